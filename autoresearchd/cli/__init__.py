@@ -1,0 +1,1 @@
+"""The commands; one file per noun, nothing heavy imported at start."""

@@ -1,0 +1,225 @@
+"""An experiment, its runs and the decision on it, as rows that are read back and never changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One point of a learning curve. progress: share of the budget, 0 to 1 (or beyond); step, loss as logged; seconds of training."""
+
+    step: float
+    loss: float
+    progress: float | None = None
+    seconds: float | None = None
+    validation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """How one process of a run ended. name: ``training``, ``evaluation`` or ``check-<i>``.
+
+    exit_code: 0…255, or −signal; None when it was never started.
+    outcome: ``ok``, ``failed``, ``timeout`` (hard wall), ``budget_overrun`` (training beyond budget + grace),
+    ``killed`` (by us: stop, abort), ``oom`` (memory limit), ``disk_full``, ``lost`` (the supervisor died).
+    """
+
+    name: str
+    outcome: str
+    exit_code: int | None
+    duration_s: float
+    log_path: str
+    peak_rss_mb: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What came back from the executor: facts only, nothing judged."""
+
+    stages: tuple[StageResult, ...]
+    duration_s: float
+    tier: str
+    host: str = "local"
+    device: str = "cpu"
+
+    def stage(self, name: str) -> StageResult | None:
+        """The stage of that name, None when the run did not get that far."""
+        return next((s for s in self.stages if s.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What the evaluator read out of a run: label NONE means that the metric is good."""
+
+    label: Label
+    value: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    detail: str = ""
+    curve: tuple[CurvePoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution of an experiment's commit under one seed. index counts from 0 within the experiment."""
+
+    id: int
+    experiment: int
+    index: int
+    seed: int
+    started_at: datetime
+    finished_at: datetime | None = None
+    label: Label = Label.NONE
+    value: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    duration_s: float = 0.0
+    exit_code: int | None = None
+    tier: str = ""
+    device: str = "cpu"
+    detail: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.finished_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The judgement on an experiment.
+
+    value: the experiment's metric (mean of its good runs); delta: improvement over the incumbent (positive: better);
+    confidence: |best − baseline| / MAD over the session, the advisory figure of pi-autoresearch; reward: for the learner.
+    """
+
+    status: Status
+    label: Label
+    value: float | None = None
+    delta: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    confidence: float | None = None
+    sigma: float | None = None
+    reward: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One experiment as the store knows it. Times are UTC; ``parent`` is the commit it is reverted to."""
+
+    session_id: int
+    number: int
+    segment: int
+    phase: Phase
+    parent: str
+    started_at: datetime
+    commit: str | None = None
+    proposal: Proposal | None = None
+    runs: tuple[Run, ...] = ()
+    decision: Decision | None = None
+    asi: ASI = field(default_factory=ASI)
+    finished_at: datetime | None = None
+    overhead_ms: float | None = None
+
+    @property
+    def good_runs(self) -> tuple[Run, ...]:
+        """Runs that ended with a usable metric."""
+        return tuple(r for r in self.runs if not r.open and r.label is Label.NONE and r.value is not None)
+
+    @property
+    def counted_runs(self) -> tuple[Run, ...]:
+        """Runs that ended by themselves: not interrupted, not lost with their host."""
+        uncounted = {Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL}
+        return tuple(r for r in self.runs if not r.open and r.label not in uncounted)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a search learns from one finished experiment: the changes against ``parent`` and the value they led to."""
+
+    number: int
+    parent: str
+    commit: str | None
+    changes: Mapping[str, Any]
+    status: Status
+    label: Label
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a session ends by itself; None: never. Seconds, US dollars; experiments do not count the baseline."""
+
+    max_experiments: int | None = None
+    max_seconds: float | None = None
+    max_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of the daemon on one task.
+
+    task_json: the validated task.yaml (after the profile and the command line), so that ``resume`` needs nothing else.
+    base_commit: where the branch began. incumbent: the commit that the branch should point at, as the store has it.
+    """
+
+    id: int
+    tag: str
+    branch: str
+    task_json: str
+    policy: str
+    executor: str
+    base_commit: str
+    incumbent: str
+    incumbent_experiment: int
+    state: SessionState
+    started_at: datetime
+    seed: int
+    limits: Limits = field(default_factory=Limits)
+    pid: int | None = None
+    heartbeat_at: datetime | None = None
+    reason: str = ""
+    active_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a session in which results are comparable."""
+
+    number: int
+    fingerprint: str
+    reason: str
+    hardware: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A message from the user to the policy."""
+
+    id: int
+    text: str
+    created_at: datetime
+    seen_in: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over a session that must not cost more as it grows."""
+
+    experiments: int = 0
+    keeps: int = 0
+    discards: int = 0
+    crashes: int = 0
+    checks_failed: int = 0
+    usd: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    gpu_s: float = 0.0

@@ -1,0 +1,107 @@
+"""Status, label and phase of an experiment, and what each label decides (the table of the design's section on judging)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """The decision on an experiment."""
+
+    KEEP = "keep"
+    DISCARD = "discard"
+    CRASH = "crash"
+    CHECKS_FAILED = "checks_failed"
+
+
+class Phase(StrEnum):
+    """Where an experiment stands on its way; each step is one transaction in the store."""
+
+    PROPOSING = "proposing"
+    PROPOSED = "proposed"
+    COMMITTED = "committed"
+    RUNNING = "running"
+    MEASURED = "measured"
+    DECIDED = "decided"
+
+
+class Label(StrEnum):
+    """Why an experiment, or one run of it, ended as it did."""
+
+    NONE = ""
+    SIMPLER = "simpler"
+    NO_GAIN = "no_gain"
+    ABORTED_EARLY = "aborted_early"
+    GATE_MISS = "gate_miss"
+    SIZE_BLOCKED = "size_blocked"
+    CONSTRAINT = "constraint"
+    STALE_PARENT = "stale_parent"
+    ERROR = "error"
+    OOM = "oom"
+    NAN_LOSS = "nan_loss"
+    METRIC_MISSING = "metric_missing"
+    NON_FINITE = "non_finite"
+    TIMEOUT = "timeout"
+    BUDGET_OVERRUN = "budget_overrun"
+    ILLEGAL_EDIT = "illegal_edit"
+    MALFORMED_ANSWER = "malformed_answer"
+    METRIC_TAMPERING = "metric_tampering"
+    NOT_CAUSAL = "not_causal"
+    CHECK_FAILED = "check_failed"
+    DUPLICATE = "duplicate"
+    NO_OP = "no_op"
+    INTERRUPTED = "interrupted"
+    HOST_LOST = "host_lost"
+    DISK_FULL = "disk_full"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a label decides: the status (None: the experiment stays open), and whether a job was spent on it."""
+
+    status: Status | None
+    job_spent: bool = True
+
+
+RULES: dict[Label, Rule] = {
+    Label.NONE: Rule(Status.KEEP),
+    Label.SIMPLER: Rule(Status.KEEP),
+    **{
+        label: Rule(Status.DISCARD)
+        for label in (
+            Label.NO_GAIN,
+            Label.ABORTED_EARLY,
+            Label.GATE_MISS,
+            Label.SIZE_BLOCKED,
+            Label.CONSTRAINT,
+            Label.STALE_PARENT,
+        )
+    },
+    **{
+        label: Rule(Status.CRASH)
+        for label in (
+            Label.ERROR,
+            Label.OOM,
+            Label.NAN_LOSS,
+            Label.METRIC_MISSING,
+            Label.NON_FINITE,
+            Label.TIMEOUT,
+            Label.BUDGET_OVERRUN,
+        )
+    },
+    **{label: Rule(Status.CRASH, job_spent=False) for label in (Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER)},
+    **{label: Rule(Status.CHECKS_FAILED) for label in (Label.METRIC_TAMPERING, Label.NOT_CAUSAL, Label.CHECK_FAILED)},
+    **{label: Rule(Status.DISCARD, job_spent=False) for label in (Label.DUPLICATE, Label.NO_OP)},
+    **{label: Rule(None) for label in (Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL)},
+}
+
+
+class SessionState(StrEnum):
+    """What the daemon of a session is doing."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    BACKING_OFF = "backing_off"
+    STOPPED = "stopped"
+    CRASHED = "crashed"

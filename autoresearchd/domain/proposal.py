@@ -1,0 +1,86 @@
+"""A proposal, what a policy saw when it made it, and what is stored of both for the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ASI:
+    """Actionable side information: the structured memory of an experiment that survives its revert.
+
+    The four named fields are those of the skill format; ``extra`` holds any further keys (JSON values).
+    """
+
+    hypothesis: str = ""
+    arch_change: str = ""
+    result: str = ""
+    next_action_hint: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a flat JSON object, empty fields left out."""
+        named = {
+            "hypothesis": self.hypothesis,
+            "arch_change": self.arch_change,
+            "result": self.result,
+            "next_action_hint": self.next_action_hint,
+        }
+        return {**{k: v for k, v in named.items() if v}, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a proposal cost. ``usd`` is None when the price is unknown, which is not the same as free."""
+
+    usd: float | None = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What the learner needs of one model answer; all None or empty for policies without a model.
+
+    token_ids and logprobs have one entry for each token of the completion.
+    """
+
+    messages: tuple[Mapping[str, Any], ...] = ()
+    completion: str = ""
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    model_hash: str | None = None
+    tokenizer_hash: str | None = None
+    template_hash: str | None = None
+    adapter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An edit with its reason.
+
+    files: new full text of each changed editable file, by its path in the task's folder.
+    changes: machine-readable changes (constant → new value) where the policy works on such; the search learns from it.
+    expected_delta: expected improvement of the metric (positive: better), None when the policy does not say.
+    """
+
+    files: Mapping[str, str]
+    hypothesis: str
+    policy: str
+    description: str = ""
+    expected_delta: float | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    role: str = ""
+    adapter: str = ""
+    asi: ASI = field(default_factory=ASI)
+    cost: Cost = field(default_factory=Cost)
+    generation: Generation = field(default_factory=Generation)
+    state_id: str = ""
+    round_id: str = ""
+    attempt: int = 0
+    parent: str | None = None
+    """Commit that ``files`` were written against; None: the incumbent that the state was made from."""

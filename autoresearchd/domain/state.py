@@ -1,0 +1,36 @@
+"""The research state: all that a policy is shown when it is asked for a proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class ResearchState:
+    """Code, history and notes, frozen at one instant.
+
+    code: text of each editable file at ``parent``. recent: the last 32 decided experiments, oldest first;
+    top: the five best. seed: drives every random choice of the policy for this experiment.
+    """
+
+    tag: str
+    number: int
+    parent: str
+    task: Task
+    code: Mapping[str, str]
+    recent: tuple[Experiment, ...] = ()
+    top: tuple[Experiment, ...] = ()
+    baseline: float | None = None
+    incumbent_value: float | None = None
+    sigma: float | None = None
+    notes: tuple[str, ...] = ()
+    role: str = ""
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    state_id: str = ""
+    round_id: str = ""

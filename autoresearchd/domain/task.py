@@ -1,0 +1,150 @@
+"""A task, ready to run: task.yaml after validation, defaults and the choice of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoresearchd.domain.metric import Metric, MetricSource
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Clock of one run, in seconds.
+
+    training: what the job is told it has; grace: loading and compilation on top of it; wall: hard end of the whole run.
+    """
+
+    training: float
+    grace: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A command that must succeed before a result may be kept."""
+
+    command: str
+    timeout: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A bound on a metric: absolute (``max``, ``min``) or relative to the incumbent (``max_increase``, a fraction)."""
+
+    metric: str
+    max: float | None = None
+    min: float | None = None
+    max_increase: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How the job of a task is run."""
+
+    run_command: str
+    budget: Budget
+    setup_commands: tuple[str, ...] = ()
+    python: str | None = None
+    needs_gpu: bool = False
+    clear_torch_cache: bool = False
+    memory_mb: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The evaluator's own command; ``model_command`` starts the process that serves the edited model to it.
+
+    private: files that only the evaluation may read; hide: further places that a job must not see
+    (``{purelib}`` and ``{stdlib}`` stand for those folders of the task's interpreter).
+    """
+
+    command: str
+    model_command: str | None = None
+    private: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+    timeout: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How points of the learning curve are found in the log, and how often the run is looked at (seconds)."""
+
+    pattern: str = "auto"
+    check_every: float = 30.0
+    abort: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Which numbers count."""
+
+    metric: Metric
+    source: MetricSource
+    parse_mode: str = "auto"
+    pattern: str | None = None
+    result_file: str | None = None
+    metrics: tuple[str, ...] = ()
+    display_metrics: tuple[str, ...] = ()
+    degradation_threshold: float = 0.05
+    reference: float | None = None
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The task's own words to a policy; ``instance`` may use {target_file}, {code_lang} and {file_content}."""
+
+    system: str = ""
+    instance: str = ""
+    code_lang: str = "python"
+    file_marker: str = "## Current {target_file}"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A specialist: a part of the recipe that is its own."""
+
+    name: str
+    surface: str = ""
+    instructions: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSlot:
+    """One place on a remote machine."""
+
+    host: str
+    gpu_id: str = "0"
+    name: str = ""
+    remote_dir: str = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to optimise. Paths are POSIX, relative to the task's folder, and never leave it (but for ``data``)."""
+
+    name: str
+    editable: tuple[str, ...]
+    execution: Execution
+    scoring: Scoring
+    protected: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    evaluation: Evaluation | None = None
+    checks: tuple[Check, ...] = ()
+    curve: Curve = field(default_factory=Curve)
+    prompt: Prompt = field(default_factory=Prompt)
+    feedback: Mapping[str, str] = field(default_factory=dict)
+    roles: tuple[Role, ...] = ()
+    fleet: tuple[FleetSlot, ...] = ()
+    remote_dir: str = "~"
+    profile: str = "cpu"
+    history: str = "refs"
+    """``refs``: discards live under refs/autoresearch only; ``revert``: they and their reverts are written on the branch."""
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that decides."""
+        return self.scoring.metric

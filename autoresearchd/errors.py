@@ -1,0 +1,122 @@
+"""The tree of errors, what each means, and the exit code that a command ends with when it meets one.
+
+::
+
+    AutoresearchdError             1   something failed; every error below says what, where and how to mend it
+    ├── UsageError                 2   what was asked cannot be done as asked: arguments, state of the repository
+    │   ├── ConfigError            2   task.yaml or a setting is wrong: names file, line and key
+    │   ├── RepositoryError        2   the git repository cannot be used as it is: dirty, bare, detached, …
+    │   └── SchemaTooNew           2   the database was written by a newer version
+    ├── BaselineError              3   experiment 0 does not run or gives no metric
+    ├── LimitReached               4   a spend or time limit was reached before the first result
+    ├── MissingCapability          5   this machine lacks something: git, a GPU, a package, a sandbox
+    ├── SessionLocked             75   another daemon holds the session (EX_TEMPFAIL)
+    ├── EnvironmentFailure         1   a fault outside any experiment: disk full, git locked; the loop backs off
+    ├── StoreError                 1   the database cannot be read or written
+    ├── PolicyError                1   a policy gave no usable proposal; carries the label it is recorded under
+    └── Interrupted                1   somebody asked to stop at once, in the middle of an experiment
+"""
+
+from __future__ import annotations
+
+from autoresearchd.domain.labels import Label
+
+
+class AutoresearchdError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        what: what happened and where, in one sentence.
+        mend: how to mend it, in one sentence; empty where there is nothing that a user could do.
+    """
+
+    exit_code: int = 1
+
+    def __init__(self, what: str, *, mend: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  → {self.mend}" if self.mend else self.what
+
+
+class UsageError(AutoresearchdError):
+    """What was asked cannot be done as asked."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A key of task.yaml or a setting is wrong.
+
+    Args:
+        what: what is wrong with it.
+        file: the file, as the user knows it.
+        line: 1-based line of the key, None where the key is missing altogether.
+        key: dotted path of the key, e.g. ``execution.budget``.
+        mend: what would be right.
+    """
+
+    def __init__(
+        self, what: str, *, file: str = "task.yaml", line: int | None = None, key: str = "", mend: str = ""
+    ) -> None:
+        where = file if line is None else f"{file}:{line}"
+        super().__init__(f"{where}: {key}: {what}" if key else f"{where}: {what}", mend=mend)
+        self.file, self.line, self.key = file, line, key
+
+
+class RepositoryError(UsageError):
+    """The git repository cannot be used as it is."""
+
+
+class SchemaTooNew(UsageError):
+    """The database was written by a newer version of autoresearchd."""
+
+
+class BaselineError(AutoresearchdError):
+    """Experiment 0 does not run, or gives no usable metric."""
+
+    exit_code = 3
+
+
+class LimitReached(AutoresearchdError):
+    """A spend or time limit was reached before the first result."""
+
+    exit_code = 4
+
+
+class MissingCapability(AutoresearchdError):
+    """This machine lacks something that the command needs."""
+
+    exit_code = 5
+
+
+class SessionLocked(AutoresearchdError):
+    """Another daemon holds the session."""
+
+    exit_code = 75
+
+
+class EnvironmentFailure(AutoresearchdError):
+    """A fault of the surroundings, not of an experiment: the loop waits and tries again."""
+
+
+class StoreError(AutoresearchdError):
+    """The database cannot be read or written."""
+
+
+class PolicyError(AutoresearchdError):
+    """A policy gave no usable proposal.
+
+    Args:
+        label: what the experiment is recorded as (``illegal_edit``, ``malformed_answer``, ``no_op``, ``error``).
+    """
+
+    def __init__(self, what: str, *, label: Label = Label.ERROR, mend: str = "") -> None:
+        super().__init__(what, mend=mend)
+        self.label = label
+
+
+class Interrupted(AutoresearchdError):
+    """Somebody asked to stop at once."""

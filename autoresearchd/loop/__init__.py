@@ -1,0 +1,1 @@
+"""One experiment, a session of many, recovery, and the process around them."""

@@ -1,0 +1,1 @@
+"""Who proposes: each module adapts one source of edits."""

@@ -1,0 +1,355 @@
+"""The doors of the house: small Protocols between the loop and what it uses. ``app.py`` alone picks the adapters.
+
+Contract suites that every adapter must pass live in ``autoresearchd.testing``. Unless a method says otherwise, adapters
+are called from one thread, the loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from autoresearchd.domain.events import Event
+from autoresearchd.domain.experiment import (
+    Decision,
+    Experiment,
+    Limits,
+    Measurement,
+    Note,
+    Run,
+    RunResult,
+    Segment,
+    Session,
+    Totals,
+    Trial,
+)
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
+
+
+class Clock(Protocol):
+    """Time. ``now`` is UTC and goes to the store; ``monotonic`` is in seconds and measures durations."""
+
+    def now(self) -> datetime: ...
+
+    def monotonic(self) -> float: ...
+
+
+class Cancel(Protocol):
+    """Tells a blocking call that somebody wants it to end; ``threading.Event`` is one."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until set or until the time-out; True when set."""
+        ...
+
+
+class EventSink(Protocol):
+    """Takes events. Must not raise and must not block for long; may be called from several threads."""
+
+    def emit(self, event: Event) -> None: ...
+
+
+class Policy(Protocol):
+    """Proposes edits.
+
+    ``propose`` may take minutes; it ends soon after ``cancel`` is set, by raising Interrupted. It raises PolicyError when
+    it has no usable proposal (the experiment is then recorded under the error's label), EnvironmentFailure when
+    its service cannot be reached (the loop backs off). The same state gives the same proposal where no model is asked.
+    """
+
+    @property
+    def name(self) -> str:
+        """As in ``--policy``, e.g. ``search`` or ``command:./propose.sh``."""
+        ...
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal: ...
+
+
+class TrialHistory(Protocol):
+    """What a search learns from: all decided experiments of the session whose changes are known."""
+
+    def trials(self, after: int = -1) -> Sequence[Trial]:
+        """Trials of experiments with a number greater than ``after``, in order of number."""
+        ...
+
+
+class Workspace(Protocol):
+    """Files under version control. Commits are 40 hex digits. The user's own checkout is never written to.
+
+    All methods raise RepositoryError for what the user must mend and EnvironmentFailure for what may pass (lock, disk).
+    """
+
+    def read(self, commit: str, path: str) -> str:
+        """Text of a file of the task at a commit (UTF-8, line ends as stored)."""
+        ...
+
+    def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
+        """Commit ``files`` (path in the task's folder → text) on ``parent`` and point refs/autoresearch/<tag>/<number> at it.
+
+        Deterministic and idempotent: the same arguments give the same commit, however often. The branch does not move.
+        Paths are checked again here: inside the task's folder, existing regular files, no symbolic link.
+        """
+        ...
+
+    def checkout(self, slot: int, commit: str) -> Path:
+        """Make the slot's worktree hold exactly ``commit`` (made anew when it is missing or damaged); the task's folder in it."""
+        ...
+
+    def tip(self) -> str:
+        """Commit that the session branch points at."""
+        ...
+
+    def advance(self, old: str, new: str) -> None:
+        """Move the session branch from ``old`` to ``new`` by compare-and-swap; nothing when it is at ``new`` already.
+
+        Raises RepositoryError when it is at neither: somebody moved it.
+        """
+        ...
+
+    def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
+        """``history: revert`` only: write a discard and its revert on the branch; the new tip, whose tree is the incumbent's."""
+        ...
+
+    def diff(self, old: str, new: str) -> str:
+        """Unified diff between two commits, the task's folder only."""
+        ...
+
+    def pack(self) -> None:
+        """Pack loose objects and refs (slow; called when idle, from the housekeeping thread)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One run to execute.
+
+    workspace: the task's folder at the commit, in the slot's worktree; pristine: the same with the protected files and nothing edited;
+    setup: where setup commands left their data; run_dir: where logs and the result go; evaluate: whether to evaluate after training.
+    """
+
+    key: str
+    task: Task
+    commit: str
+    seed: int
+    workspace: Path
+    pristine: Path
+    setup: Path
+    run_dir: Path
+    source: Path
+    slot: int = 0
+    run_checks: bool = True
+
+
+class RunHandle(Protocol):
+    """A run under way."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Where ``training.log``, ``evaluation.log`` … grow while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> RunResult | None:
+        """Wait until the run has ended, at most ``timeout`` seconds (0: just look); its result, or None while it runs.
+
+        Wakes at once when the run ends, without polling. Never raises for what the job did.
+        """
+        ...
+
+    def kill(self) -> None:
+        """End the whole process tree now; ``wait`` then gives a result whose last stage is ``killed``."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs jobs. Where it runs is its own affair."""
+
+    @property
+    def slots(self) -> int:
+        """How many runs may be under way at once."""
+        ...
+
+    def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
+        """Run ``setup_commands`` once in ``setup`` (a copy of ``pristine`` is made there); nothing when already done.
+
+        Raises BaselineError with the tail of the log when a command fails.
+        """
+        ...
+
+    def start(self, request: RunRequest) -> RunHandle:
+        """Start a run and return at once."""
+        ...
+
+    def reap(self, run_dirs: Sequence[Path]) -> int:
+        """Kill what runs of a dead daemon left alive; how many process trees were found."""
+        ...
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts that make results comparable: ``tier``, ``device``, ``host``, ``cpu``, ``python``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a session is created from."""
+
+    tag: str
+    branch: str
+    task_json: str
+    policy: str
+    executor: str
+    base_commit: str
+    seed: int
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A request from a command to the daemon: ``stop``, ``stop_now``, ``pause``, ``unpause``."""
+
+    id: int
+    kind: str
+    created_at: datetime
+
+
+class Store(Protocol):
+    """The journal. Each method is one transaction that is on disk when it returns; methods that write say what they announce.
+
+    Safe to use from several threads (each call takes its own connection). Raises StoreError, or EnvironmentFailure when the disk is full
+    or the database locked. Unknown session or experiment: KeyError.
+    """
+
+    # -- sessions
+    def create_session(self, new: NewSession, at: datetime) -> Session: ...
+
+    def delete_session(self, tag: str) -> None:
+        """Forget a session that never got a baseline."""
+        ...
+
+    def session(self, tag: str) -> Session: ...
+
+    def sessions(self) -> Sequence[Session]:
+        """All, oldest first."""
+        ...
+
+    def set_state(
+        self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
+    ) -> None: ...
+
+    def set_limits(self, session_id: int, limits: Limits) -> None: ...
+
+    def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None:
+        """``active_seconds``: total time that daemons of this session have been at work, over all restarts."""
+        ...
+
+    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
+        """Begin a new segment (numbered from 0)."""
+        ...
+
+    def segment(self, session_id: int) -> Segment | None:
+        """The latest segment."""
+        ...
+
+    # -- one experiment, in the order of its phases
+    def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
+        """Allocate the next number, from 0 without gaps; phase ``proposing``."""
+        ...
+
+    def record_proposal(
+        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
+    ) -> Experiment:
+        """Store the proposal with its diff and cost; phase ``proposed``.
+
+        ``proposal.parent``, when given, becomes the experiment's parent; ``code_hash``: of all editable files after the edit.
+        """
+        ...
+
+    def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
+        """Phase ``committed``."""
+        ...
+
+    def open_run(self, session_id: int, number: int, seed: int, at: datetime) -> Run:
+        """A run is about to start; phase ``running``."""
+        ...
+
+    def close_run(
+        self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
+    ) -> Experiment:
+        """Store what a run gave (curve compressed); when ``last``, phase ``measured``, else ``committed`` (another run follows)."""
+        ...
+
+    def record_decision(
+        self, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, *, incumbent: str | None
+    ) -> Experiment:
+        """Store the decision, phase ``decided``; ``incumbent``: the session's new incumbent (a keep), None: unchanged.
+
+        The session's ``incumbent`` changes in the same transaction; the branch is moved after it.
+        """
+        ...
+
+    def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
+        """The experiment is settled: branch and worktree are as the decision wants them. Need not survive a power cut."""
+        ...
+
+    # -- reading
+    def experiment(self, session_id: int, number: int) -> Experiment: ...
+
+    def latest(self, session_id: int) -> Experiment | None:
+        """The experiment with the highest number."""
+        ...
+
+    def experiments(self, session_id: int, *, last: int | None = None) -> Sequence[Experiment]:
+        """Oldest first, without generations (token ids and messages)."""
+        ...
+
+    def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
+        """The best decided experiments of a segment by value, best first."""
+        ...
+
+    def values(self, session_id: int, segment: int) -> Sequence[float]:
+        """Values of all decided experiments of a segment, in order of number."""
+        ...
+
+    def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]: ...
+
+    def diff(self, session_id: int, number: int) -> str: ...
+
+    def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
+        """Number of the earliest experiment of the session whose proposal had this ``code_hash``."""
+        ...
+
+    def totals(self, session_id: int) -> Totals: ...
+
+    def curve(self, run_id: int) -> Sequence[tuple[float, float]]:
+        """(step, loss) of a run's learning curve."""
+        ...
+
+    # -- notes, controls, events
+    def add_note(self, session_id: int, text: str, at: datetime) -> Note: ...
+
+    def unseen_notes(self, session_id: int) -> Sequence[Note]: ...
+
+    def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None: ...
+
+    def add_control(self, session_id: int, kind: str, at: datetime) -> Control: ...
+
+    def take_controls(self, session_id: int) -> Sequence[Control]:
+        """Pending requests, oldest first; each is handed out once."""
+        ...
+
+    def log_event(self, session_id: int, event: Event) -> None: ...
+
+    def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]: ...
+
+    # -- upkeep
+    def backup(self, target: Path) -> None:
+        """A consistent copy of the database (housekeeping thread)."""
+        ...
+
+    def close(self) -> None: ...

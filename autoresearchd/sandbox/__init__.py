@@ -1,0 +1,1 @@
+"""Isolation of processes in tiers, and the supervisor that ends whole process trees."""
