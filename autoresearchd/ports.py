@@ -190,6 +190,14 @@ class Executor(Protocol):
         """Kill what runs of a dead daemon left alive; how many process trees were found."""
         ...
 
+    def recover(self, run_dir: Path) -> RunResult | None:
+        """After a crash of the daemon: the result of a run that ended by itself, else None and nothing of it is alive."""
+        ...
+
+    def warnings(self, task: Task | None = None) -> Sequence[str]:
+        """What the user should know about this machine, e.g. that jobs are not isolated; with a task, what it cannot have."""
+        ...
+
     def describe(self) -> Mapping[str, str]:
         """Facts that make results comparable: ``tier``, ``device``, ``host``, ``cpu``, ``python``."""
         ...
@@ -197,7 +205,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What a session is created from."""
+    """What a session is created from. folder: the task's folder, relative to the top of the repository."""
 
     tag: str
     branch: str
@@ -207,6 +215,7 @@ class NewSession:
     base_commit: str
     seed: int
     limits: Limits = field(default_factory=Limits)
+    folder: str = "."
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class Session:
     """One run of the daemon on one task.
 
     task_json: the validated task.yaml (after the profile and the command line), so that ``resume`` needs nothing else.
-    base_commit: where the branch began. incumbent: the commit that the branch should point at, as the store has it.
+    folder: the task's folder, relative to the top of the repository. base_commit: where the branch began. incumbent: the commit that the branch should point at, as the store has it.
     """
 
     id: int
@@ -187,13 +187,15 @@ class Session:
     heartbeat_at: datetime | None = None
     reason: str = ""
     active_seconds: float = 0.0
+    folder: str = "."
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of a session in which results are comparable."""
+    """A stretch of a session in which results are comparable. first: number of its first experiment, the baseline."""
 
     number: int
+    first: int
     fingerprint: str
     reason: str
     hardware: str

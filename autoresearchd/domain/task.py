@@ -124,7 +124,7 @@ class FleetSlot:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to optimise. Paths are POSIX, relative to the task's folder, and never leave it (but for ``data``)."""
+    """What to optimise. Paths are POSIX, relative to ``source_dir``, and never leave it (but for ``data``)."""
 
     name: str
     editable: tuple[str, ...]
@@ -143,6 +143,8 @@ class Task:
     profile: str = "cpu"
     history: str = "refs"
     """``refs``: discards live under refs/autoresearch only; ``revert``: they and their reverts are written on the branch."""
+    source_dir: str = "."
+    """Folder of the files above, relative to the folder of task.yaml."""
 
     @property
     def metric(self) -> Metric:

@@ -1,0 +1,156 @@
+"""Adapters for ports: from a session's row to a laboratory that can run it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from autoresearchd.app.project import Project
+from autoresearchd.config import parse_task
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Session, Trial
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.laboratory import Laboratory, Site
+from autoresearchd.loop.sinks import Fanout, FileSink, StoreSink
+from autoresearchd.policy.registry import PolicySpec, parse_spec
+from autoresearchd.ports import EventSink, Executor, Policy, Store
+from autoresearchd.workspace import layout
+from autoresearchd.workspace.git import GitWorkspace
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTrials:
+    """The trials of one session, for policies that search."""
+
+    store: Store
+    session_id: int
+
+    def trials(self, after: int = -1) -> Sequence[Trial]:
+        return self.store.trials(self.session_id, after)
+
+
+def make_executor(spec: str) -> Executor:
+    """The executor of ``--executor``."""
+    kind = spec.partition(":")[0]
+    if kind == "local":
+        return LocalExecutor()
+    if kind in ("ssh", "ray", "cloud"):
+        raise MissingCapability(f"executor {kind!r} is not part of this version", mend="use --executor local")
+    raise UsageError(f"unknown executor {spec!r}", mend="this version has: local")
+
+
+def make_policy(spec: PolicySpec, workspace: GitWorkspace, trials: SessionTrials) -> Policy:
+    """The policy of ``--policy``; each is imported only when it is the one."""
+    match spec.kind:
+        case "search":
+            from autoresearchd.policy.search import SearchPolicy
+
+            return SearchPolicy(trials)
+        case "random":
+            from autoresearchd.policy.random_policy import RandomPolicy
+
+            return RandomPolicy()
+        case _:
+            from autoresearchd.policy.command import CommandPolicy
+
+            def materialise(state: ResearchState, target: Path) -> None:
+                workspace.materialise(state.parent, target)
+
+            return CommandPolicy(spec.argument, materialise)
+
+
+def open_workspace(project: Project, session_tag: str, task: Task, folder: Path) -> GitWorkspace:
+    """The git adapter for a task's folder."""
+    return GitWorkspace.open(
+        project.root,
+        session_tag,
+        task_folder=folder,
+        editable=task.editable,
+        history=task.history,
+        keep=(*task.data, *(task.evaluation.private if task.evaluation else ())),
+    )
+
+
+def laboratory(
+    project: Project, session: Session, store: Store, folder: Path, sinks: Sequence[EventSink], executor: Executor
+) -> Laboratory:
+    """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
+    task = parse_task(session.task_json)
+    workspace = open_workspace(project, session.tag, task, folder)
+    policy = make_policy(parse_spec(session.policy), workspace, SessionTrials(store, session.id))
+    file_sink = FileSink(layout.daemon_log(project.root))
+    return Laboratory(
+        session_id=session.id,
+        tag=session.tag,
+        seed=session.seed,
+        task=task,
+        store=store,
+        workspace=workspace,
+        executor=executor,
+        policy=policy,
+        clock=SystemClock(),
+        sink=Fanout([file_sink, StoreSink(store, session.id), *sinks]),
+        site=Site(
+            source=folder,
+            pristine=workspace.pristine(session.base_commit),
+            setup=setup_dir(project, workspace, session, task),
+            runs=layout.public_dir(project.root) / "runs" / session.tag,
+        ),
+        max_experiments=session.limits.max_experiments,
+    )
+
+
+def setup_dir(project: Project, workspace: GitWorkspace, session: Session, task: Task) -> Path:
+    """Where set-up leaves its files: one folder for each content of protected files, commands, profile and interpreter."""
+    text = json.dumps(
+        [
+            workspace.fingerprint(session.base_commit, task.protected),
+            task.execution.setup_commands,
+            task.profile,
+            task.execution.python or sys.executable,
+        ]
+    )
+    return layout.setup_dir(project.root, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def segment_fingerprint(lab: Laboratory, workspace_fingerprint: str) -> tuple[str, str]:
+    """(fingerprint of what makes results comparable, hardware in words)."""
+    facts = lab.facts()
+    hardware = f"{facts.get('device', 'cpu')} · {facts.get('cpu', platform.machine())}"
+    task = lab.task
+    text = json.dumps(
+        [
+            asdict(task.execution.budget),
+            workspace_fingerprint,
+            task.execution.run_command,
+            task.evaluation.command if task.evaluation else None,
+            task.metric.name,
+            hardware,
+        ]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16], hardware
+
+
+def ensure_segment(lab: Laboratory, protected_fingerprint: str) -> None:
+    """Open a segment at the start, and a new one when results would no longer be comparable."""
+    fingerprint, hardware = segment_fingerprint(lab, protected_fingerprint)
+    segment = lab.store.segment(lab.session_id)
+    if segment is not None and segment.fingerprint == fingerprint:
+        return
+    latest = lab.store.latest(lab.session_id)
+    if latest is not None and latest.overhead_ms is None:
+        return  # first finish what is open, in the segment that it began in
+    reason = "start" if segment is None else f"conditions changed: {hardware}, budget or protected files"
+    lab.store.open_segment(lab.session_id, fingerprint, reason, hardware, lab.clock.now())
+    if segment is not None:
+        lab.emit(EventKind.WARNING, f"{reason}; the incumbent is measured again")

@@ -1,0 +1,70 @@
+"""A repository with sessions in it: where things lie, which session a command means, and whether its daemon lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoresearchd.domain.experiment import Session
+from autoresearchd.errors import UsageError
+from autoresearchd.loop.lock import holder
+from autoresearchd.store.migrate import open_store
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A git repository that autoresearchd works in. root: the top of the user's checkout."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, directory: Path) -> Project:
+        """The repository that a folder stands in (RepositoryError when there is none)."""
+        return cls(layout.find_root(directory))
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file."""
+        return layout.database_path(self.root)
+
+    def lock(self, tag: str) -> Path:
+        """The lock file of a session."""
+        return layout.lock_path(self.root, tag)
+
+    def open_store(self) -> SqlStore:
+        """The store, created or upgraded when needed."""
+        self.database.parent.mkdir(parents=True, exist_ok=True)
+        return open_store(f"sqlite:///{self.database}")
+
+    def existing_store(self) -> SqlStore:
+        """The store of a repository that has sessions already; UsageError when it has none."""
+        if not self.database.exists():
+            raise UsageError(
+                f"no session in {self.root}", mend="`autoresearchd start --task autoresearch` begins one in an empty folder"
+            )
+        return self.open_store()
+
+    def daemon(self, tag: str) -> int | None:
+        """Pid of the session's live daemon."""
+        return holder(self.lock(tag))
+
+    def pick(self, store: SqlStore, tag: str | None) -> Session:
+        """The session that a command means: the one named, the only one with a daemon, or the newest."""
+        sessions = list(store.sessions())
+        if not sessions:
+            raise UsageError(f"no session in {self.root}", mend="`autoresearchd start` begins one")
+        if tag is not None:
+            found = [s for s in sessions if s.tag == tag]
+            if not found:
+                known = ", ".join(s.tag for s in sessions)
+                raise UsageError(f"no session {tag!r} in {self.root}", mend=f"sessions here: {known}")
+            return found[0]
+        own = [s for s in sessions if s.policy != "imported"]
+        alive = [s for s in sessions if self.daemon(s.tag) is not None]
+        if len(alive) > 1:
+            raise UsageError(
+                "several sessions are running: " + ", ".join(s.tag for s in alive), mend="name one with --session TAG"
+            )
+        return alive[0] if alive else (own or sessions)[-1]

@@ -1,0 +1,319 @@
+"""``start`` and ``resume``: from a folder and options to a daemon at work, with every check before anything is changed."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoresearchd.app.compose import ensure_segment, laboratory, make_executor, open_workspace
+from autoresearchd.app.project import Project
+from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
+from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import BaselineError, ConfigError, MissingCapability, RepositoryError, UsageError
+from autoresearchd.evaluator.patterns import compile_pattern
+from autoresearchd.executor.device import find_devices
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.daemon import serve
+from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.lock import SessionLock, already_held
+from autoresearchd.policy.registry import parse_spec
+from autoresearchd.ports import EventSink, NewSession, Store
+from autoresearchd.resources import bundled
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.git import GitWorkspace
+
+TASK_FILE = "task.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """What ``start`` was asked for. budget in seconds; task: a bundled name, a folder, or None for the folder itself."""
+
+    task: str | None
+    directory: Path
+    tag: str | None = None
+    policy: str = "auto"
+    executor: str = "local"
+    slots: str = "auto"
+    budget: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    foreground: bool = False
+    wait: bool = True
+
+
+def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
+    """Begin a session; the exit code. In the foreground it returns when the session ends, else once the daemon is at work."""
+    preflight.require_git()
+    policy = parse_spec(options.policy)
+    make_executor(options.executor)
+    if options.slots not in ("auto", "1"):
+        raise UsageError(f"--slots {options.slots}: this version runs one experiment at a time", mend="use --slots auto")
+    folder = task_folder(options)
+    project = Project.at(folder)
+    preflight.check_repository(project.root)
+    _refuse_second(project, options.tag)
+    task = read_task(folder, options.budget)
+    source = folder / task.source_dir
+    check_files(task, source)
+    store = project.open_store()
+    try:
+        tag = _choose_tag(project, store, options.tag)
+        workspace = open_workspace(project, tag, task, source)
+        base = workspace.head()
+        workspace.check_tracked(base, [*task.editable, *task.protected])
+        session = store.create_session(
+            NewSession(
+                tag=tag,
+                branch=workspace.branch,
+                task_json=dump_task(task),
+                policy=str(policy),
+                executor=options.executor,
+                base_commit=base,
+                seed=secrets.randbelow(2**31),
+                limits=options.limits,
+                folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
+            ),
+            SystemClock().now(),
+        )
+        if options.foreground:
+            return run(project, store, session, sinks)
+    finally:
+        store.close()
+    return detach(project, tag, wait=options.wait)
+
+
+def resume(directory: Path, tag: str | None, foreground: bool, sinks: Sequence[EventSink] = ()) -> int:
+    """Go on with a session, wherever it was; the exit code."""
+    preflight.require_git()
+    project = Project.at(directory)
+    store = project.existing_store()
+    try:
+        session = project.pick(store, tag)
+        pid = project.daemon(session.tag)
+        if pid is not None:
+            raise already_held(session.tag, pid)
+        if foreground:
+            return run(project, store, session, sinks)
+    finally:
+        store.close()
+    return detach(project, session.tag, wait=False)
+
+
+# ---------------------------------------------------------------------- running
+def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink]) -> int:
+    """Run a session in this process, holding its lock."""
+    with SessionLock(project.lock(session.tag), session.tag):
+        preflight.check_not_checked_out(project.root, session.branch)
+        folder = project.root / session.folder
+        if not folder.is_dir():
+            raise UsageError(f"the task's folder {folder} is gone", mend="put it back, or start a new session")
+        lab = laboratory(project, session, store, folder, sinks, make_executor(session.executor))
+        workspace = lab.workspace
+        assert isinstance(workspace, GitWorkspace)
+        try:
+            return serve(
+                lab,
+                session.limits,
+                active_seconds=session.active_seconds,
+                backup=layout.state_dir(project.root) / "state.db.backup",
+                prepare=lambda: _prepare(lab, workspace, session),
+            )
+        except BaselineError:
+            if store.totals(session.id).experiments == 0:
+                # Nothing was learned: leave the repository as it was found, but for the logs that say why.
+                workspace.abandon()
+                store.delete_session(session.tag)
+            raise
+
+
+def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None:
+    """What must be there before the first experiment; all of it may be repeated."""
+    resumed = lab.store.latest(session.id) is not None
+    if not resumed:
+        workspace.begin(session.base_commit)
+    kind = EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED
+    facts = lab.facts()
+    lab.emit(
+        kind,
+        f"session {session.tag} on {session.branch}: {lab.task.name}, {lab.task.metric.name} "
+        f"({lab.task.metric.direction.value}), policy {session.policy}",
+        tag=session.tag,
+        task=lab.task.name,
+        metric=lab.task.metric.name,
+        direction=lab.task.metric.direction.value,
+        policy=session.policy,
+        branch=session.branch,
+        tier=facts.get("tier", ""),
+        source=lab.task.scoring.source.value,
+        budget_s=lab.task.execution.budget.training,
+        max_experiments=session.limits.max_experiments,
+    )
+    for warning in lab.executor.warnings(lab.task):
+        lab.emit(EventKind.WARNING, warning)
+    if lab.task.execution.setup_commands:
+        lab.emit(EventKind.SETUP, "set-up: " + "; ".join(lab.task.execution.setup_commands))
+        log = lab.site.runs / "setup.log"
+        lab.executor.setup(lab.task, lab.site.pristine, lab.site.setup, log, lab.stop.now)
+    ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected))
+
+
+def detach(project: Project, tag: str, *, wait: bool) -> int:
+    """Leave a daemon behind. With ``wait``, until the first run has been measured, so that a broken baseline is seen."""
+    log = layout.daemon_log(project.root)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    errors = log.with_name("daemon.err")
+    with errors.open("wb") as stderr:
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
+            cwd=project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    sys.stderr.write(
+        f"session {tag}: the daemon is process {daemon.pid}\n"
+        f"  watch  autoresearchd status --watch   (in {project.root})\n"
+        f"  log    {log}\n  stop   autoresearchd stop\n"
+    )
+    try:
+        code = _wait_for_first_result(project, tag, daemon, wait)
+    except KeyboardInterrupt:
+        sys.stderr.write("left running in the background\n")
+        return 0
+    if code is not None and code != 0:
+        sys.stderr.write(errors.read_text("utf-8", "replace"))
+    return code or 0
+
+
+def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes], wait: bool) -> int | None:
+    """Until the daemon holds the session and, with ``wait``, its first run is measured; its exit code if it ended."""
+    if wait:
+        sys.stderr.write("measuring the baseline; Ctrl-C leaves it running in the background\n")
+    while (code := daemon.poll()) is None:
+        if project.daemon(tag) == daemon.pid and (not wait or _first_result(project, tag)):
+            return None
+        time.sleep(0.1)
+    return code
+
+
+def _first_result(project: Project, tag: str) -> str | None:
+    store = project.open_store()
+    try:
+        latest = store.latest(store.session(tag).id)
+    except KeyError:
+        return None
+    finally:
+        store.close()
+    if latest is None or not (latest.number > 0 or latest.good_runs):
+        return None
+    if latest.good_runs:
+        sys.stderr.write(f"first run: {latest.good_runs[0].value} in {format_duration(latest.good_runs[0].duration_s)}\n")
+    return "measured"
+
+
+# ---------------------------------------------------------------------- checks before anything is changed
+def task_folder(options: StartOptions) -> Path:
+    """The folder that holds the task; a bundled one is scaffolded into an empty folder."""
+    directory = options.directory.resolve()
+    if options.task is None:
+        return directory
+    template = bundled("templates") / options.task
+    if "/" not in options.task and (template / TASK_FILE).is_file():
+        return _scaffold(template, directory)
+    folder = Path(options.task).expanduser().resolve()
+    if folder.is_dir():
+        return folder
+    names = ", ".join(sorted(p.parent.name for p in bundled("templates").glob(f"*/{TASK_FILE}")))
+    raise UsageError(f"no task {options.task!r}: neither a bundled task nor a folder", mend=f"bundled tasks: {names}")
+
+
+def _scaffold(template: Path, directory: Path) -> Path:
+    if (directory / TASK_FILE).is_file():
+        return directory  # scaffolded before, or the user's own variant of it
+    if directory.exists() and any(directory.iterdir()):
+        raise UsageError(
+            f"{directory} is not empty and has no {TASK_FILE}",
+            mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder with a task.yaml of your own",
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(template, directory, dirs_exist_ok=True, ignore=ignore)
+    preflight.init_repository(directory)
+    return directory
+
+
+def read_task(folder: Path, budget: float | None, profile: str | None = None) -> Task:
+    """The task of a folder: its task.yaml, or what its layout says. Checks what this machine must have."""
+    device = str(find_devices())
+    profile = profile or ("cuda" if device.startswith("cuda") else "cpu")
+    overrides = Overrides(budget=budget)
+    if (folder / TASK_FILE).exists():
+        task = load_task(folder, profile=profile, overrides=overrides)
+    else:
+        found = detect(folder, overrides=overrides)
+        if found is None:
+            raise ConfigError(
+                "there is no such file",
+                file=str(folder / TASK_FILE),
+                mend="`autoresearchd task init` writes one; `start --task autoresearch` uses the bundled task",
+            )
+        task = found
+    if task.execution.needs_gpu and not device.startswith("cuda"):
+        raise MissingCapability(
+            "execution.needs_gpu is true, but no NVIDIA GPU was found", mend="set needs_gpu: auto, or use a machine with one"
+        )
+    if task.scoring.pattern is not None:
+        compile_pattern(task.scoring.pattern, key="scoring.pattern")
+    if task.curve.pattern != "auto":
+        compile_pattern(task.curve.pattern, key="curve.pattern")
+    return task
+
+
+def _refuse_second(project: Project, tag: str | None) -> None:
+    """A plain ``start`` beside a running session is a mistake; a second session has to be named."""
+    if not project.database.exists():
+        return
+    store = project.open_store()
+    try:
+        for session in store.sessions():
+            pid = project.daemon(session.tag)
+            if pid is not None and tag in (None, session.tag):
+                raise already_held(session.tag, pid)
+    finally:
+        store.close()
+
+
+def _choose_tag(project: Project, store: Store, tag: str | None) -> str:
+    """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
+    known = {session.tag for session in store.sessions()}
+    if tag is not None:
+        if tag in known:
+            raise UsageError(
+                f"session {tag!r} is there already", mend=f"`autoresearchd resume {tag}` goes on with it; or take another tag"
+            )
+        preflight.check_tag(project.root, tag)
+        return tag
+    today = time.strftime("%b%d", time.localtime()).lower()
+    number = 1
+    while True:
+        candidate = today if number == 1 else f"{today}-{number}"
+        try:
+            if candidate not in known:
+                preflight.check_tag(project.root, candidate)
+                return candidate
+        except RepositoryError:
+            pass  # a branch of that name is left from elsewhere: take the next number
+        number += 1
+
+

@@ -1,0 +1,193 @@
+"""The commands experiments and show: what was tried, and everything about one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoresearchd.cli import render
+from autoresearchd.cli.failure import say
+from autoresearchd.cli.logs import print_log
+from autoresearchd.cli.options import JsonOption, SessionOption
+from autoresearchd.cli.render import Paint, clean, json_text, number, signed, strip_controls
+from autoresearchd.cli.session import here
+from autoresearchd.errors import UsageError
+
+
+class StatusName(StrEnum):
+    """Values of --status."""
+
+    KEEP = "keep"
+    DISCARD = "discard"
+    CRASH = "crash"
+    CHECKS_FAILED = "checks_failed"
+
+
+def experiments(
+    as_json: JsonOption = False,
+    status: Annotated[StatusName | None, typer.Option("--status", help="Only those with this decision.")] = None,
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N.")] = None,
+    session: SessionOption = None,
+) -> None:
+    """List the experiments of a session, oldest first."""
+    from autoresearchd.cli.place import find_place
+    from autoresearchd.cli.status_view import experiment_table
+
+    place = find_place(here())
+    found = place.experiments(place.pick(session), status.value if status else None, last)
+    if as_json:
+        print_json_list(found)
+        return
+    records = list(found)
+    if not records:
+        say("no experiment yet" if status is None else f"no experiment with the status {status.value}")
+        return
+    total = render.terminal_width() if render.is_terminal(sys.stdout) else None
+    print("\n".join(experiment_table(records, Paint(sys.stdout), total=total)))
+
+
+def show(
+    experiment: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of the experiment; 0 is the baseline.")],
+    diff: Annotated[bool, typer.Option("--diff", help="What it changed, as a unified diff.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="What its runs printed.")] = False,
+    as_json: JsonOption = False,
+    session: SessionOption = None,
+) -> None:
+    """Show everything about one experiment.
+
+    The decision, the runs, what was learned; with --diff what it changed, with --log what its runs printed.
+    """
+    from autoresearchd.cli.place import find_place
+
+    place = find_place(here())
+    tag = place.pick(session)
+    try:
+        record = dict(place.reader.show(tag, experiment))
+    except KeyError:
+        newest = max((int(e["experiment"]) for e in place.experiments(tag, last=1)), default=-1)
+        known = f"they are numbered 0 to {newest}" if newest >= 0 else "there is none yet"
+        raise UsageError(
+            f"session {tag} has no experiment {experiment}: {known}", mend="see `autoresearchd experiments`"
+        ) from None
+    logs = log_files(place.root, tag, experiment)
+    if as_json:
+        print(json_text({**record, "logs": [str(path) for path in logs]}, indent=2))
+        return
+    paint = Paint(sys.stdout)
+    if diff:
+        print_diff(str(record.get("diff") or ""), paint)
+    if log:
+        print_logs(logs, paint)
+    if not diff and not log:
+        print("\n".join(experiment_lines(record, logs, paint)))
+
+
+def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Paint) -> list[str]:
+    """All of an experiment but its diff and its logs, as text."""
+    status = record.get("status") or record.get("phase") or "open"
+    colour = render.colour_of(str(status))
+    name = paint(f"#{record.get('experiment')}", "bold")
+    head = f"{paint('●', colour)} {name} {paint(str(status), colour, 'bold')}"
+    if record.get("label"):
+        head += f" ({clean(record['label'])})"
+    lines = [f"{head}  {clean(record.get('description') or '')}".rstrip(), ""]
+    for name, words in _facts(record):
+        if words:
+            lines.append(f"  {paint(f'{name:<12}', 'dim')}{words}")
+    for key, value in (record.get("asi") or {}).items():
+        lines.append(f"  {paint(f'{clean(key, 40):<11} ', 'dim')}{_value(value)}")
+    runs = record.get("runs") or []
+    if runs:
+        rows = [
+            [str(run.get("seed", "")), number(run.get("metric")), _seconds(run.get("duration_s")),
+             "—" if run.get("exit_code") is None else str(run["exit_code"]), clean(run.get("label") or "")]
+            for run in runs
+        ]  # fmt: skip
+        headers = ("seed", "value", "time", "exit", "label")
+        lines += ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
+    lines += ["", paint(f"  autoresearchd show {record.get('experiment')} --diff   shows what it changed", "dim")]
+    lines += [paint(f"  {path}", "dim") for path in logs]
+    return lines
+
+
+def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    delta = record.get("delta")
+    yield (
+        "value",
+        number(record.get("metric")) + (f"  {signed(delta)} against the best before it" if delta is not None else ""),
+    )
+    metrics = record.get("metrics") or {}
+    yield "metrics", ", ".join(f"{clean(name)} {_value(value)}" for name, value in metrics.items())
+    yield "reason", clean(record.get("reason") or "")
+    hypothesis = (record.get("asi") or {}).get("hypothesis")
+    yield "hypothesis", "" if hypothesis else clean(record.get("hypothesis") or "")
+    policy, role = clean(record.get("policy") or ""), clean(record.get("role") or "")
+    yield "policy", f"{policy} as {role}" if role else policy
+    yield "commit", clean(record.get("commit") or "")
+    yield "parent", clean(record.get("parent") or "")
+    yield "confidence", number(record["confidence"], 2) if record.get("confidence") is not None else ""
+    yield "reward", signed(record["reward"], 3) if record.get("reward") is not None else ""
+    yield (
+        "cost",
+        f"${record['cost_usd']:.4f}" if isinstance(record.get("cost_usd"), (int, float)) and record["cost_usd"] else "",
+    )
+    yield "overhead", f"{record['overhead_ms']:.0f} ms" if isinstance(record.get("overhead_ms"), (int, float)) else ""
+    yield "started", clean(record.get("started_at") or "")
+    yield "finished", clean(record.get("finished_at") or "")
+
+
+def print_json_list(records: Iterable[Mapping[str, Any]]) -> None:
+    """Records as one JSON list, one record on a line, written as they come."""
+    out = sys.stdout
+    separator = "["
+    for record in records:
+        out.write(separator + "\n" + json_text(record))
+        separator = ","
+    out.write("[]\n" if separator == "[" else "\n]\n")
+
+
+def print_diff(diff: str, paint: Paint) -> None:
+    """A unified diff in its usual colours, without what would steer the terminal."""
+    if not diff.strip():
+        say("this experiment changed nothing")
+        return
+    for line in diff.rstrip("\n").split("\n"):
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+        print(paint(strip_controls(line), "bold" if line.startswith(("+++", "---")) else colour))
+
+
+def log_files(root: Path, tag: str, experiment: int) -> list[Path]:
+    """The logs of an experiment's runs, in the order of the runs, training before evaluation."""
+    from autoresearchd.workspace import layout
+
+    folder = layout.run_dir(root, tag, experiment, 0).parent
+    runs = sorted((run for run in folder.glob("*") if run.name.isdigit()), key=lambda run: int(run.name))
+    return [
+        log for run in runs for log in sorted(run.glob("*.log"), key=lambda log: (log.name != "training.log", log.name))
+    ]
+
+
+def print_logs(logs: Iterable[Path], paint: Paint) -> None:
+    """Logs one after the other, each under its path."""
+    shown = False
+    for log in logs:
+        print(paint(f"==> {log} <==", "bold"))
+        print_log(log)
+        shown = True
+    if not shown:
+        say("there is no log of this experiment (any more)")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return number(value)
+    return clean(value if isinstance(value, str) else json_text(value))
+
+
+def _seconds(value: Any) -> str:
+    return f"{value:.1f}s" if isinstance(value, (int, float)) else "—"

@@ -1,0 +1,116 @@
+"""The command logs, and the printing of logs that jobs have written: any size, any bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from autoresearchd.cli.failure import say
+from autoresearchd.cli.render import strip_controls
+from autoresearchd.cli.session import here
+from autoresearchd.errors import UsageError
+
+_LONGEST_LINE = 64 * 1024
+_POLL_SECONDS = 0.2
+
+
+def logs(
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay and print what is added.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", metavar="N", min=0, help="How many of the last lines.")] = 200,
+) -> None:
+    """Print the daemon's log."""
+    from autoresearchd.workspace import layout
+
+    path = layout.daemon_log(layout.find_root(here()))
+    if not path.exists() and not follow:
+        raise UsageError(f"there is no log yet: {path}", mend="it begins with `autoresearchd start`")
+    if path.exists():
+        with path.open("rb") as stream:
+            for line in deque(plain_lines(stream), maxlen=lines):
+                print(line)
+            position, inode = stream.tell(), os.fstat(stream.fileno()).st_ino
+    else:
+        say(f"waiting for {path}")
+        position, inode = 0, -1
+    if follow:
+        sys.stdout.flush()
+        for line in followed(path, position, inode):
+            print(line, flush=True)
+
+
+def print_log(path: Path) -> None:
+    """Print a log of any size line by line; a progress bar's rewritten lines are shown one below the other."""
+    try:
+        with path.open("rb") as stream:
+            for line in plain_lines(stream):
+                print(line)
+    except OSError as error:
+        say(f"cannot read {path}: {error.strerror}")
+
+
+def plain_lines(stream: IO[bytes]) -> Iterator[str]:
+    """Lines as plain text: invalid UTF-8 replaced, escapes gone, split at carriage returns, overlong ones in parts."""
+    while block := stream.readline(_LONGEST_LINE):
+        text = block.decode("utf-8", "replace").rstrip("\r\n")
+        for part in text.split("\r"):
+            if part or "\r" not in text:
+                yield strip_controls(part)
+
+
+def followed(path: Path, position: int, inode: int) -> Iterator[str]:
+    """Lines that are added to a log from ``position`` on, for ever; a rotated log is read to its end, then the new one.
+
+    Args:
+        path: the log; it need not be there yet.
+        position: where to begin in the file ``inode``.
+        inode: the file that ``position`` belongs to; another one is read from its beginning.
+    """
+    stream: IO[bytes] | None = None
+    pending = b""
+    try:
+        while True:
+            if stream is None:
+                stream = _open(path, position, inode)
+            # Looked at before reading: what was written until the log was rotated is then read before it is left.
+            replaced = stream is not None and _replaced(path, stream)
+            grown = False
+            while stream is not None and (block := stream.read(_LONGEST_LINE)):
+                grown = True
+                *complete, pending = (pending + block).split(b"\n")
+                yield from (strip_controls(line.decode("utf-8", "replace").rstrip("\r")) for line in complete)
+            if replaced and stream is not None:
+                stream.close()
+                stream, position, inode, pending = None, 0, -1, b""
+            elif not grown:
+                time.sleep(_POLL_SECONDS)
+    finally:
+        if stream is not None:
+            stream.close()
+
+
+def _open(path: Path, position: int, inode: int) -> IO[bytes] | None:
+    try:
+        stream = path.open("rb")
+    except OSError:
+        return None
+    status = os.fstat(stream.fileno())
+    if status.st_ino == inode and status.st_size >= position:
+        stream.seek(position)
+    return stream
+
+
+def _replaced(path: Path, stream: IO[bytes]) -> bool:
+    """Whether the path names another file by now, or the file was cut shorter than what was read."""
+    own = os.fstat(stream.fileno())
+    try:
+        there = path.stat()
+    except OSError:
+        return False  # between the two steps of a rotation
+    return there.st_ino != own.st_ino or there.st_size < stream.tell()

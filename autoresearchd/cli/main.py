@@ -1,0 +1,97 @@
+"""The commands, put together: which there are, under which names, with which examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from autoresearchd import __version__
+from autoresearchd.cli import doctor, experiments, logs, note, report_commands, session, status, task
+from autoresearchd.cli.failure import guarded
+from autoresearchd.cli.options import examples
+
+PROGRAM = "autoresearchd"
+
+
+def build() -> typer.Typer:
+    """The whole command line."""
+    app = typer.Typer(
+        name=PROGRAM,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        epilog=examples(
+            f"{PROGRAM} start --task autoresearch --foreground",
+            f"{PROGRAM} status --watch",
+            f"{PROGRAM} plot -o progress.png",
+        ),
+    )
+    app.callback()(_root)
+    app.command("start", epilog=examples(
+        f"{PROGRAM} start --task autoresearch", f"{PROGRAM} start --task . --budget 5m --max-time 8h --tag night1",
+        f"{PROGRAM} start --policy 'command:./propose.sh' --max-experiments 20 --foreground",
+    ))(session.start)  # fmt: skip
+    app.command("resume", epilog=examples(f"{PROGRAM} resume", f"{PROGRAM} resume night1 --foreground"))(session.resume)
+    app.command("stop", epilog=examples(f"{PROGRAM} stop", f"{PROGRAM} stop --now"))(session.stop)
+    app.command("pause", epilog=examples(f"{PROGRAM} pause"))(session.pause)
+    app.command("unpause", epilog=examples(f"{PROGRAM} unpause"))(session.unpause)
+    app.command("status", epilog=examples(
+        f"{PROGRAM} status", f"{PROGRAM} status --watch", f"{PROGRAM} status --json | jq .metric.best"
+    ))(status.status)  # fmt: skip
+    app.command("note", epilog=examples(f'{PROGRAM} note "leave the optimiser alone, try the schedule"'))(note.note)
+    app.command("experiments", epilog=examples(
+        f"{PROGRAM} experiments --last 20", f"{PROGRAM} experiments --status keep --json"
+    ))(experiments.experiments)  # fmt: skip
+    app.command("show", epilog=examples(f"{PROGRAM} show 12", f"{PROGRAM} show 12 --diff"))(experiments.show)
+    app.command("logs", epilog=examples(f"{PROGRAM} logs -f", f"{PROGRAM} logs -n 20"))(logs.logs)
+    app.add_typer(_tasks(), name="task")
+    app.command("plot", epilog=examples(f"{PROGRAM} plot -o progress.png"))(report_commands.plot)
+    app.command("export", epilog=examples(
+        f"{PROGRAM} export --format jsonl -o autoresearch.jsonl", f"{PROGRAM} export --format tsv > results.tsv"
+    ))(report_commands.export)  # fmt: skip
+    app.command("import", epilog=examples(f"{PROGRAM} import autoresearch.jsonl"))(report_commands.import_log)
+    app.command("doctor", epilog=examples(f"{PROGRAM} doctor", f"{PROGRAM} doctor --json"))(doctor.doctor)
+    return app
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (None: that of the process) and return its exit code."""
+
+    def command() -> int:
+        try:
+            typer.main.get_command(build()).main(args=arguments and list(arguments), prog_name=PROGRAM)
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        return 0
+
+    return guarded(command)
+
+
+def _tasks() -> typer.Typer:
+    tasks = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, make and check tasks.")
+    tasks.command("list", epilog=examples(f"{PROGRAM} task list", f"{PROGRAM} task list --json"))(task.list_tasks)
+    tasks.command("init", epilog=examples(
+        f"{PROGRAM} task init autoresearch ./mytask",
+        f"{PROGRAM} task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
+    ))(task.init)  # fmt: skip
+    tasks.command("check", epilog=examples(
+        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all"
+    ))(task.check)  # fmt: skip
+    return tasks
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """A daemon that does machine-learning research while you sleep: edit, run, judge, keep or revert, for ever."""

@@ -1,0 +1,22 @@
+"""Options that several commands share, and the words of their help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SessionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="TAG",
+        help="Which session, where there are several (default: the running one, else the newest).",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,89 @@
+"""Where a command stands: the repository, its database opened for reading, and the session that is meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.errors import UsageError
+from autoresearchd.loop.lock import holder
+from autoresearchd.store.reader import Reader, SessionRow
+from autoresearchd.workspace import layout
+
+_HOW_TO_BEGIN = "begin with `autoresearchd start --task autoresearch` (or --task DIR)"
+
+
+class Place:
+    """A repository with at least one session.
+
+    Args:
+        root: top of the checkout.
+        reader: its database.
+    """
+
+    def __init__(self, root: Path, reader: Reader) -> None:
+        self.root = root
+        self.reader = reader
+
+    def pick(self, tag: str | None) -> str:
+        """The session that is meant: the named one, else the only one that runs, else the newest.
+
+        Raises UsageError when there is none of that name, or when several run.
+        """
+        sessions = self.sessions()
+        tags = [session.tag for session in sessions]
+        if tag is not None:
+            if tag in tags:
+                return tag
+            raise UsageError(
+                f"there is no session {tag[:60]!r} in {self.root}", mend=f"name one of them: {', '.join(tags)}"
+            )
+        running = [name for name in tags if self.alive(name)]
+        if len(running) > 1:
+            raise UsageError(
+                f"several sessions run in {self.root}: {', '.join(running)}", mend=f"say which: --session {running[-1]}"
+            )
+        return running[0] if running else tags[-1]
+
+    def sessions(self) -> Sequence[SessionRow]:
+        """All sessions, oldest first. Raises UsageError when there is none."""
+        sessions = list(self.reader.sessions())
+        if not sessions:
+            raise UsageError(f"there is no session in {self.root} yet", mend=_HOW_TO_BEGIN)
+        return sessions
+
+    def alive(self, tag: str) -> bool:
+        """Whether a daemon holds the session."""
+        return layout.valid_tag(tag) and holder(layout.lock_path(self.root, tag)) is not None
+
+    def status(self, tag: str) -> dict[str, Any]:
+        """As ``status --json`` prints it."""
+        return self.reader.status(tag, alive=self.alive(tag))
+
+    def experiments(self, tag: str, status: str | None = None, last: int | None = None) -> Iterator[dict[str, Any]]:
+        """As ``experiments --json`` prints them."""
+        return self.reader.experiments(tag, status=status, last=last)
+
+    def recent(self, tag: str, count: int) -> list[dict[str, Any]]:
+        """The last decided experiments, oldest first."""
+        found = [e for e in self.reader.experiments(tag, last=count + 1) if e.get("status")]
+        return found[-count:]
+
+    def log_hint(self, tag: str) -> str:
+        """Where the daemon's log is, relative to here where that is shorter."""
+        log = layout.daemon_log(self.root)
+        if not log.exists():
+            return ""
+        relative = os.path.relpath(log)
+        return str(log) if relative.startswith("..") else relative
+
+
+def find_place(directory: Path) -> Place:
+    """The repository that ``directory`` stands in. Raises UsageError when it has no session."""
+    root = layout.find_root(directory)
+    database = layout.database_path(root)
+    if not database.is_file():
+        raise UsageError(f"there is no session in {root} yet", mend=_HOW_TO_BEGIN)
+    return Place(root, Reader(database))

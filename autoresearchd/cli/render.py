@@ -1,0 +1,198 @@
+"""Text for terminals without a library: cleaning, colours, numbers, tables; light, because ``status`` imports it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from autoresearchd.domain.duration import format_duration
+from autoresearchd.report.text import clean, cut, json_text, strip_controls
+
+__all__ = [
+    "Paint",
+    "age",
+    "bar",
+    "change_word",
+    "clean",
+    "colour_of",
+    "cut",
+    "format_duration",
+    "json_text",
+    "number",
+    "real",
+    "signed",
+    "strip_controls",
+    "table",
+    "width",
+]
+
+_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "grey": "90",
+}
+_LARGEST = sys.float_info.max
+_STATUS_COLOURS = {"keep": "green", "discard": "grey", "crash": "red", "checks_failed": "magenta"}
+_STATE_COLOURS = {"running": "green", "paused": "yellow", "backing_off": "yellow", "stopped": "grey", "crashed": "red"}
+
+
+class Paint:
+    """Colours for one stream; plain when it is no terminal, with ``NO_COLOR`` set or ``TERM=dumb``."""
+
+    def __init__(self, stream: TextIO | None = None, *, enabled: bool | None = None) -> None:
+        if enabled is None:
+            enabled = wants_colour(stream if stream is not None else sys.stdout)
+        self.enabled = enabled
+
+    def __call__(self, text: str, *styles: str) -> str:
+        """The text in these styles (``bold``, ``dim``, ``green`` …)."""
+        codes = ";".join(_CODES[style] for style in styles if style)
+        return f"\x1b[{codes}m{text}\x1b[0m" if self.enabled and codes and text else text
+
+
+def wants_colour(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a stream takes colours (no-color.org; FORCE_COLOR for those who page through ``less -R``)."""
+    env = os.environ if environ is None else environ
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR"):
+        return True
+    return is_terminal(stream) and env.get("TERM") != "dumb"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether somebody looks at the stream; False for a closed one."""
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def terminal_width(default: int = 100) -> int:
+    """Columns of the terminal, ``default`` where there is none."""
+    try:
+        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        columns = default
+    return max(40, columns or default)
+
+
+def colour_of(word: str | None) -> str:
+    """The colour of a status or of a state of a session."""
+    return _STATUS_COLOURS.get(word or "", "") or _STATE_COLOURS.get(word or "", "")
+
+
+def real(value: Any) -> float | None:
+    """The value as a finite number, None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if -_LARGEST <= found <= _LARGEST else None
+
+
+def number(value: Any, digits: int = 6) -> str:
+    """A metric as people compare it: fixed decimals in the usual range, an em dash where there is none."""
+    value = real(value)
+    if value is None:
+        return "—"
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{max(0, digits - max(0, len(str(int(abs(value)))) - 1))}f}"
+    return f"{value:.{digits}g}"
+
+
+def signed(value: Any, digits: int = 6) -> str:
+    """A difference with its sign; an em dash where there is none."""
+    value = real(value)
+    if value is None:
+        return "—"
+    if value == 0 or 1e-5 <= abs(value) < 1e6:
+        return f"{value:+.{digits}f}"
+    return f"{value:+.3g}"
+
+
+def change_word(percent: Any) -> str:
+    """``2.83% better``, ``no better yet``, or nothing when it is not known."""
+    if not isinstance(percent, (int, float)) or isinstance(percent, bool):
+        return ""
+    return f"{percent:.2f}% better" if percent > 0 else "no better yet"
+
+
+def age(seconds: float) -> str:
+    """How long ago: as a duration, from two days on in days."""
+    return format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
+
+
+def bar(share: float, columns: int = 24, *, ascii_only: bool = False) -> str:
+    """A bar that is filled to ``share`` (0 to 1)."""
+    share = min(1.0, max(0.0, share))
+    filled = round(share * columns)
+    full, empty = ("#", "-") if ascii_only else ("█", "░")
+    return full * filled + empty * (columns - filled)
+
+
+def speaks_unicode(stream: TextIO) -> bool:
+    """Whether the stream can show block characters and dashes."""
+    return "utf" in (getattr(stream, "encoding", None) or "").lower()
+
+
+def width(text: str) -> int:
+    """Columns that a text without escapes takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    wide = sum(1 for char in text if unicodedata.east_asian_width(char) in "WF")
+    return len(text) + wide - sum(1 for char in text if unicodedata.combining(char))
+
+
+def fit(text: str, columns: int) -> str:
+    """The text cut so that it takes at most ``columns``, wide characters counted as two."""
+    if width(text) <= columns:
+        return text
+    kept, used = [], 1
+    for char in text:
+        used += width(char)
+        if used > columns:
+            break
+        kept.append(char)
+    return "".join(kept).rstrip() + "…"
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    paint: Paint,
+    right: Sequence[int] = (),
+    colours: Sequence[Mapping[int, str]] = (),
+    total: int | None = None,
+) -> list[str]:
+    """Lines of a table whose last column takes what is left of ``total`` columns (None: as long as it likes).
+
+    right: columns set to the right; colours: for each row, column → style.
+    """
+    widths = [max([width(header), *(width(row[i]) for row in rows)]) for i, header in enumerate(headers)]
+    if total is not None:
+        widths[-1] = max(12, min(widths[-1], total - sum(widths[:-1]) - 2 * (len(headers) - 1)))
+
+    def line(cells: Sequence[str], styles: Mapping[int, str]) -> str:
+        out = []
+        for i, cell in enumerate(cells):
+            shown = fit(cell, widths[i]) if i == len(cells) - 1 and total is not None else cell
+            gap = " " * (widths[i] - width(shown))
+            painted = paint(shown, styles.get(i, ""))
+            out.append(gap + painted if i in right else painted + (gap if i < len(cells) - 1 else ""))
+        return "  ".join(out).rstrip()
+
+    head = line(headers, dict.fromkeys(range(len(headers)), "dim"))
+    return [head, *(line(row, colours[i] if i < len(colours) else {}) for i, row in enumerate(rows))]

@@ -1,0 +1,174 @@
+"""Commands over a session: start, resume, stop, pause, unpause."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoresearchd.cli.failure import say
+from autoresearchd.cli.options import SessionOption
+from autoresearchd.domain.duration import parse_duration
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.errors import UsageError
+
+ForegroundOption = Annotated[
+    bool,
+    typer.Option(
+        "--foreground", help="Stay in this terminal and show what happens, instead of leaving a daemon behind."
+    ),
+]
+
+
+def start(
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", metavar="NAME|DIR", help="A bundled task or a folder with a task.yaml (default: this folder)."
+        ),
+    ] = None,
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to work (default: here).")] = Path(),
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="Name of the session and its branch (default: the date).")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option("--policy", metavar="SPEC", help="Who proposes edits: auto, search, random or command:CMD."),
+    ] = "auto",
+    executor: Annotated[str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local.")] = "local",
+    slots: Annotated[str, typer.Option("--slots", metavar="N|auto", help="How many runs at once.")] = "auto",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
+    ] = None,
+    max_experiments: Annotated[
+        int | None,
+        typer.Option("--max-experiments", metavar="N", min=0, help="End after N experiments beside the baseline."),
+    ] = None,
+    max_time: Annotated[
+        str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
+    ] = None,
+    foreground: ForegroundOption = False,
+) -> None:
+    """Begin a session and research until stopped.
+
+    First the baseline is measured, with its noise. In an empty folder a bundled task is set up. The files that you have
+    checked out are never touched: all work happens on the branch autoresearch/TAG. Without --foreground a daemon is
+    left behind.
+    """
+    limits = Limits(max_experiments, _duration("--max-time", max_time), _money(max_cost))
+    seconds, places = _duration("--budget", budget), _slots(slots)
+    from autoresearchd import app
+    from autoresearchd.cli.display import foreground_sink
+
+    options = app.StartOptions(
+        task=task,
+        directory=directory,
+        tag=tag,
+        policy=policy,
+        executor=executor,
+        slots=places,
+        budget=seconds,
+        limits=limits,
+        foreground=foreground,
+    )
+    with foreground_sink(live=foreground) as sink:
+        code = app.start(options, [sink])
+    raise typer.Exit(code)
+
+
+def resume(
+    tag: Annotated[
+        str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).", show_default=False)
+    ] = None,
+    foreground: ForegroundOption = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="With --foreground: show nothing, as the daemon does.")
+    ] = False,
+) -> None:
+    """Go on with a session where it was.
+
+    After a stop, a crash or a reboot: nothing that was measured is lost, nothing is counted twice.
+    """
+    from autoresearchd import app
+    from autoresearchd.cli.display import foreground_sink
+
+    with foreground_sink(live=foreground and not quiet) as sink:
+        code = app.resume(here(), tag, foreground, [] if quiet else [sink])
+    raise typer.Exit(code)
+
+
+def stop(
+    now: Annotated[
+        bool, typer.Option("--now", help="At once: the running experiment is ended and recorded as interrupted.")
+    ] = False,
+    session: SessionOption = None,
+) -> None:
+    """End a session after its running experiment.
+
+    `autoresearchd resume` goes on with it later.
+    """
+    tag = pick(session)
+    from autoresearchd import app
+
+    say(app.stop(here(), tag, now))
+
+
+def pause(session: SessionOption = None) -> None:
+    """Hold a session; its daemon stays."""
+    tag = pick(session)
+    from autoresearchd import app
+
+    say(app.pause(here(), tag))
+
+
+def unpause(session: SessionOption = None) -> None:
+    """Let a paused session go on."""
+    tag = pick(session)
+    from autoresearchd import app
+
+    say(app.unpause(here(), tag))
+
+
+def here() -> Path:
+    """The current folder. Raises UsageError when it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder does not exist any more", mend="cd to a folder that does") from error
+
+
+def pick(tag: str | None) -> str:
+    """The session of the repository here that is meant."""
+    from autoresearchd.cli.place import find_place
+
+    return find_place(here()).pick(tag)
+
+
+def _duration(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", mend="write 90s, 5m, 8h or 1h30m") from error
+
+
+def _slots(text: str) -> str:
+    if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+        raise UsageError(
+            f"--slots: {text!r} is no number of slots", mend=f"a number from 1, e.g. {os.cpu_count()}, or auto"
+        )
+    return text
+
+
+def _money(usd: float | None) -> float | None:
+    if usd is not None and not (math.isfinite(usd) and usd > 0):
+        raise UsageError(f"--max-cost: {usd} is no amount of money", mend="US dollars, e.g. --max-cost 2.50")
+    return usd

@@ -1,0 +1,232 @@
+"""``status`` without typer: choosing what to show and showing it in text, so that the command answers at once."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.cli import render
+from autoresearchd.cli.place import Place, find_place
+from autoresearchd.cli.render import Paint, clean, json_text, number, signed
+
+_RECENT = 5
+_LIVING = ("running", "paused", "backing_off")
+_NAMES = (("keeps", "kept", "green"), ("discards", "discarded", "grey"), ("crashes", "crashed", "red"),
+          ("checks_failed", "failed a check", "magenta"))  # fmt: skip
+
+
+def show_status(directory: Path, tag: str | None, *, as_json: bool = False, watch: bool = False) -> int:
+    """Print the state of a session; the exit code."""
+    place = find_place(directory)
+    tag = place.pick(tag)
+    if watch:
+        return _watch(place, tag)
+    status = place.status(tag)
+    if as_json:
+        print(json_text(status, indent=2))
+    else:
+        print("\n".join(status_lines(status, place.recent(tag, _RECENT), Paint(sys.stdout), log=place.log_hint(tag))))
+    return 0
+
+
+def status_lines(
+    status: Mapping[str, Any],
+    recent: Sequence[Mapping[str, Any]],
+    paint: Paint,
+    *,
+    log: str = "",
+    now: datetime | None = None,
+    columns: int | None = None,
+) -> list[str]:
+    """The status as a block of lines."""
+    columns = columns or render.terminal_width()
+    session, metric = status.get("session") or {}, status.get("metric") or {}
+    lines = [_head(session, status.get("policy") or {}, paint, now or datetime.now(UTC)), ""]
+    lines += _row("metric", _metric_words(metric, paint), paint)
+    lines += _row("tried", _tried_words(session, paint), paint)
+    lines += _row("now", _now_words(status.get("current"), paint), paint)
+    lines += _row("abort", _abort_words(status.get("abort") or {}), paint)
+    lines += _row("cost", _cost_words(status), paint)
+    if recent:
+        lines += ["", *("  " + line for line in experiment_table(recent, paint, total=columns - 2))]
+    imported = (status.get("policy") or {}).get("name") == "imported"
+    lines += ["", *_hints(session, "" if imported else log, paint, resumable=not imported)]
+    return lines
+
+
+def experiment_table(records: Sequence[Mapping[str, Any]], paint: Paint, *, total: int | None = None) -> list[str]:
+    """Experiments as a table: number, status, label, metric, delta, description."""
+    rows, colours = [], []
+    for record in records:
+        status = record.get("status")
+        rows.append(
+            [
+                str(record.get("experiment", "")),
+                str(status or record.get("phase") or "…"),
+                clean(record.get("label") or ""),
+                number(record.get("metric")),
+                signed(record.get("delta")),
+                clean(record.get("description") or ""),
+            ]
+        )
+        colour = render.colour_of(status)
+        colours.append({1: colour, 3: colour if status == "keep" else "", 4: colour if status == "keep" else ""})
+    headers = ("#", "status", "label", "metric", "delta", "description")
+    return render.table(headers, rows, paint=paint, right=(0, 3, 4), colours=colours, total=total)
+
+
+def _row(name: str, words: str, paint: Paint) -> list[str]:
+    return [f"  {paint(f'{name:<8}', 'dim')}{words}"] if words else []
+
+
+def _head(session: Mapping[str, Any], policy: Mapping[str, Any], paint: Paint, now: datetime) -> str:
+    state = str(session.get("state") or "unknown")
+    colour = render.colour_of(state)
+    parts = [
+        f"{paint('●', colour)} {paint(clean(session.get('task') or 'autoresearch'), 'bold')}",
+        clean(session.get("tag") or ""),
+        paint(state.replace("_", " "), colour, "bold") + _since(session, now),
+    ]
+    if session.get("reason"):
+        parts.append(clean(session["reason"], 120))
+    if policy.get("name"):
+        adapter = f" + {clean(policy['adapter'])}" if policy.get("adapter") else ""
+        parts.append(f"policy {clean(policy['name'], 60)}{adapter}")
+    if session.get("branch"):
+        parts.append(f"branch {clean(session['branch'])}")
+    return paint(" · ", "dim").join(part for part in parts if part)
+
+
+def _since(session: Mapping[str, Any], now: datetime) -> str:
+    started = _time(session.get("started_at"))
+    if started is None:
+        return ""
+    local = started.astimezone()
+    day = "" if local.date() == now.astimezone().date() else local.strftime("%d %b ")
+    word = "since" if session.get("state") in _LIVING else "begun"
+    pid = f", pid {session['pid']}" if session.get("pid") and session.get("state") in _LIVING else ""
+    age = render.age((now - started).total_seconds())
+    return f" {word} {day}{local.strftime('%H:%M')} ({age}{' ago' if word == 'begun' else ''}{pid})"
+
+
+def _metric_words(metric: Mapping[str, Any], paint: Paint) -> str:
+    name = clean(metric.get("name") or "metric")
+    direction = "lower is better" if metric.get("direction") == "minimize" else "higher is better"
+    marks = [direction]
+    if metric.get("source") == "self-reported":
+        marks.append(paint("self-reported", "yellow"))
+    tail = f"  ({', '.join(marks)})"
+    baseline, best = metric.get("baseline"), metric.get("best")
+    if baseline is None:
+        return f"{paint(name, 'bold')}  no baseline yet{tail}"
+    better = (metric.get("improvement_pct") or 0) > 0
+    words = f"{paint(name, 'bold')}  {number(baseline)} → {paint(number(best), 'green' if better else '', 'bold')}"
+    gain, sigma = render.change_word(metric.get("improvement_pct")), metric.get("sigma")
+    known = isinstance(sigma, (int, float)) and sigma > 0
+    if better and known and isinstance(best, (int, float)):
+        gain += f" ({abs(best - baseline) / sigma:.1f}σ)"
+    if better and metric.get("best_experiment"):
+        gain += f" in #{metric['best_experiment']}"
+    noise = f"σ {sigma:.2g}" if known else ""
+    return f"{words}  {' · '.join(filter(None, (gain, noise)))}{tail}"
+
+
+def _tried_words(session: Mapping[str, Any], paint: Paint) -> str:
+    count = session.get("experiments") or 0
+    parts = [paint(f"{session[key]:,} {word}", colour) for key, word, colour in _NAMES if session.get(key)]
+    return f"{count:,} experiment{'' if count == 1 else 's'}" + (": " + " · ".join(parts) if parts else "")
+
+
+def _now_words(current: Mapping[str, Any] | None, paint: Paint) -> str:
+    if not current:
+        return ""
+    words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"
+    elapsed, budget = current.get("elapsed_s"), current.get("budget_s")
+    if isinstance(elapsed, (int, float)) and isinstance(budget, (int, float)) and budget > 0:
+        if current.get("phase") == "running":
+            progress = render.bar(elapsed / budget, ascii_only=not render.speaks_unicode(sys.stdout))
+            words += f"  {paint(progress, 'green')}"
+        words += f"  {render.format_duration(elapsed)} of {render.format_duration(budget)}"
+    elif isinstance(elapsed, (int, float)):
+        words += f"  {render.format_duration(elapsed)}"
+    if current.get("forecast") is not None:
+        words += f"  forecast {number(current['forecast'])}"
+    if current.get("abort_probability") is not None:
+        words += f"  abort {100 * current['abort_probability']:.0f}%"
+    return words
+
+
+def _abort_words(abort: Mapping[str, Any]) -> str:
+    if not abort.get("aborted") and not abort.get("audited"):
+        return ""
+    rate, gain = abort.get("false_abort_rate"), abort.get("throughput_gain")
+    words = f"{abort.get('aborted') or 0:,} aborted early, {abort.get('audited') or 0:,} audited"
+    words += f", {100 * rate:.1f}% of them wrongly" if isinstance(rate, (int, float)) else ""
+    return words + (f", throughput ×{gain:.2f}" if isinstance(gain, (int, float)) else "")
+
+
+def _cost_words(status: Mapping[str, Any]) -> str:
+    cost, overhead = status.get("cost") or {}, status.get("overhead") or {}
+    parts = []
+    if cost.get("usd"):
+        parts.append(f"${cost['usd']:,.2f}")
+    if cost.get("tokens_in") or cost.get("tokens_out"):
+        parts.append(f"{_count(cost.get('tokens_in'))} tokens in, {_count(cost.get('tokens_out'))} out")
+    if cost.get("gpu_s"):
+        parts.append(f"{render.format_duration(cost['gpu_s'])} of GPU")
+    if overhead.get("median_ms"):
+        high = f" (p95 {overhead['p95_ms']:.0f} ms)" if isinstance(overhead.get("p95_ms"), (int, float)) else ""
+        parts.append(f"overhead {overhead['median_ms']:.0f} ms per experiment{high}")
+    return " · ".join(parts)
+
+
+def _count(value: Any) -> str:
+    count = float(value or 0)
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return f"{count:.0f}"
+
+
+def _hints(session: Mapping[str, Any], log: str, paint: Paint, *, resumable: bool) -> Iterator[str]:
+    rows = [("log", log)] if log else []
+    if session.get("state") in _LIVING:
+        rows += [("watch", "autoresearchd status --watch   or   autoresearchd logs -f"), ("stop", "autoresearchd stop")]
+    elif resumable:
+        rows += [("go on", f"autoresearchd resume {clean(session.get('tag') or '')}".rstrip())]
+    for name, words in rows:
+        yield paint(f"  {name:<8}{words}", "dim")
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _at_top(lines: Sequence[str]) -> str:
+    """The lines from the top of the screen on, over what was there; wrapped lines and a resized window do no harm."""
+    return "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
+
+
+def _watch(place: Place, tag: str) -> int:
+    """Show the status anew every second until the session stops. Without a terminal: whenever something has changed."""
+    paint, terminal = Paint(sys.stdout), render.is_terminal(sys.stdout)
+    before = None
+    while True:
+        status = place.status(tag)
+        session, current = status.get("session") or {}, status.get("current") or {}
+        key = (session.get("state"), session.get("experiments"), current.get("experiment"), current.get("phase"))
+        if terminal or key != before:
+            lines = status_lines(status, place.recent(tag, _RECENT), paint, log=place.log_hint(tag))
+            print(_at_top(lines) if terminal else "\n".join(lines), flush=True)
+            before = key
+        if session.get("state") not in _LIVING:
+            return 0
+        time.sleep(1.0)

@@ -1,0 +1,52 @@
+"""Problems of a task.yaml, each with its line and its remedy, and the one error that tells all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import NoReturn
+
+from autoresearchd.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong in a file. line is 1-based; None where the file as a whole is meant."""
+
+    what: str
+    mend: str
+    key: str = ""
+    line: int | None = None
+
+    def error(self, file: str) -> ConfigError:
+        """This problem alone, as an error."""
+        return ConfigError(self.what, file=file, line=self.line, key=self.key, mend=self.mend)
+
+
+def raise_all(file: str, problems: Iterable[Problem]) -> NoReturn:
+    """Raise one ConfigError: for the first problem by line, the others following it, one a line with its remedy."""
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    first, *others = ordered
+    error = first.error(file)
+    if not others:
+        raise error
+    error.mend = "\n".join([error.mend, *(str(problem.error(file)) for problem in others)])
+    raise error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A remedy for a word that is not known: the nearest known one, or all of them."""
+    choices = list(known)
+    lowered = {choice.lower(): choice for choice in reversed(choices)}
+    near = get_close_matches(word.lower().replace("-", "_"), list(lowered), n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {lowered[near[0]]!r}?"
+    return f"known here: {', '.join(choices)}"
+
+
+def shown(value: object) -> str:
+    """A value as it is quoted in a message: short, on one line."""
+    words = {"None": "nothing", "True": "true", "False": "false"}
+    text = words.get(str(value), repr(value)) if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

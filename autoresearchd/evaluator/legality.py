@@ -1,0 +1,137 @@
+"""Whether an edit may be run at all, judged by its text alone; and the hash by which two programs are the same.
+
+The text comes from a model and is hostile: it is parsed but never compiled or run, and what could exhaust memory on the
+way is refused first.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import warnings
+from collections.abc import Mapping
+from itertools import islice
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import PolicyError
+
+MAX_BYTES = 1_000_000
+MAX_TOKENS = 60_000
+"""Of one Python file that had no more before: the parser takes up to two kilobytes for each."""
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_TREE, _TEXT = "tree:", "text:"
+_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def check_edit(task: Task, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Let an edit pass or raise.
+
+    Args:
+        task: names the editable files.
+        old: text of the editable files at the parent.
+        new: their text after the edit; a file that is left out is unchanged.
+
+    Raises:
+        PolicyError: ``illegal_edit`` with what is wrong, or ``no_op`` when the program stays the same.
+    """
+    for path in new:
+        if path not in task.editable:
+            raise _illegal(f"{path!r} may not be edited", f"edit only {', '.join(task.editable)}")
+    changed = [path for path in new if new[path] != old.get(path)]
+    programs = {path: _checked(path, new[path], old.get(path, "")) for path in changed}
+    if all(path in old and program == _program(path, old[path]) for path, program in programs.items()):
+        what = "only comments or layout differ" if changed else "nothing differs"
+        raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, mend="change what the program does")
+
+
+def code_hash(files: Mapping[str, str]) -> str:
+    """SHA-256 over paths and programs; comments and layout of Python files do not matter."""
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        for part in (path, _program(path, files[path])):
+            data = part.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------- text
+def _checked(path: str, text: str, before: str) -> str:
+    """What a file means (as ``_program`` gives it), once it is known to be legal."""
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise _illegal(f"{path} holds a lone surrogate at character {error.start}", "write valid Unicode") from None
+    if "\0" in text:
+        raise _illegal(f"{path} holds a NUL character at character {text.index(chr(0))}", "write plain text")
+    if size > MAX_BYTES:
+        raise _illegal(f"{path} would be {size:,} bytes long", f"stay below {MAX_BYTES:,} bytes")
+    return _checked_python(path, text, before) if _is_python(path) else _program(path, text)
+
+
+def _checked_python(path: str, text: str, before: str) -> str:
+    if _too_many_tokens(text) and not _too_many_tokens(before):
+        raise _illegal(f"{path} holds more than {MAX_TOKENS:,} words and operators", "write a shorter program")
+    try:
+        return _TREE + _written_out(_parse(text))
+    except SyntaxError as error:
+        where = f"{path}, line {error.lineno}" if error.lineno else path
+        raise _illegal(f"{where}: {error.msg}", "give a program that parses") from None
+    except _UNPARSABLE as error:
+        raise _illegal(
+            f"{path} cannot be parsed: {type(error).__name__}", "nest less deeply, write smaller literals"
+        ) from None
+
+
+def _too_many_tokens(text: str) -> bool:
+    return len(text) > MAX_TOKENS and next(islice(_TOKEN.finditer(text), MAX_TOKENS, None), None) is not None
+
+
+def _illegal(what: str, mend: str) -> PolicyError:
+    return PolicyError(what, label=Label.ILLEGAL_EDIT, mend=mend)
+
+
+# ---------------------------------------------------------------------- programs
+def _is_python(path: str) -> bool:
+    return path.endswith((".py", ".pyi"))
+
+
+def _parse(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair, not the daemon's
+        return ast.parse(text.removeprefix("\ufeff"))  # a byte order mark is legal at the start of a file
+
+
+def _program(path: str, text: str) -> str:
+    """What a file means: for Python its syntax tree written out, else the text; the prefix keeps the two apart."""
+    if not _is_python(path) or _too_many_tokens(text):
+        return _TEXT + text
+    try:
+        return _TREE + _written_out(_parse(text))
+    except _UNPARSABLE:
+        return _TEXT + text
+
+
+def _written_out(tree: ast.AST) -> str:
+    """A tree as text, without places: like ``ast.dump``, but without recursion, so that no depth exhausts the stack.
+
+    In preorder, each node with its number of children, so that different trees never give the same text.
+    """
+    out: list[str] = []
+    stack: list[object] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.AST):
+            fields = [getattr(node, name, None) for name in node._fields]
+            out.append(f"{type(node).__name__}/{len(fields)}")
+            stack.extend(reversed(fields))
+        elif isinstance(node, list):
+            out.append(f"[{len(node)}")
+            stack.extend(reversed(node))
+        elif isinstance(node, int) and not isinstance(node, bool):
+            out.append(hex(node))  # decimal digits of a very large number take quadratic time, and are refused
+        else:
+            out.append(repr(node))
+    return "\0".join(out)

@@ -1,0 +1,111 @@
+"""The Python that a task's jobs run with, and the folders that it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import MissingCapability
+
+_ASK = """
+import json, os, site, sys, sysconfig
+user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
+print(json.dumps({
+    "version": "%d.%d.%d" % sys.version_info[:3],
+    "prefixes": [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix],
+    "purelib": sysconfig.get_path("purelib"), "stdlib": sysconfig.get_path("stdlib"),
+    "user": user if user and os.path.isdir(user) else None,
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python. folders: what it needs to run (its prefixes, and the user's own site-packages where it uses them)."""
+
+    executable: Path
+    version: str
+    folders: tuple[Path, ...]
+    purelib: Path
+    stdlib: Path
+
+    @property
+    def bin(self) -> Path:
+        """The folder of its programs."""
+        return self.executable.parent
+
+    def search_folders(self, tools: Path) -> list[Path]:
+        """Folders for PATH in which ``python`` and ``python3`` are this very interpreter.
+
+        Its own folder where it has those names, as every environment does; else also ``tools``, where links are made.
+        """
+        real = self.executable.resolve()
+        if all((self.bin / name).resolve() == real for name in ("python", "python3")):
+            return [self.bin]
+        tools.mkdir(exist_ok=True)
+        for name in ("python", "python3"):
+            (tools / name).unlink(missing_ok=True)
+            (tools / name).symlink_to(self.executable)
+        return [tools, self.bin]
+
+
+def resolve_python(task: Task, setup: Path) -> Path:
+    """The interpreter of a task: ``execution.python``, else the environment that setup made, else the daemon's.
+
+    Raises:
+        MissingCapability: ``execution.python`` names none.
+    """
+    named = task.execution.python
+    if named is None:
+        made = setup / ".venv" / "bin" / "python"
+        return made if os.access(made, os.X_OK) else Path(sys.executable)
+    found = _look_up(named, setup)
+    if found is None:
+        raise MissingCapability(
+            f"execution.python names {named!r}, which is no program on this machine",
+            mend="correct execution.python in task.yaml, or let a setup command make that environment",
+        )
+    return found
+
+
+def _look_up(named: str, setup: Path) -> Path | None:
+    if "/" not in named and not named.startswith("~"):
+        program = shutil.which(named)
+        return Path(program) if program else None
+    path = setup / Path(named).expanduser()
+    path = Path(os.path.normpath(path))
+    return path if path.is_file() and os.access(path, os.X_OK) else None
+
+
+def inspect(executable: Path) -> Interpreter:
+    """Ask an interpreter what it is.
+
+    Raises:
+        MissingCapability: it does not run.
+    """
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    try:
+        done = subprocess.run(
+            [str(executable), "-c", _ASK],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True, env=environment, cwd="/",
+        )  # fmt: skip
+        facts = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise MissingCapability(
+            f"the task's interpreter {executable} does not run: {error}",
+            mend="correct execution.python in task.yaml, or remove the setup folder's broken .venv",
+        ) from error
+    folders = [*facts["prefixes"], *([facts["user"]] if facts["user"] else [])]
+    return Interpreter(
+        executable,
+        facts["version"],
+        tuple(Path(p) for p in dict.fromkeys(folders)),
+        Path(facts["purelib"]),
+        Path(facts["stdlib"]),
+    )

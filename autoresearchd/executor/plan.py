@@ -1,0 +1,212 @@
+"""From a run request to the plan that a supervisor follows: stages, what each process sees, its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from autoresearchd.errors import EnvironmentFailure
+from autoresearchd.executor.data import find_data, place_links
+from autoresearchd.executor.device import Devices
+from autoresearchd.executor.interpreter import Interpreter
+from autoresearchd.ports import RunRequest
+from autoresearchd.sandbox.environment import job_environment, search_path
+from autoresearchd.sandbox.launch import Plan, Program, Stage
+from autoresearchd.sandbox.tiers import Tier
+from autoresearchd.sandbox.view import View, is_inside
+
+OUTPUT = "output"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh folder is made in it
+_SHARED_MEMORY_NEEDED = 512 << 20
+_PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "nvvm", "targets", "pyvenv.cfg")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The folders of one run. scratch: temporary files; programs: for PATH; exchange: of scorer and model process."""
+
+    output: Path
+    scratch: Path
+    programs: tuple[Path, ...]
+    exchange: Path | None
+
+
+def make_plan(request: RunRequest, *, tier: Tier, python: Interpreter, devices: Devices) -> Plan:
+    """Prepare the folders of a run and say what is to run in them.
+
+    Raises:
+        BaselineError: data that task.yaml names is not there.
+        EnvironmentFailure: the folders cannot be made.
+    """
+    return _Planner(request, tier, python, devices).plan()
+
+
+class _Planner:
+    def __init__(self, request: RunRequest, tier: Tier, python: Interpreter, devices: Devices) -> None:
+        self.request, self.task, self.tier, self.python, self.devices = request, request.task, tier, python, devices
+        self.home = Path.home()
+        places = (request.setup, request.source)
+        self.data = find_data(self.task.data, places, "workspace.data")
+        evaluation = self.task.evaluation
+        self.private = find_data(evaluation.private, places, "evaluation.private") if evaluation else ()
+        place_links(request.workspace, self.data)
+        if evaluation:
+            place_links(request.pristine, (*self.data, *self.private))
+        self.places = self.make_places()
+
+    def make_places(self) -> Places:
+        folder = self.request.run_dir
+        evaluation = self.task.evaluation
+        try:
+            output, tools = folder / OUTPUT, folder / "bin"
+            for stale in (output, tools):
+                if stale.is_symlink() or stale.exists():
+                    shutil.rmtree(stale)
+            output.mkdir(parents=True)
+            programs = tuple(self.python.search_folders(tools))
+            scratch = self.tier.scratch or Path(tempfile.mkdtemp(prefix="autoresearchd-"))
+            exchange = _exchange(folder) if evaluation and evaluation.model_command else None
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot make the folders of a run in {folder}: {error}", mend="free disk space, or check permissions"
+            ) from error
+        return Places(output, scratch, programs, exchange)
+
+    def plan(self) -> Plan:
+        removed = [p for p in (self.places.exchange,) if p]
+        if not self.tier.isolates:
+            removed.append(self.places.scratch)
+        return Plan(
+            run_dir=self.request.run_dir,
+            stages=tuple(self.stages()),
+            plain=not self.tier.isolates,
+            output=self.places.output,
+            wall=self.task.execution.budget.wall,
+            memory_mb=self.task.execution.memory_mb,
+            remove=tuple(removed),
+            facts={"tier": self.tier.name.value, "device": str(self.devices)},
+        )
+
+    def stages(self) -> list[Stage]:
+        budget = self.task.execution.budget
+        run = self.program(self.task.execution.run_command, "training", self.job_view(writes=True))
+        stages = [Stage("training", run, budget.training + budget.grace, "budget_overrun")]
+        for index, check in enumerate(self.task.checks if self.request.run_checks else ()):
+            name = f"check-{index}"
+            program = self.program(check.command, name, self.job_view(writes=False))
+            stages.append(Stage(name, program, check.timeout))
+        if evaluation := self.task.evaluation:
+            companion = None
+            if evaluation.model_command:
+                view = self.job_view(writes=False, exchange=True)
+                companion = self.program(evaluation.model_command, "model", view)
+            program = self.program(evaluation.command, "evaluation", self.evaluation_view())
+            stages.append(Stage("evaluation", program, evaluation.timeout, companion=companion))
+        return stages
+
+    def program(self, command: str, name: str, view: View) -> Program:
+        """A command of task.yaml, which is the user's own and may use the shell's syntax, to be run with a view."""
+        env = job_environment(
+            path=search_path(*self.places.programs),
+            home=self.home,
+            scratch=self.places.scratch,
+            output=self.places.output,
+            budget=self.task.execution.budget.training,
+            seed=self.request.seed,
+            profile=self.task.profile,
+            devices=self.devices.visible(self.request.slot),
+            extra=self.task.execution.env,
+        )
+        if self.places.exchange and name in ("model", "evaluation"):
+            env["AUTORESEARCHD_EXCHANGE_DIR"] = str(self.places.exchange)
+        argv = self.tier.command(view, ("/bin/sh", "-c", command))
+        return Program(
+            argv, view.cwd if not self.tier.isolates else Path("/"), env, self.request.run_dir / f"{name}.log"
+        )
+
+    def job_view(self, *, writes: bool, exchange: bool = False) -> View:
+        """What edited code sees: the worktree and the data; never what only the evaluation may read."""
+        workspace, output = self.request.workspace, self.places.output
+        return View(
+            cwd=workspace,
+            home=self.home,
+            readable=(*self.common(), *([] if writes else [output])),
+            writable=(*([output] if writes else []), *self.exchange_folder(exchange)),
+            hidden=(*self.hidden_places(), *(p.real for p in self.private), *self.private_in(workspace)),
+            network=self.task.execution.network,
+            gpu=bool(self.devices.ids),
+        )
+
+    def evaluation_view(self) -> View:
+        """What the evaluator's own command sees: nothing edited but what training left in its output folder."""
+        return View(
+            cwd=self.request.pristine,
+            home=self.home,
+            readable=(*self.common(), *(p.real for p in self.private), self.places.output),
+            writable=tuple(self.exchange_folder(True)),
+            network=self.task.execution.network,
+            gpu=bool(self.devices.ids),
+        )
+
+    def common(self) -> list[Path]:
+        return [*self.interpreter_folders(), *self.places.programs, *(d.real for d in self.data)]
+
+    def exchange_folder(self, wanted: bool) -> list[Path]:
+        return [self.places.exchange] if wanted and self.places.exchange else []
+
+    def interpreter_folders(self) -> list[Path]:
+        """The interpreter's folders; of one that lies around the task itself only the parts that an interpreter has."""
+        around = [self.home, self.request.source, self.request.setup, self.request.run_dir, self.request.pristine]
+        found = [self.python.executable]
+        for folder in self.python.folders:
+            if any(is_inside(place.resolve(), [folder.resolve()]) for place in around):
+                found += [folder / part for part in _PREFIX_PARTS if (folder / part).exists()]
+            else:
+                found.append(folder)
+        return found
+
+    def hidden_places(self) -> list[Path]:
+        """The task's ``evaluation.hide``, in every Python that a job can see."""
+        hide = self.task.evaluation.hide if self.task.evaluation else ()
+        libraries, packages = visible_libraries(self.python)
+        found = []
+        for entry in hide:
+            for mark, folders in (("{stdlib}", libraries), ("{purelib}", packages)):
+                if entry == mark or entry.startswith(mark + "/"):
+                    found += [folder / entry.removeprefix(mark).lstrip("/") for folder in folders]
+                    break
+            else:
+                found.append(Path(entry).expanduser())
+        return [p for p in found if p.exists()]
+
+    def private_in(self, folder: Path) -> list[Path]:
+        """Private entries that the commit itself holds."""
+        return [folder / p.name for p in self.private if p.relative and (folder / p.name).exists()]
+
+
+@lru_cache(maxsize=16)
+def visible_libraries(python: Interpreter) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Folders of standard libraries and of packages that jobs of an interpreter can see: its own and the system's.
+
+    What must not be seen in one must not be seen in its neighbours, which may hold a copy.
+    """
+    roots = dict.fromkeys([*python.folders, Path("/usr"), Path("/usr/local")])
+    own = [lib for root in roots for lib in root.glob("lib*/python3*") if lib.is_dir()]
+    libraries = dict.fromkeys([python.stdlib, *own])
+    inner = [lib / name for lib in own for name in ("site-packages", "dist-packages")]
+    packages = dict.fromkeys([python.purelib, *python.folders, *(p for p in inner if p.is_dir())])
+    return tuple(libraries), tuple(packages)
+
+
+def _exchange(run_dir: Path) -> Path:
+    """A fresh folder in shared memory; in the run's own folder where that is small or missing."""
+    parent = run_dir
+    if os.access(_SHARED_MEMORY, os.W_OK):
+        space = os.statvfs(_SHARED_MEMORY)
+        if space.f_bavail * space.f_frsize >= _SHARED_MEMORY_NEEDED:
+            parent = _SHARED_MEMORY
+    return Path(tempfile.mkdtemp(prefix="autoresearchd-", dir=parent))

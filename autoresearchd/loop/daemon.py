@@ -1,0 +1,82 @@
+"""The process around a session: its lock, its signals, its housekeeping, and the state it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.errors import AutoresearchdError, Interrupted
+from autoresearchd.loop.housekeeping import Housekeeping
+from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.stopping import StopSwitch
+
+
+@contextmanager
+def signals(stop: StopSwitch) -> Iterator[None]:
+    """TERM, INT and HUP stop after the running experiment; the second one stops at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.request(f"signal {signal.Signals(number).name}", signal=number)
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def serve(
+    lab: Laboratory,
+    limits: Limits,
+    *,
+    active_seconds: float,
+    backup: Path,
+    prepare: Callable[[], None],
+    backoff: Backoff | None = None,
+) -> int:
+    """Run a session in this process until it stops; the exit code. The caller holds the session's lock.
+
+    prepare: set-up and checks, done once signals are handled. What ends the session is written down and, when it is an
+    error, raised again.
+    """
+    store, clock = lab.store, lab.clock
+    state, reason = SessionState.CRASHED, "the daemon died"
+    store.set_state(lab.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
+    loop: SessionLoop | None = None
+    try:
+        with signals(lab.stop):
+            prepare()
+            loop = SessionLoop(lab, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
+            with Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup) as housekeeping:
+                loop.between = housekeeping.between
+                reason = loop.run()
+            state = SessionState.STOPPED
+    except Interrupted as error:
+        state, reason = SessionState.STOPPED, str(error)
+    except AutoresearchdError as error:
+        reason = error.what
+        raise
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        _leave(lab, state, reason, loop.active_seconds if loop else active_seconds)
+    return 128 + lab.stop.signal if lab.stop.signal is not None else 0
+
+
+def _leave(lab: Laboratory, state: SessionState, reason: str, active_seconds: float) -> None:
+    lab.emit(EventKind.SESSION_STOPPED, f"{state.value}: {reason}", reason=reason, state=state.value)
+    try:
+        lab.store.heartbeat(lab.session_id, lab.clock.now(), active_seconds)
+        lab.store.set_state(lab.session_id, state, lab.clock.now(), pid=None, reason=reason)
+    except AutoresearchdError as error:
+        lab.emit(EventKind.WARNING, f"the end of the session could not be written down: {error}")

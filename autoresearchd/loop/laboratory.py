@@ -1,0 +1,62 @@
+"""Everything that one experiment calls: the adapters, the places on disk and the switches, gathered by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.domain.task import Task
+from autoresearchd.loop.stopping import StopSwitch
+from autoresearchd.ports import Clock, EventSink, Executor, Policy, Store, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Places on disk. source: the user's own task folder; pristine: the task as it was when the segment began;
+    setup: what the set-up commands made; runs: where the runs of this session leave their logs.
+    """
+
+    source: Path
+    pristine: Path
+    setup: Path
+    runs: Path
+
+    def run_dir(self, number: int, index: int) -> Path:
+        """Folder of the run ``index`` of experiment ``number``."""
+        return self.runs / str(number) / str(index)
+
+
+@dataclass(frozen=True, slots=True)
+class Laboratory:
+    """What the loop works with; one per daemon."""
+
+    session_id: int
+    tag: str
+    seed: int
+    task: Task
+    store: Store
+    workspace: Workspace
+    executor: Executor
+    policy: Policy
+    clock: Clock
+    sink: EventSink
+    site: Site
+    stop: StopSwitch = field(default_factory=StopSwitch)
+    baseline_runs: int = 3
+    max_experiments: int | None = None
+
+    def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:
+        """Tell whoever watches."""
+        self.sink.emit(Event(kind, self.clock.now(), message, experiment, data))
+
+    def random_seed(self, number: int, purpose: str, index: int = 0) -> int:
+        """Seed of one random stream of one experiment."""
+        return derive_seed(self.seed, number, purpose, index)
+
+    def facts(self) -> Mapping[str, str]:
+        """What makes results comparable, as the executor sees it."""
+        return self.executor.describe()

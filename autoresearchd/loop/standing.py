@@ -1,0 +1,166 @@
+"""Where a session stands: incumbent, baseline, σ and recent history, kept in memory so that no step reads the whole past."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import StoreError
+from autoresearchd.evaluator.noise import estimate_sigma
+from autoresearchd.loop.laboratory import Laboratory
+
+RECENT = 32
+TOP = 5
+
+
+class Standing:
+    """Read from the store once, then kept up by ``decided`` and ``settled``. Owned by the loop's thread."""
+
+    def __init__(self, lab: Laboratory) -> None:
+        self._lab = lab
+        session = lab.store.session(lab.tag)
+        segment = lab.store.segment(session.id)
+        self.segment = segment.number if segment else 0
+        self._incumbent_commit = session.incumbent
+        decided = [e for e in lab.store.experiments(session.id, last=RECENT) if e.phase is Phase.DECIDED]
+        self._recent: deque[Experiment] = deque(decided, maxlen=RECENT)
+        self._values = list(lab.store.values(session.id, self.segment))
+        self._baseline: Experiment | None = None
+        self._incumbent: Experiment | None = None
+        self._code: tuple[str, Mapping[str, str]] | None = None
+        self._shown: list[int] = []
+        self.totals = lab.store.totals(session.id)
+        self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
+
+    def _find_baseline(self, first: int, incumbent: int) -> None:
+        """The first experiment of the segment is its baseline, once it is decided."""
+        store, session_id = self._lab.store, self._lab.session_id
+        latest = store.latest(session_id)
+        if latest is None or latest.number < first:
+            return
+        baseline = store.experiment(session_id, first)
+        if baseline.decision is not None and baseline.decision.status is Status.KEEP:
+            self._baseline = baseline
+            self._incumbent = store.experiment(session_id, max(incumbent, first))
+
+    # ------------------------------------------------------------------ what the next experiment builds on
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether the program as it is has yet to be measured in this segment."""
+        return self._baseline is None
+
+    @property
+    def parent(self) -> str:
+        """The commit that the next experiment is written on and reverted to."""
+        return self._lab.workspace.tip() if self._lab.task.history == "revert" else self._incumbent_commit
+
+    @property
+    def incumbent(self) -> Experiment:
+        """The best kept experiment of this segment."""
+        if self._incumbent is None:
+            raise StoreError("no baseline has been measured in this segment")
+        return self._incumbent
+
+    @property
+    def baseline_value(self) -> float | None:
+        """The baseline's metric, the mean of its runs."""
+        return self._baseline.decision.value if self._baseline and self._baseline.decision else None
+
+    @property
+    def best(self) -> float | None:
+        """The incumbent's metric."""
+        return self._incumbent.decision.value if self._incumbent and self._incumbent.decision else None
+
+    @property
+    def sigma(self) -> float | None:
+        """Standard deviation of the metric between seeds, from the baseline's runs."""
+        if self._baseline is None:
+            return None
+        return estimate_sigma([r.value for r in self._baseline.good_runs if r.value is not None])
+
+    def values_with(self, e: Experiment) -> list[float]:
+        """Values of all decided experiments of the segment, and of this one."""
+        return [*self._values, *(r.value for r in e.good_runs if r.value is not None)]
+
+    def code(self, commit: str) -> Mapping[str, str]:
+        """Text of the editable files at a commit (the last one asked for is remembered)."""
+        if self._code is None or self._code[0] != commit:
+            workspace, editable = self._lab.workspace, self._lab.task.editable
+            self._code = (commit, {path: workspace.read(commit, path) for path in editable})
+        return self._code[1]
+
+    def state(self, e: Experiment) -> ResearchState:
+        """All that a policy is shown."""
+        lab, store = self._lab, self._lab.store
+        notes = store.unseen_notes(lab.session_id)
+        self._shown = [note.id for note in notes]
+        maximize = lab.task.metric.direction is Direction.MAXIMIZE
+        failures = [x for x in self._recent if x.runs and x.runs[-1].detail]
+        return ResearchState(
+            tag=lab.tag,
+            number=e.number,
+            parent=e.parent,
+            task=lab.task,
+            code=self.code(e.parent),
+            recent=tuple(self._recent),
+            top=tuple(store.top(lab.session_id, self.segment, TOP, maximize)),
+            baseline=self.baseline_value,
+            incumbent_value=self.best,
+            sigma=self.sigma,
+            notes=tuple(note.text for note in notes),
+            diagnostics={"last_failure": failures[-1].runs[-1].detail} if failures else {},
+            seed=lab.random_seed(e.number, "policy"),
+            state_id=f"{lab.tag}/{e.number}",
+            round_id=f"{lab.tag}/{e.number}",
+        )
+
+    # ------------------------------------------------------------------ keeping up
+    def notes_shown(self, e: Experiment) -> None:
+        """The notes of the last state have reached a policy."""
+        if self._shown:
+            self._lab.store.mark_notes_seen(self._lab.session_id, self._shown, e.number)
+            self._shown = []
+
+    def decided(self, e: Experiment) -> None:
+        """A decision is on disk."""
+        decision = e.decision
+        if decision is None:
+            return
+        self._recent.append(e)
+        if decision.value is not None:
+            self._values.append(decision.value)
+        if decision.status is Status.KEEP and e.commit is not None:
+            self._incumbent, self._incumbent_commit = e, e.commit
+            if is_baseline(e):
+                self._baseline = e
+        self.totals = self._lab.store.totals(self._lab.session_id)
+
+    def figures(self) -> dict[str, Any]:
+        """Figures for displays: best, baseline, σ and counts."""
+        return {
+            "best": self.best,
+            "baseline": self.baseline_value,
+            "sigma": self.sigma,
+            "experiments": self.experiments,
+            "keeps": max(0, self.totals.keeps - self._baselines),
+        }
+
+    @property
+    def experiments(self) -> int:
+        """Decided experiments of the session, baselines not counted."""
+        return max(0, self.totals.experiments - self._baselines)
+
+    @property
+    def _baselines(self) -> int:
+        """How many baselines the session has measured: one for each segment."""
+        return self.segment + (0 if self.needs_baseline else 1)
+
+
+def is_baseline(e: Experiment) -> bool:
+    """Whether the experiment measures the program as it is."""
+    return e.proposal is not None and e.proposal.policy == "baseline"

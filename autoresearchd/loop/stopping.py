@@ -1,0 +1,34 @@
+"""The switch by which signals and commands ask the loop to stop: after the running experiment, or at once."""
+
+from __future__ import annotations
+
+import threading
+
+
+class StopSwitch:
+    """Set from signal handlers and read by the loop. ``now`` is also the Cancel of a policy or a set-up under way."""
+
+    def __init__(self) -> None:
+        self.now = threading.Event()
+        self._soon = threading.Event()
+        self.reason = ""
+        self.signal: int | None = None
+
+    @property
+    def soon(self) -> bool:
+        """Whether to stop once the running experiment is decided."""
+        return self._soon.is_set() or self.now.is_set()
+
+    def request(self, reason: str, *, now: bool = False, signal: int | None = None) -> None:
+        """Ask to stop; the second request, or one with ``now``, means at once. Called from signal handlers: takes no lock
+        that the loop might hold.
+        """
+        self.reason = self.reason or reason
+        self.signal = self.signal if self.signal is not None else signal
+        if now or self._soon.is_set():
+            self.now.set()
+        self._soon.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but wake when asked to stop in any way; True when asked."""
+        return self._soon.wait(seconds) or self.now.is_set()

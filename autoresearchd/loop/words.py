@@ -1,0 +1,102 @@
+"""Words about an experiment: diffs, commit messages, lines for people, and the side information that survives a revert."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import StoreError
+from autoresearchd.workspace.message import commit_message as format_message
+
+
+def proposal_of(e: Experiment) -> Proposal:
+    """The proposal that an experiment of this phase must have."""
+    if e.proposal is None:
+        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no proposal")
+    return e.proposal
+
+
+def commit_of(e: Experiment) -> str:
+    """The commit that an experiment of this phase must have."""
+    if e.commit is None:
+        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no commit")
+    return e.commit
+
+
+def decision_of(e: Experiment) -> Decision:
+    """The decision that an experiment of this phase must have."""
+    if e.decision is None:
+        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no decision")
+    return e.decision
+
+
+def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Unified diff of the editable files, in order of path."""
+    parts: list[str] = []
+    for path in sorted(after):
+        old, new = before.get(path, ""), after[path]
+        if old != new:
+            lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"a/{path}", f"b/{path}", lineterm="")
+            parts.extend(lines)
+    return "\n".join(parts) + ("\n" if parts else "")
+
+
+def commit_message(e: Experiment, task: Task, decision: Decision | None = None) -> str:
+    """Subject, hypothesis and trailers; ``Metric:`` and ``Delta:`` once there is a decision."""
+    proposal = proposal_of(e)
+    trailers = {"Experiment": str(e.number)}
+    if decision is not None and decision.value is not None:
+        trailers["Metric"] = f"{task.metric.name}={decision.value:.6g}"
+        if decision.delta is not None:
+            trailers["Delta"] = f"{decision.delta:+.6g}"
+    trailers["Policy"] = proposal.policy
+    subject = proposal.description or proposal.hypothesis
+    return format_message(subject, proposal.hypothesis, trailers)
+
+
+def opened(e: Experiment) -> str:
+    """An experiment begins."""
+    return f"experiment {e.number} on {e.parent[:7]}"
+
+
+def run_finished(task: Task, measurement: Measurement) -> str:
+    """A run has ended."""
+    if measurement.label is Label.NONE and measurement.value is not None:
+        return f"{task.metric.name} {measurement.value:.6f}"
+    detail = f": {measurement.detail}" if measurement.detail else ""
+    return f"{measurement.label.value}{detail}"
+
+
+def decided(e: Experiment, decision: Decision, task: Task) -> str:
+    """The decision in one line."""
+    what = e.proposal.description or e.proposal.hypothesis if e.proposal else "no proposal"
+    label = f"/{decision.label.value}" if decision.label else ""
+    value = f"{task.metric.name} {decision.value:.6f}" if decision.value is not None else decision.reason
+    delta = f" ({decision.delta:+.6f})" if decision.delta is not None else ""
+    return f"#{e.number} {decision.status.value}{label}: {value}{delta} · {what}"
+
+
+def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
+    """The policy's own side information, with the result and, where it gave none, a hint for the next attempt."""
+    asi = e.proposal.asi if e.proposal else ASI()
+    if e.proposal and not asi.hypothesis:
+        asi = replace(asi, hypothesis=e.proposal.hypothesis)
+    detail = e.runs[-1].detail if e.runs else ""
+    extra = {**asi.extra, **({"failure": detail[:500]} if detail else {})}
+    hint = asi.next_action_hint
+    if not hint and decision.status is Status.CRASH:
+        hint = "Find out why it failed before trying it again."
+    return replace(asi, result=f"{task.metric.name}: {decision.reason}", next_action_hint=hint, extra=extra)
+
+
+def mend(label: Label) -> str:
+    """What a person can do about a failure of the surroundings."""
+    return {
+        Label.DISK_FULL: "free some space; the experiment is run again by itself",
+        Label.HOST_LOST: "nothing to do unless it goes on; the experiment is run again by itself",
+    }.get(label, "")

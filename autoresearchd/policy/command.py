@@ -1,0 +1,200 @@
+"""The policy ``command:CMD``: a tool of the user's own edits a private copy of the workspace; its edit is the proposal.
+
+The tool is trusted: it runs with the user's rights and the whole environment of the daemon (it may need its keys), and
+is not sandboxed. What it leaves behind is not: files are read back as data, and its words are cut and cleaned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.policy import answer, prompt
+from autoresearchd.policy.tool import ToolResult, run_tool
+from autoresearchd.ports import Cancel
+
+DEFAULT_TIMEOUT_S = 1800.0
+MAX_FILE_BYTES = 1024 * 1024
+_TAIL_LINES = 12
+
+Materialise = Callable[[ResearchState, Path], None]
+"""Fills an empty folder with the task's folder at ``state.parent``, protected files included."""
+
+
+class CommandPolicy:
+    """Runs a command for each proposal.
+
+    Args:
+        command: what the user wrote after ``command:``; given to ``sh -c``.
+        materialise: fills the copy.
+        timeout: seconds that one proposal may take.
+        scratch: where the private copies are made; the system's place for temporary files by default.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        materialise: Materialise,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        scratch: Path | None = None,
+    ) -> None:
+        self._command, self._materialise, self._timeout, self._scratch = command, materialise, timeout, scratch
+
+    @property
+    def name(self) -> str:
+        """``command:`` and the command."""
+        return f"command:{self._command}"
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """What the tool changed in the editable files."""
+        if cancel.is_set():
+            raise Interrupted("the policy was asked to stop")
+        try:
+            with tempfile.TemporaryDirectory(
+                prefix="autoresearchd-command-", dir=self._scratch, ignore_cleanup_errors=True
+            ) as folder:
+                return self._in(Path(folder), state, cancel)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"the private copy for the command could not be made or read: {error}", mend="see to the disk"
+            ) from error
+
+    def _in(self, folder: Path, state: ResearchState, cancel: Cancel) -> Proposal:
+        copy, state_file, prompt_file = folder / "workspace", folder / "state.json", folder / "prompt.md"
+        copy.mkdir()
+        self._materialise(state, copy)
+        state_file.write_text(json.dumps(prompt.as_json(state), indent=1), encoding="utf-8")
+        prompt_file.write_text(prompt.render(state), encoding="utf-8", errors="replace")
+        before = {path: read_back(copy, path) for path in state.task.editable}
+        protected = _hashes(copy, state.task.protected)
+        result = run_tool(
+            self._command,
+            cwd=copy,
+            stdin=prompt_file,
+            env={**os.environ, "AUTORESEARCHD_STATE": str(state_file)},
+            timeout=self._timeout,
+            cancel=cancel,
+        )
+        self._check(result)
+        touched = _differing(protected, _hashes(copy, state.task.protected))
+        if touched:
+            raise PolicyError(
+                f"the command changed protected files: {', '.join(touched)}",
+                label=Label.ILLEGAL_EDIT,
+                mend=f"only these may be edited: {', '.join(state.task.editable)}",
+            )
+        files = {path: text for path in before if (text := read_back(copy, path)) != before[path]}
+        if not files:
+            raise PolicyError(
+                f"the command changed nothing in {', '.join(state.task.editable)}",
+                label=Label.NO_OP,
+                mend="it has to edit the files in its working directory",
+            )
+        return self._proposal(state, files, result)
+
+    def _check(self, result: ToolResult) -> None:
+        if result.timed_out:
+            raise PolicyError(
+                f"the command did not end within {self._timeout:.0f} s and was killed{_tail(result)}",
+                mend="make it faster, or allow it more time",
+            )
+        if result.exit_code != 0:
+            raise PolicyError(f"the command ended with exit code {result.exit_code}{_tail(result)}")
+
+    def _proposal(self, state: ResearchState, files: Mapping[str, str], result: ToolResult) -> Proposal:
+        found = answer.last_object(result.stdout)
+        description = answer.clean(found.get("description"), answer.MAX_LINE)
+        hypothesis = answer.clean(found.get("hypothesis"), answer.MAX_TEXT) or description
+        hypothesis = hypothesis or f"An edit of {', '.join(sorted(files))} by the command may help"
+        return Proposal(
+            files=dict(files),
+            hypothesis=hypothesis,
+            policy=self.name,
+            description=description or answer.clean(hypothesis, answer.MAX_LINE),
+            expected_delta=answer.number(found.get("expected_delta")),
+            role=state.role,
+            asi=answer.asi_of(found, hypothesis),
+            cost=answer.cost_of(found, result.duration_s),
+            state_id=state.state_id,
+            round_id=state.round_id,
+        )
+
+
+def read_back(root: Path, path: str) -> str:
+    """Text of a file that somebody else may have put there: a regular file, reached without links, small, UTF-8."""
+    place = root
+    for part in Path(path).parts:
+        place = place / part
+        if place.is_symlink():
+            raise PolicyError(f"{path} has been made a symbolic link", label=Label.ILLEGAL_EDIT)
+    try:
+        handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise PolicyError(f"{path} has been deleted", label=Label.ILLEGAL_EDIT) from None
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read back: {error.strerror}", label=Label.ILLEGAL_EDIT) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise PolicyError(f"{path} is no regular file any more", label=Label.ILLEGAL_EDIT)
+    with os.fdopen(handle, "rb") as file:
+        raw = file.read(MAX_FILE_BYTES + 1)
+    if len(raw) > MAX_FILE_BYTES:
+        raise PolicyError(
+            f"{path} has become larger than {MAX_FILE_BYTES // 1024} KiB",
+            label=Label.ILLEGAL_EDIT,
+            mend="keep it small",
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path} is not UTF-8 (byte {error.start})", label=Label.MALFORMED_ANSWER) from error
+    if "\0" in text:
+        raise PolicyError(f"{path} holds a zero byte", label=Label.MALFORMED_ANSWER)
+    return text
+
+
+def _hashes(root: Path, protected: tuple[str, ...]) -> dict[str, str]:
+    """What the protected files are now: type and content; a folder stands for all in it."""
+    found: dict[str, str] = {}
+    for path in protected:
+        place = root / path
+        if place.is_dir() and not place.is_symlink():
+            inner = [Path(base, name) for base, _, names in os.walk(place) for name in names]
+            found.update({p.relative_to(root).as_posix(): _hash(p) for p in inner if "__pycache__" not in p.parts})
+        else:
+            found[path] = _hash(place)
+    return found
+
+
+def _hash(place: Path) -> str:
+    try:
+        mode = place.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return f"link:{place.readlink()}"
+        if not stat.S_ISREG(mode):
+            return "other"
+        with place.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return "absent"
+
+
+def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    return sorted(p for p in {*before, *after} if before.get(p, "absent") != after.get(p, "absent"))
+
+
+def _tail(result: ToolResult) -> str:
+    """The end of what it complained about, for people."""
+    lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-_TAIL_LINES:]
+    clean = [answer.clean(line, answer.MAX_LINE) for line in lines]
+    return ":\n" + "\n".join(f"    {line}" for line in clean if line) if any(clean) else ""

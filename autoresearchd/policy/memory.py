@@ -1,0 +1,139 @@
+"""What a search remembers of a session: its trials as changes with effects, rebuilt from the history at any time.
+
+An effect is the improvement over the trial's own parent, so that trials on different incumbents can be compared.
+Nothing is kept here that the history does not have: a new memory over the same history is equal to an old one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from autoresearchd.domain.experiment import Trial
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.metric import Metric
+from autoresearchd.policy.parameter import Value
+from autoresearchd.ports import TrialHistory
+
+RECENT = 120
+BEST = 40
+_TRIED = 20_000
+_ANCESTORS = 300
+_OVERLAP = 64
+"""How far back the history is read again: parallel slots decide out of order."""
+
+_UNJUDGED = frozenset({Label.DUPLICATE, Label.NO_OP, Label.STALE_PARENT, Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER})
+_TOO_MUCH = frozenset({Label.OOM, Label.NAN_LOSS, Label.NON_FINITE, Label.TIMEOUT, Label.BUDGET_OVERRUN})
+
+Key = tuple[str, frozenset[tuple[str, Value]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a trial's changes did.
+
+    gain: improvement over its parent, None where it has none (crashed, forbidden, aborted). failed: it must not be
+    tried again; beyond: more of the same would fail, too (memory, time, divergence).
+    """
+
+    number: int
+    parent: str
+    changes: Mapping[str, Value]
+    gain: float | None
+    kept: bool = False
+    failed: bool = False
+    beyond: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    parent: str
+    changes: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """An effect whose gain is still to be computed, from the trial's value and its parent's."""
+
+    effect: Effect
+    value: float | None
+    parent: float | None
+
+
+@dataclass(slots=True)
+class Memory:
+    """The effects that a search looks at: the best and the latest, however long the session."""
+
+    metric: Metric
+    tried: dict[Key, int] = field(default_factory=dict)
+    _recent: list[_Judged] = field(default_factory=list)
+    _best: list[tuple[float, int, _Judged]] = field(default_factory=list)
+    _values: dict[str, float] = field(default_factory=dict)
+    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _seen: set[int] = field(default_factory=set)
+    _last: int = -1
+
+    def refresh(self, history: TrialHistory) -> None:
+        """Take in what was decided since the last time."""
+        for trial in history.trials(max(-1, self._last - _OVERLAP)):
+            if trial.number not in self._seen:
+                self._seen.add(trial.number)
+                self._last = max(self._last, trial.number)
+                self._take(trial)
+        self._seen = {n for n in self._seen if n > self._last - 2 * _OVERLAP}
+        self._recent.sort(key=lambda j: j.effect.number)
+        del self._recent[:-RECENT]
+        if len(self.tried) > _TRIED:
+            self.tried = {k: n for k, n in self.tried.items() if n > self._last - _TRIED // 2}
+
+    def _take(self, trial: Trial) -> None:
+        changes = {str(k): v for k, v in trial.changes.items() if isinstance(v, (int, float, str))}
+        value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
+        if trial.status is Status.KEEP and trial.commit is not None:
+            if value is not None:
+                self._values[trial.commit] = value
+            if trial.commit != trial.parent:
+                self._kept[trial.commit] = _Kept(trial.parent, changes)
+        if not changes:
+            return
+        self.tried[key(trial.parent, changes)] = trial.number
+        if trial.label in _UNJUDGED:
+            return
+        failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label is Label.CONSTRAINT
+        kept, beyond = trial.status is Status.KEEP, trial.label in _TOO_MUCH
+        effect = Effect(trial.number, trial.parent, changes, None, kept=kept, failed=failed, beyond=beyond)
+        judged = _Judged(effect, None if failed else value, self._values.get(trial.parent))
+        self._recent.append(judged)
+        if judged.value is not None:
+            heapq.heappush(self._best, (self.metric.improvement(judged.value, 0.0), -trial.number, judged))
+            if len(self._best) > BEST:
+                heapq.heappop(self._best)
+
+    def effects(self, baseline: float | None) -> list[Effect]:
+        """The latest and the best, oldest first, each once; ``baseline``: value of a parent that is not in the history."""
+        chosen = {j.effect.number: j for _, _, j in self._best}
+        chosen.update((j.effect.number, j) for j in self._recent)
+        found = []
+        for judged in (chosen[n] for n in sorted(chosen)):
+            parent = judged.parent if judged.parent is not None else baseline
+            if judged.value is None:
+                found.append(judged.effect)
+            elif parent is not None:
+                found.append(replace(judged.effect, gain=self.metric.improvement(judged.value, parent)))
+        return found
+
+    def ancestry(self, incumbent: str) -> list[tuple[str, Mapping[str, Value]]]:
+        """The incumbent and its known ancestors with the changes that made each, the oldest first (with none)."""
+        chain: list[tuple[str, Mapping[str, Value]]] = []
+        commit = incumbent
+        while commit in self._kept and len(chain) < _ANCESTORS:
+            chain.append((commit, self._kept[commit].changes))
+            commit = self._kept[commit].parent
+        return [(commit, {}), *reversed(chain)]
+
+
+def key(parent: str, changes: Mapping[str, Value]) -> Key:
+    """What makes two proposals the same."""
+    return parent, frozenset(changes.items())

@@ -1,0 +1,209 @@
+"""One constant of a program that may be tuned: its value, its range, its scale, and how it is written.
+
+A parameter is moved on an axis on which equal steps matter about equally: the logarithm for rates and widths, the
+logarithm of 1 − β for averages, octaves for powers of two, the value itself for counts and fractions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Value = int | float | str | bool
+"""What a parameter may hold."""
+
+_POWER = re.compile(r"2(\s*)\*\*(\s*)\d+")
+_PRODUCT = re.compile(r"(\d[\d_]*)(\s*\*\s*)([^*].*)", re.DOTALL)
+_SAFE_FACTOR = re.compile(r"[\d_\s*()]{1,40}")
+
+
+class Kind(StrEnum):
+    """What sort of value a parameter holds."""
+
+    INT = "int"
+    FLOAT = "float"
+    CHOICE = "choice"
+
+
+class Scale(StrEnum):
+    """The axis on which a parameter moves."""
+
+    LINEAR = "linear"
+    LOG = "log"
+    LOG1P = "log1p"
+    """log(1 + v / pivot): for what may be zero, like weight decay."""
+    COMPLEMENT = "complement"
+    """−log(1 − v): for averages near one, like Adam's betas."""
+    OCTAVE = "octave"
+    """log2(v), whole numbers only: powers of two stay powers of two."""
+    NONE = "none"
+    """No axis: a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where a parameter may move.
+
+    step: a moderate step, in units of the axis; priority: how much it usually matters (1: as most); quantum: whole
+    numbers stay multiples of it; family: what it is, in words.
+    """
+
+    kind: Kind
+    scale: Scale
+    low: float = 0.0
+    high: float = 0.0
+    step: float = 1.0
+    priority: float = 0.7
+    quantum: int = 1
+    pivot: float = 0.01
+    family: str = "value"
+    choices: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A literal in a file that may be changed.
+
+    name: stable over edits, e.g. ``train.py:MATRIX_LR`` or ``train.py:ADAM_BETAS[1]``; start, end: its place in the
+    UTF-8 bytes of the file; source: the literal as it stands there.
+    """
+
+    name: str
+    path: str
+    value: Value
+    range: Range
+    start: int
+    end: int
+    source: str = field(repr=False)
+
+    @property
+    def kind(self) -> Kind:
+        """What sort of value it holds."""
+        return self.range.kind
+
+    @property
+    def label(self) -> str:
+        """The name without the file, for people."""
+        return self.name.partition(":")[2]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it has an axis."""
+        return self.range.kind is not Kind.CHOICE
+
+    def place(self, value: Value) -> float:
+        """Where a value lies on the axis; NaN for what has no place there."""
+        if isinstance(value, str) or not self.numeric:
+            return math.nan
+        number, scale = float(value), self.range.scale
+        if not math.isfinite(number):
+            return math.nan
+        if scale is Scale.LINEAR:
+            return number
+        if scale is Scale.LOG1P:
+            return math.log1p(max(number, 0.0) / self.range.pivot)
+        if scale is Scale.COMPLEMENT:
+            return -math.log(max(1.0 - number, 1e-9))
+        floor = min(abs(self.range.low), abs(self.range.high)) / 2 or 1e-300
+        size = max(abs(number), floor)
+        return math.log2(size) if scale is Scale.OCTAVE else math.log(size)
+
+    def bounds(self) -> tuple[float, float]:
+        """The ends of the range, on the axis."""
+        ends = self.place(self.range.low), self.place(self.range.high)
+        return min(ends), max(ends)
+
+    def at(self, place: float) -> Value:
+        """The legal value nearest to a place on the axis, rounded as a person would write it."""
+        low, high = self.bounds()
+        place = min(max(place, low), high)
+        scale = self.range.scale
+        if scale is Scale.OCTAVE:
+            return int(2 ** round(place))
+        if scale is Scale.COMPLEMENT:
+            return round(1.0 - _significant(math.exp(-place)), 12)
+        if scale is Scale.LINEAR:
+            number = place
+        elif scale is Scale.LOG1P:
+            number = self.range.pivot * math.expm1(place)
+        else:
+            number = math.copysign(math.exp(place), self.range.high)
+        return self._whole(number) if self.kind is Kind.INT else self._fraction(number)
+
+    def _whole(self, number: float) -> int:
+        quantum = self.range.quantum
+        if quantum == 1 and self.range.scale is not Scale.LINEAR:
+            number = _significant(number)
+        rounded = round(number / quantum) * quantum
+        return int(min(max(rounded, math.ceil(self.range.low)), math.floor(self.range.high)))
+
+    def _fraction(self, number: float) -> float:
+        rounded = round(number, 2) if self.range.scale is Scale.LINEAR else _significant(number)
+        return min(max(rounded, self.range.low), self.range.high)
+
+    def others(self) -> tuple[Value, ...]:
+        """The alternatives of a choice."""
+        return tuple(c for c in self.range.choices if c != self.value)
+
+    def legal(self, value: object) -> bool:
+        """Whether the value is of the right kind and can be written in this place (the range is only advice)."""
+        if self.kind is Kind.CHOICE:
+            return any(type(c) is type(value) and c == value for c in self.range.choices)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return False
+        return abs(value) < 1e18 and (self.kind is Kind.FLOAT or float(value).is_integer())
+
+
+def write(parameter: Parameter, value: Value) -> str:
+    """The literal for ``value``, in the style of the one it replaces (``2**15``, ``5e-4``, ``20 * 1024``)."""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str):
+        quote = parameter.source[0]
+        return f"{quote}{value}{quote}"
+    return _write_int(parameter.source, int(value)) if parameter.kind is Kind.INT else _write_float(parameter, value)
+
+
+def _write_int(source: str, value: int) -> str:
+    power = _POWER.fullmatch(source)
+    if power and value > 0 and value & (value - 1) == 0:
+        return f"2{power[1]}**{power[2]}{value.bit_length() - 1}"
+    product = _PRODUCT.fullmatch(source)
+    if product and _SAFE_FACTOR.fullmatch(product[3]):
+        first = int(product[1].replace("_", ""))
+        old = _product_value(product[3])
+        if first and old and value % old == 0:
+            return f"{value // old}{product[2]}{product[3]}"
+    return f"{value:_}" if "_" in source and not product else str(value)
+
+
+def _product_value(text: str) -> int | None:
+    """Value of ``1024`` or ``1024 * 4`` or ``2**10``; None for anything else."""
+    result = 1
+    for factor in re.split(r"(?<!\*)\*(?!\*)", text):
+        match = re.fullmatch(r"\s*(\d[\d_]*)\s*(?:\*\*\s*(\d{1,2}))?\s*", factor)
+        if match is None:
+            return None
+        result *= int(match[1].replace("_", "")) ** int(match[2] or 1)
+    return result
+
+
+def _write_float(parameter: Parameter, value: int | float) -> str:
+    number = float(value)
+    exponent = re.search(r"\d[eE]", parameter.source) is not None
+    if number == 0.0:
+        return "0.0"
+    if exponent or not 1e-4 <= abs(number) < 1e15:
+        for digits in range(12):
+            text = f"{number:.{digits}e}"
+            if float(text) == number:
+                mantissa, _, power = text.partition("e")
+                return f"{mantissa}e{int(power)}"
+    return repr(number)
+
+
+def _significant(number: float, digits: int = 2) -> float:
+    """Rounded to a number of significant digits."""
+    return float(f"{number:.{digits - 1}e}")

@@ -1,0 +1,97 @@
+"""The tunable constants of all editable files of a state, found once for each text, and random draws from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import PolicyError
+from autoresearchd.policy.parameter import Kind, Parameter, Value
+from autoresearchd.policy.space import find, replace
+
+_REMEMBERED = 8
+MOST_CHANGES = 3
+
+
+class Program:
+    """Finds constants and changes them; remembers what it found in the latest texts."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], tuple[Parameter, ...]] = {}
+
+    def parameters(self, state: ResearchState) -> dict[str, Parameter]:
+        """All tunable constants by name; PolicyError where there are none."""
+        parameters = {
+            p.name: p
+            for path in state.task.editable
+            for p in self._of(state.task, path, state.code.get(path))
+            if _movable(p)
+        }
+        if parameters:
+            return parameters
+        files = ", ".join(state.task.editable)
+        raise PolicyError(
+            f"{files}: nothing to tune: no constants at the top level, known constructor arguments or listed choices",
+            label=Label.NO_OP,
+            mend="write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or take a policy with a model "
+            "(--policy litellm:MODEL) or a tool of your own (--policy command:CMD)",
+        )
+
+    def values(self, task: Task, code: Mapping[str, str]) -> dict[str, Value]:
+        """What the tunable constants are in some text of the editable files."""
+        return {p.name: p.value for path in task.editable for p in self._of(task, path, code.get(path))}
+
+    def files(self, state: ResearchState, changes: Mapping[str, Value]) -> dict[str, str]:
+        """New text of each file that the changes touch."""
+        files: dict[str, str] = {}
+        for path in state.task.editable:
+            own = {n: v for n, v in changes.items() if n.startswith(f"{path}:")}
+            if own:
+                files[path] = replace(state.code[path], self._of(state.task, path, state.code[path]), own)
+        return files
+
+    def _of(self, task: Task, path: str, text: str | None) -> tuple[Parameter, ...]:
+        if text is None or not path.endswith(".py"):
+            return ()
+        key = (path, task.profile, text)
+        if key not in self._found:
+            self._found[key] = find(text, path=path, profile=task.profile)
+            while len(self._found) > _REMEMBERED:
+                del self._found[next(iter(self._found))]
+        return self._found[key]
+
+
+def _movable(parameter: Parameter) -> bool:
+    if not parameter.numeric:
+        return bool(parameter.others())
+    low, high = parameter.bounds()
+    return low < high
+
+
+def draw(parameters: Mapping[str, Parameter], random: np.random.Generator) -> dict[str, Value]:
+    """One to three constants, each anywhere in its range, none at its present value; empty where luck failed."""
+    names = sorted(parameters)
+    count = min(len(names), int(random.integers(1, MOST_CHANGES + 1)))
+    changes: dict[str, Value] = {}
+    for index in random.choice(len(names), size=count, replace=False):
+        parameter = parameters[names[int(index)]]
+        value = _anywhere(parameter, random)
+        if value != parameter.value:
+            changes[parameter.name] = value
+    return changes
+
+
+def _anywhere(parameter: Parameter, random: np.random.Generator) -> Value:
+    if parameter.kind is Kind.CHOICE:
+        others = parameter.others()
+        return others[int(random.integers(len(others)))]
+    low, high = parameter.bounds()
+    for _ in range(20):
+        value = parameter.at(float(random.uniform(low, high)))
+        if value != parameter.value:
+            return value
+    return parameter.value

@@ -1,0 +1,186 @@
+"""What the names of constants tell: what may be tuned, on which scale, how far, and how much it usually matters."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from autoresearchd.policy.parameter import Kind, Range, Scale, Value
+
+
+def bag(text: str) -> frozenset[str]:
+    """The set of the words of a text."""
+    return frozenset(text.split())
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SINGULAR = frozenset({"bias", "axis", "basis", "radius", "class"})
+
+# Constants that say what is measured, where things are and how much is printed: tuning them is useless or cheating.
+_NEVER = bag("""
+    seed budget time timed untimed timeout minute second hour version vocab vocabulary path dir directory file folder
+    url port host world worker dtype compile eval evaluate evaluation val valid validation test log logging print save
+    checkpoint ckpt debug verbose wandb project resume magic flop peak interval class pad eos bos unk profile gpu cuda
+    mps metric author license byte shard dataset data encoding format index id name thread process retry limit deadline
+    deterministic determinism benchmark""")
+_LEARNING_RATE_NOT = bag("frac fraction ratio pct decay mult scale factor step iter warmup warmdown schedule")
+_SCHEDULE = bag("warmup warmdown cooldown decay anneal lr final pct start")
+_FRACTION = bag("ratio frac fraction pct percent prob probability p smoothing warmup warmdown cooldown alpha")
+_WIDTH = bag("dim width embd embed hidden channel ffn model window rank features feature units unit")
+_MINOR_WIDTH = bag("head window gate short kv rank")
+_COUNT = bag("depth layer head block expert group stage nlayer nhead")
+_LENGTH = bag("seq sequence context block")
+_STEPS = bag("step iter iteration epoch")
+_SIZES = bag("clip norm softcap cap scale init std gain temperature mult multiplier factor base theta gamma")
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """Lower-case singular words of the last part of a name: ``train.py:ADAM_BETAS[1]`` → adam, beta."""
+    leaf = re.split(r"[.:]", re.sub(r"[\[#].*$", "", name.rpartition(":")[2]))[-1]
+    return tuple(_singular(word.lower()) for word in _WORD.findall(leaf) if not word.isdigit())
+
+
+def _singular(word: str) -> str:
+    plural = len(word) > 3 and word.endswith("s") and not word.endswith("ss") and word not in _SINGULAR
+    return word[:-1] if plural else word
+
+
+def tunable(name: str) -> bool:
+    """Whether a constant of that name is for tuning."""
+    words = words_of(name)
+    if not words or "__" in name or words in {("device",), ("backend",), ("rank",), ("local", "rank")}:
+        return False
+    if set(words) & _NEVER:
+        return False
+    ends = {"input", "output", "in", "out"} & set(words)
+    return not (ends and {"dim", "channel", "size", "feature"} & set(words))
+
+
+def range_of(name: str, value: int | float) -> Range | None:
+    """The range of a numeric constant, None where it is not for tuning."""
+    words = frozenset(words_of(name))
+    if not math.isfinite(value) or abs(value) > 1e15 or 0 < abs(value) < 1e-15:
+        return None
+    found = _known_float(words, value)
+    if found is None:
+        found = _whole(words, value) if isinstance(value, int) else _other_float(words, value)
+    if found is None or found.low <= value <= found.high:
+        return found
+    return replace(found, low=min(found.low, value), high=max(found.high, value))
+
+
+def flag() -> Range:
+    """The range of a boolean."""
+    return choice((True, False), family="flag", priority=0.6)
+
+
+def choice(choices: tuple[Value, ...], *, family: str = "choice", priority: float = 0.8) -> Range:
+    """The range of an enumerated choice."""
+    return Range(Kind.CHOICE, Scale.NONE, priority=priority, family=family, choices=choices)
+
+
+def _log(value: float, factor: float, step: float, priority: float, family: str, high: float = math.inf) -> Range:
+    """A float on the log scale, ``factor`` to both sides; a negative value stays negative."""
+    size = abs(value)
+    low, top = size / factor, max(size, min(size * factor, high))
+    if value < 0:
+        low, top = -top, -low
+    return Range(Kind.FLOAT, Scale.LOG, low, top, math.log(step), priority, family=family)
+
+
+def _from_zero(high: float, pivot: float, step: float, priority: float, family: str) -> Range:
+    return Range(Kind.FLOAT, Scale.LOG1P, 0.0, high, step, priority, pivot=pivot, family=family)
+
+
+def _known_float(words: frozenset[str], value: int | float) -> Range | None:
+    """Families whose constants are fractional numbers even where the literal is ``0`` or ``1``."""
+    if words & {"eps", "epsilon"}:
+        return _log(value, 1e3, 10.0, 0.2, "epsilon") if value > 0 else None
+    if "wd" in words or {"weight", "decay"} <= words or "l2" in words:
+        return _from_zero(max(10 * value, 1.0), 0.01, 0.6, 1.0, "weight decay") if value >= 0 else None
+    if words & {"dropout", "drop", "droppath"}:
+        return _from_zero(0.6, 0.05, 0.6, 0.8, "dropout") if 0 <= value < 1 else None
+    if words & {"beta", "momentum", "ema"} and 0 <= value < 1:
+        return _average(float(value))
+    rate = "lr" in words or {"learning", "rate"} <= words
+    if rate and value > 0 and not words & _LEARNING_RATE_NOT:
+        minimum = bool(words & {"min", "eta"})
+        return _log(value, 10.0, 1.5, 0.6 if minimum else 1.4, "learning rate")
+    fractional = isinstance(value, float) or value == 0 or "lr" in words
+    if fractional and words & _FRACTION and 0 <= value <= 1 and not words & _STEPS:
+        return _share(words, float(value))
+    return None
+
+
+def _average(value: float) -> Range:
+    if value < 0.5:
+        return Range(Kind.FLOAT, Scale.LINEAR, 0.0, 0.98, 0.15, 0.7, family="average")
+    rest = 1.0 - value
+    high = min(1.0 - rest / 10, 0.99999)
+    low = max(1.0 - rest * 8, 0.5)
+    return Range(Kind.FLOAT, Scale.COMPLEMENT, low, max(high, value), math.log(1.6), 0.8, family="average")
+
+
+def _share(words: frozenset[str], value: float) -> Range:
+    schedule = bool(words & _SCHEDULE)
+    priority, family = (1.0, "schedule") if schedule else (0.6, "fraction")
+    if value < 0.1:
+        return _from_zero(1.0, 0.02, 1.0, priority, family)
+    return Range(Kind.FLOAT, Scale.LINEAR, 0.0, 1.0, 0.15, priority, family=family)
+
+
+def _other_float(words: frozenset[str], value: float) -> Range:
+    priority = 0.7 if words & _SIZES else 0.5
+    if value == 0:
+        return _from_zero(1.0, 0.02, 1.0, priority / 2, "value")
+    high = 1.0 if 0 < value < 1 and not words & _SIZES else math.inf
+    return _log(value, 8.0, 1.5, priority, "value", high)
+
+
+def _whole(words: frozenset[str], value: int) -> Range | None:
+    if value < 0:  # −1 and its like mean "none", "all", "ignore": not numbers to tune
+        return None
+    if words & _STEPS or "warmup" in words:
+        return _steps(words, value)
+    if words & {"batch", "bs", "bsz"}:
+        return _size(value, 4.0, 0.5 if words & {"device", "micro", "mini"} else 1.3, "batch size")
+    if words & {"length", "len"} or (words & _LENGTH and words & {"size"}):
+        return _size(value, 2.0, 0.5, "context")
+    if words & _WIDTH or {"aspect", "ratio"} <= words:
+        return _size(value, 2.0, 0.5 if words & _MINOR_WIDTH else 1.1, "width")
+    if words & _COUNT:
+        return _small(value, 1.1, "depth") if value <= 64 else _size(value, 2.0, 0.8, "depth")
+    if value <= 16:
+        return _small(value, 0.5 if value else 0.3, "count")
+    return _size(value, 4.0, 0.5, "size", coarse=False)
+
+
+def _small(value: int, priority: float, family: str) -> Range:
+    """Counts that move by ones, or by about a quarter where they are larger."""
+    if value <= 1:
+        return Range(Kind.INT, Scale.LINEAR, value, value + 4, 1.0, priority, family=family)
+    step = float(max(1, round(value / 4)))
+    return Range(Kind.INT, Scale.LINEAR, max(1, value // 2), 2 * value, step, priority, family=family)
+
+
+def _size(value: int, factor: float, priority: float, family: str, *, coarse: bool = True) -> Range:
+    """Sizes: powers of two stay powers of two; where ``coarse``, multiples of a power of two stay multiples of it."""
+    if value < 8:
+        return _small(value, priority, family)
+    low, high = max(1, math.ceil(value / factor)), int(value * factor)
+    if value & (value - 1) == 0:
+        return Range(Kind.INT, Scale.OCTAVE, low, high, 1.0, priority, family=family)
+    quantum = min(value & -value, 64) if coarse else 1
+    low = max(quantum, low // quantum * quantum)
+    step = max(math.log(1.35), math.log((value + quantum) / value))
+    return Range(Kind.INT, Scale.LOG, low, high, step, priority, quantum=quantum, family=family)
+
+
+def _steps(words: frozenset[str], value: int) -> Range:
+    if "warmup" in words or value == 0:
+        high = max(10 * value, 100)
+        return Range(Kind.INT, Scale.LOG1P, 0, high, 0.8, 0.7, pivot=10.0, family="schedule")
+    if value <= 16:
+        return _small(value, 0.6, "steps")
+    return Range(Kind.INT, Scale.LOG, max(1, value // 4), value * 4, math.log(1.5), 0.6, family="steps")

@@ -1,0 +1,278 @@
+"""The policy ``search``: constants of the program, moved one to three at a time, with an Optuna sampler and no model.
+
+Candidate values come from moderate steps around the present value and from a tree-structured Parzen estimator
+(Bergstra et al. 2011, as in Optuna) over the values tried so far; an additive surrogate of past effects judges them and
+picks what most likely pays. So it looks along one axis at first, goes on in directions that helped, turns round where a
+step hurt, and combines near misses. It keeps nothing that the history does not have: with the same history, state and
+seed a new object proposes the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import Interrupted, PolicyError
+from autoresearchd.policy import words
+from autoresearchd.policy.memory import Effect, Memory, key
+from autoresearchd.policy.parameter import Parameter, Value
+from autoresearchd.policy.program import MOST_CHANGES, Program, draw
+from autoresearchd.policy.surrogate import Candidate, Surrogate, expected_gain, where
+from autoresearchd.ports import Cancel, TrialHistory
+
+_STEPS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+_WHIM = 0.25
+"""How much chance there is in the choice: groups drawn from one state must differ."""
+_ASKED = 1
+"""For how many of the most promising constants the sampler is asked."""
+_SHOWN = 30
+"""How many of its past values the sampler is shown, half of them the best, half the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    score: float
+    candidate: Candidate
+
+
+class SearchPolicy:
+    """Searches the constants of the editable files.
+
+    Args:
+        history: the trials of the session.
+        code_at: texts of the editable files at a commit. Without it the search does not know what constants were
+            before a keep changed them, and so not which way it went.
+    """
+
+    name = "search"
+
+    def __init__(self, history: TrialHistory, code_at: Callable[[str], Mapping[str, str]] | None = None) -> None:
+        self._history, self._code_at = history, code_at
+        self._memory: Memory | None = None
+        self._program = Program()
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """The change that most likely pays."""
+        if cancel.is_set():
+            raise Interrupted("the search was asked to stop")
+        parameters = self._program.parameters(state)
+        if self._memory is None:
+            self._memory = Memory(state.task.metric)
+        memory = self._memory
+        memory.refresh(self._history)
+        effects = memory.effects(state.baseline)
+        surrogate = Surrogate(parameters, self._lineage(state), effects, state.sigma)
+        turn = _Turn(state, parameters, memory, surrogate, effects)
+        chosen = turn.choose()
+        return self._proposal(state, chosen, turn.expected(chosen), turn.reason(chosen))
+
+    def _lineage(self, state: ResearchState) -> dict[str, dict[str, Value]]:
+        """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
+        if self._memory is None:
+            return {}
+        ancestry = self._memory.ancestry(state.parent)
+        root, current = ancestry[0][0], self._program.values(state.task, state.code)
+        values = {n: v for n, v in current.items() if not any(n in changes for _, changes in ancestry)}
+        if self._code_at is not None and root != state.parent:
+            values = self._program.values(state.task, self._code_at(root))
+        known: dict[str, dict[str, Value]] = {}
+        for commit, changes in ancestry:
+            values = {**values, **changes}
+            known[commit] = values
+        return {**known, state.parent: current}
+
+    def _proposal(
+        self, state: ResearchState, chosen: Sequence[Candidate], expected: float | None, reason: str
+    ) -> Proposal:
+        moves = [(c.parameter, c.value) for c in chosen]
+        hypothesis = words.hypothesis(moves, reason)
+        return Proposal(
+            files=self._program.files(state, {c.parameter.name: c.value for c in chosen}),
+            hypothesis=hypothesis,
+            policy=self.name,
+            description=words.subject(moves),
+            expected_delta=expected,
+            changes={c.parameter.name: c.value for c in chosen},
+            role=state.role,
+            asi=ASI(hypothesis=hypothesis, arch_change=words.architecture(moves), next_action_hint=words.hint(moves)),
+            state_id=state.state_id,
+            round_id=state.round_id,
+        )
+
+
+class _Turn:
+    """The choice of one proposal."""
+
+    def __init__(
+        self,
+        state: ResearchState,
+        parameters: Mapping[str, Parameter],
+        memory: Memory,
+        surrogate: Surrogate,
+        effects: Sequence[Effect],
+    ) -> None:
+        self._effects = effects
+        self._state, self._parameters, self._memory, self._surrogate = state, parameters, memory, surrogate
+        self._random = np.random.default_rng(state.seed)
+        self._threshold = surrogate.noise
+
+    def choose(self) -> list[Candidate]:
+        """One to three changes."""
+        scored = sorted(self._singles(), key=lambda s: -s.score)
+        scored = sorted((*scored, *self._sampled(scored)), key=lambda s: -s.score)
+        for first in scored:
+            chosen = self._combine(first.candidate, scored)
+            if self._new(chosen):
+                return chosen
+            if self._new([first.candidate]):
+                return [first.candidate]
+        return self._anything()
+
+    # -- candidates
+
+    def _singles(self) -> Iterator[_Scored]:
+        for parameter in self._parameters.values():
+            values = self._values(parameter)
+            if values:
+                yield from self._score(self._surrogate.judge(parameter, values))
+
+    def _values(self, parameter: Parameter) -> list[Value]:
+        if not parameter.numeric:
+            return [v for v in parameter.others() if not self._barred(parameter, v)]
+        here, step = parameter.place(parameter.value), parameter.range.step
+        whim = float(self._random.uniform(-2.5, 2.5))
+        found = dict.fromkeys(parameter.at(here + d * step) for d in (*_STEPS, whim))
+        return [v for v in found if v != parameter.value and not self._barred(parameter, v)]
+
+    def _barred(self, parameter: Parameter, value: Value) -> bool:
+        """Whether a value is known to fail by itself."""
+        place = where(parameter, value)
+        for before, after, effect in self._surrogate.rises(parameter.name):
+            if not effect.failed or len(effect.changes) > 1:
+                continue
+            if effect.beyond and parameter.numeric:
+                if (after > before and place > after - 0.1) or (after < before and place < after + 0.1):
+                    return True
+            elif abs(place - after) < 1e-9:
+                return True
+        return False
+
+    def _score(self, candidates: Sequence[Candidate]) -> Iterator[_Scored]:
+        for candidate in candidates:
+            whim = math.exp(_WHIM * float(self._random.standard_normal()))
+            yield _Scored(self._gain([candidate]) * whim, candidate)
+
+    def _gain(self, candidates: Sequence[Candidate]) -> float:
+        mean = sum(c.mean for c in candidates)
+        deviation = math.sqrt(sum(c.deviation**2 for c in candidates))
+        return expected_gain(mean, deviation, self._threshold)
+
+    def _sampled(self, scored: Sequence[_Scored]) -> list[_Scored]:
+        """Values that Optuna's sampler suggests for the most promising constants."""
+        names = list(dict.fromkeys(s.candidate.parameter.name for s in scored))
+        asked = [n for n in names if self._parameters[n].numeric and self._surrogate.evidence(n) >= 4][:_ASKED]
+        found: list[_Scored] = []
+        for index, name in enumerate(asked):
+            parameter = self._parameters[name]
+            value = parameter.at(suggest(parameter, self._surrogate, self._state.seed + index))
+            if value != parameter.value and not self._barred(parameter, value):
+                found.extend(self._score(self._surrogate.judge(parameter, [value])))
+        return found
+
+    # -- the choice
+
+    def _combine(self, first: Candidate, scored: Sequence[_Scored]) -> list[Candidate]:
+        """Add what helped or nearly helped in the past, where that makes success likelier."""
+        best: dict[str, Candidate] = {}
+        for candidate in (s.candidate for s in scored):
+            name = candidate.parameter.name
+            known = name != first.parameter.name and self._surrogate.evidence(name) and candidate.mean > 0
+            if known and (name not in best or candidate.mean > best[name].mean):
+                best[name] = candidate
+        chosen = [first]
+        for candidate in sorted(best.values(), key=lambda c: -c.mean):
+            if len(chosen) < MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
+                chosen.append(candidate)
+        return chosen
+
+    def _new(self, chosen: Sequence[Candidate]) -> bool:
+        changes = {c.parameter.name: c.value for c in chosen}
+        return key(self._state.parent, changes) not in self._memory.tried
+
+    def _anything(self) -> list[Candidate]:
+        """All near values are used up: take anything that has not been tried on this incumbent."""
+        for _ in range(200):
+            drawn = draw(self._parameters, self._random)
+            chosen = [Candidate(self._parameters[name], value) for name, value in drawn.items()]
+            if chosen and self._new(chosen):
+                return chosen
+        raise PolicyError(
+            f"all values of the {len(self._parameters)} constants have been tried on this program",
+            label=Label.NO_OP,
+            mend="add constants to the editable file, or take a policy with a model (--policy litellm:MODEL)",
+        )
+
+    # -- words
+
+    def expected(self, chosen: Sequence[Candidate]) -> float | None:
+        """Expected improvement: what the surrogate believes, else what keeps brought so far, else nothing."""
+        mean = sum(c.mean for c in chosen)
+        if mean > 0 and all(self._surrogate.evidence(c.parameter.name) for c in chosen):
+            return mean
+        keeps = [e.gain for e in self._effects if e.kept and e.gain is not None]
+        return statistics.median(keeps) if keeps else None
+
+    def reason(self, chosen: Sequence[Candidate]) -> str:
+        """Why this and why now, from the history."""
+        if len(chosen) > 1:
+            return "together they may pass what each alone did not"
+        only = chosen[0]
+        place = where(only.parameter, only.value)
+        for before, after, effect in reversed(self._surrogate.rises(only.parameter.name)):
+            if effect.gain is None or not only.parameter.numeric:
+                continue
+            same = (after - before) * place > 0
+            if same and effect.gain > 0:
+                return f"a step this way brought {effect.gain:+.4g} in experiment {effect.number}"
+            if not same and effect.gain < 0:
+                return f"the other way cost {effect.gain:+.4g} in experiment {effect.number}"
+        return ""
+
+
+def suggest(parameter: Parameter, surrogate: Surrogate, seed: int) -> float:
+    """Where Optuna's TPE sampler would try a constant next, on the constant's axis."""
+    import optuna  # here, so that other policies do not pay for it
+    from optuna.distributions import FloatDistribution
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    low, high = parameter.bounds()
+    axis = FloatDistribution(low, high)
+    here, step = parameter.place(parameter.value), parameter.range.step
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=3)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        trials = []
+        for place, gain in ((0.0, 0.0), *_shown(surrogate, parameter.name)):
+            at = here + place * step
+            if low <= at <= high:
+                trials.append(optuna.trial.create_trial(params={"at": at}, distributions={"at": axis}, value=gain))
+        study.add_trials(trials)
+        return float(study.ask({"at": axis}).params["at"])
+
+
+def _shown(surrogate: Surrogate, name: str) -> list[tuple[float, float]]:
+    """Places and gains of a constant's best and latest trials."""
+    places = [(place, surrogate.gain(effect)) for place, effect in surrogate.places(name)]
+    if len(places) <= _SHOWN:
+        return places
+    older = sorted(places[: -_SHOWN // 2], key=lambda p: -p[1])
+    return [*older[: _SHOWN // 2], *places[-_SHOWN // 2 :]]

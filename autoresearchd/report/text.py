@@ -1,0 +1,46 @@
+"""Foreign text made safe to show: descriptions, logs and diffs come from models and jobs and may hold anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from typing import Any
+
+# ECMA-48: CSI sequences, then OSC/DCS/SOS/PM/APC strings with their terminator (or to the end), then two-byte escapes.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+# What JSON leaves as it is and a terminal or an editor obeys: C1 controls, direction marks, line separators, halves.
+_UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_SPACES = re.compile(r"\s+")
+
+
+def strip_controls(line: str) -> str:
+    """One line without terminal escapes, control characters and direction marks; tabs stay."""
+    if line.isascii() and line.isprintable():
+        return line
+    plain = _ESCAPES.sub("", line)
+    return "".join(
+        c for c in plain if c == "\t" or not unicodedata.category(c).startswith(("Cc", "Cf", "Cs", "Z")) or c == " "
+    )
+
+
+def clean(text: object, limit: int | None = None) -> str:
+    """Foreign text as one plain line, cut to ``limit`` characters with an ellipsis."""
+    line = strip_controls(_SPACES.sub(" ", _ESCAPES.sub("", str(text))).strip())
+    return line if limit is None else cut(line, limit)
+
+
+def cut(line: str, limit: int) -> str:
+    """At most ``limit`` characters, the last one an ellipsis where something was left out."""
+    return line if len(line) <= limit else line[: max(0, limit - 1)].rstrip() + "…"
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON that is readable and safe to print: what would steer a terminal is escaped."""
+    compact = (",", ":") if indent is None else None
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=compact, default=str)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,0 +1,381 @@
+"""Starting a supervised run and waiting for it: the daemon's side of `autoresearchd.sandbox.supervise`."""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.domain.experiment import StageResult
+from autoresearchd.errors import EnvironmentFailure
+
+TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
+LOG_LIMIT = 8 << 20
+_BOOT = """
+import os, sys
+sys.path.append(sys.argv[1])
+from autoresearchd.sandbox.supervise import main
+os._exit(main(sys.argv[2]))
+"""
+_DISK_FULL = 28
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program to start: argv[0] is an absolute path, env its whole environment."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a run. timeout: seconds; late: the outcome after it; companion: runs beside it and ends with it."""
+
+    name: str
+    program: Program
+    timeout: float | None = None
+    late: str = "timeout"
+    companion: Program | None = None
+    append: bool = False
+    banner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a supervisor is told.
+
+    plain: the programs are the job itself, not a sandbox around it; remove: folders to remove when the run is over;
+    output: the folder whose file system is looked at when a stage fails; facts: kept with the result.
+    """
+
+    run_dir: Path
+    stages: tuple[Stage, ...]
+    plain: bool
+    output: Path
+    wall: float | None = None
+    memory_mb: int | None = None
+    remove: tuple[Path, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    term_grace: float = 1.0
+    log_limit: int = LOG_LIMIT
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a supervisor reported of a run; facts: those of its plan."""
+
+    stages: tuple[StageResult, ...]
+    duration_s: float
+    facts: Mapping[str, str]
+
+
+def read_report(run_dir: Path) -> Report | None:
+    """The report that a supervisor left in a run's folder, None when there is none."""
+    try:
+        raw = json.loads((run_dir / "result.json").read_bytes())
+        stages = tuple(StageResult(**stage) for stage in raw["stages"])
+        facts = {str(k): str(v) for k, v in raw["facts"].items()}
+        return Report(stages, float(raw["duration_s"]), facts) if stages else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+class Supervised:
+    """A run under supervision; it ends when this object goes, for the supervisor then sees its standard input close."""
+
+    def __init__(self, plan: Plan, pid: int, control: int) -> None:
+        self._plan = plan
+        self._pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._control = control
+        self._started = time.monotonic()
+        # The supervisor keeps the deadlines; should something stop it, the daemon ends the run a little later.
+        self._last_resort = None if plan.wall is None else self._started + plan.wall + plan.term_grace + _PATIENCE
+        self._kill_asked = False
+        self._result: tuple[tuple[StageResult, ...], float] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the supervisor."""
+        return self._pid
+
+    def wait(self, timeout: float | None = None) -> tuple[tuple[StageResult, ...], float] | None:
+        """Stages and duration when the run has ended within ``timeout`` seconds, else None."""
+        if self._result is None:
+            end = None if timeout is None else time.monotonic() + timeout
+            while not self._ended(end):
+                if self._last_resort is not None and time.monotonic() >= self._last_resort:
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                    self._last_resort = None
+                elif end is not None and time.monotonic() >= end:
+                    return None
+            self._result = self._collect()
+        return self._result
+
+    def kill(self) -> None:
+        """End the whole tree now; returns at once."""
+        if self._result is None and not self._kill_asked:
+            self._kill_asked = True
+            self._last_resort = time.monotonic() + _PATIENCE
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+
+    def _ended(self, end: float | None) -> bool:
+        limits = [t for t in (end, self._last_resort) if t is not None]
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, min(limits) - time.monotonic()) * 1000 if limits else None))
+
+    def _collect(self) -> tuple[tuple[StageResult, ...], float]:
+        status = _exit_status(self._pid)
+        self._close()
+        report = read_report(self._plan.run_dir)
+        if report:
+            stages, duration = report.stages, report.duration_s
+        else:
+            stages, duration = (self._unreported(status),), time.monotonic() - self._started
+        if status != 0 or stages[-1].outcome == "killed":
+            sweep({self._plan.token})
+            _remove(self._plan.remove)
+        else:
+            (self._plan.run_dir / "supervisor.log").unlink(missing_ok=True)
+        return stages, duration
+
+    def _unreported(self, status: int) -> StageResult:
+        """What is known of a run whose supervisor left no result."""
+        begun = [s for s in self._plan.stages if s.program.log.exists()] or list(self._plan.stages[:1])
+        outcome, detail = "lost", f"the supervisor ended with {status} and left no result"
+        if self._kill_asked:
+            outcome, detail = "killed", "stopped on request"
+        elif status == _DISK_FULL:
+            outcome, detail = "disk_full", f"no space left in {self._plan.run_dir}"
+        else:
+            detail += _last_line(self._plan.run_dir / "supervisor.log")
+        log = str(begun[-1].program.log)
+        return StageResult(begun[-1].name, outcome, None, time.monotonic() - self._started, log, detail=detail)
+
+    def _close(self) -> None:
+        for fd in (self._control, self._pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self._control = self._pidfd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_pidfd", -1) >= 0:
+            self._close()
+
+
+def launch(plan: Plan) -> Supervised:
+    """Start the supervisor of a run. Raises EnvironmentFailure when it cannot be started."""
+    try:
+        return _launch(plan)
+    except OSError as error:
+        _remove(plan.remove)
+        raise EnvironmentFailure(
+            f"cannot start a run in {plan.run_dir}: {error}",
+            mend="free disk space or raise the limits on processes and open files",
+        ) from error
+
+
+def _launch(plan: Plan) -> Supervised:
+    folder = plan.run_dir
+    programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
+    for stale in (folder / "result.json", folder / "supervisor.json", *(p.log for p in programs)):
+        stale.unlink(missing_ok=True)
+    path = folder / "plan"
+    path.touch(0o600)
+    path.write_bytes(marshal.dumps(_as_data(plan)))
+    read_end, write_end = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2]), str(path)],
+            {"PATH": os.defpath, "LANG": "C.UTF-8"},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, read_end, 0),
+                (os.POSIX_SPAWN_OPEN, 2, str(folder / "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644),
+                (os.POSIX_SPAWN_DUP2, 2, 1),
+            ],
+            setsid=True,  # Ctrl-C in a terminal is for the daemon
+            setsigmask=(),
+            setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP),
+        )
+    except OSError:
+        os.close(write_end)
+        raise
+    finally:
+        os.close(read_end)
+    return Supervised(plan, pid, write_end)
+
+
+def _as_data(plan: Plan) -> dict[str, Any]:
+    def program(spec: Program) -> dict[str, Any]:
+        env = {**spec.env, TOKEN_VARIABLE: plan.token}
+        return {"argv": list(spec.argv), "cwd": str(spec.cwd), "env": env, "log": str(spec.log)}
+
+    return {
+        "run_dir": str(plan.run_dir),
+        "token": plan.token,
+        "plain": plan.plain,
+        "output": str(plan.output),
+        "wall": plan.wall,
+        "memory_mb": plan.memory_mb,
+        "remove": [str(p) for p in plan.remove],
+        "facts": dict(plan.facts),
+        "term_grace": plan.term_grace,
+        "log_limit": plan.log_limit,
+        "stages": [
+            {
+                **program(stage.program),
+                "name": stage.name,
+                "timeout": stage.timeout,
+                "late": stage.late,
+                "companion": program(stage.companion) if stage.companion else None,
+                "append": stage.append,
+                "banner": stage.banner,
+            }
+            for stage in plan.stages
+        ],
+    }
+
+
+def reap(run_dirs: Sequence[Path]) -> int:
+    """Kill what dead daemons left of the runs in ``run_dirs``; how many process trees were found alive."""
+    records = [record for record in map(_record, run_dirs) if record]
+    found = set()
+    for record in records:
+        if _end_supervisor(record):
+            found.add(record["token"])
+    found |= sweep({record["token"] for record in records})
+    for record in records:
+        _remove(Path(p) for p in record["remove"])
+    return len(found)
+
+
+def sweep(tokens: set[str]) -> set[str]:
+    """Kill every process that carries one of the tokens in its environment; the tokens that were found.
+
+    For processes whose supervisor is gone: all of a run's processes inherit its token.
+    """
+    found: set[str] = set()
+    if not tokens:
+        return found
+    for _ in range(50):
+        carriers = _carriers(tokens)
+        if not carriers:
+            break
+        for pid, token in carriers.items():
+            found.add(token)
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.002)
+    return found
+
+
+def _carriers(tokens: set[str]) -> dict[int, str]:
+    marks = {f"{TOKEN_VARIABLE}={token}".encode(): token for token in tokens}
+    found = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            for variable in _environment(entry.name):
+                if variable in marks and not _is_dead(entry.name):
+                    found[int(entry.name)] = marks[variable]
+    return found
+
+
+def _environment(pid: str) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # another user's, or gone
+        return []
+
+
+def _is_dead(pid: str) -> bool:
+    fields = _stat(pid)
+    return not fields or fields[0] in (b"Z", b"X")
+
+
+def _stat(pid: str) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _record(run_dir: Path) -> dict[str, Any] | None:
+    try:
+        raw = json.loads((run_dir / "supervisor.json").read_bytes())
+        return {
+            "pid": int(raw["pid"]),
+            "start": int(raw["start"]),
+            "token": str(raw["token"]),
+            "remove": [str(p) for p in raw["remove"]],
+            "plan": str(run_dir / "plan"),
+        }
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _end_supervisor(record: Mapping[str, Any]) -> bool:
+    """End a supervisor if it is still the process that wrote the record; pids are used again, start times are not."""
+    try:
+        pidfd = os.pidfd_open(record["pid"])
+    except OSError:
+        return False
+    try:
+        pid = str(record["pid"])
+        fields = _stat(pid)
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if len(fields) < 20 or int(fields[19]) != record["start"] or os.fsencode(record["plan"]) not in command:
+            return False
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        for number, patience in ((signal.SIGTERM, 3000), (signal.SIGKILL, 1000)):
+            signal.pidfd_send_signal(pidfd, number)
+            if poll.poll(patience):
+                return True
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _exit_status(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # somebody else reaped it
+        return 0
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:  # gone meanwhile
+        return
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f": {lines[-1]}" if lines else ""

@@ -1,0 +1,317 @@
+"""The supervisor: one process for one run, outside the job and outside the daemon, that keeps the deadlines.
+
+It runs the stages of a plan one after another until one fails, writes their output into capped logs, ends the whole
+process tree at a deadline, at the memory limit, on SIGTERM, or when the daemon that holds the other end of its
+standard input is gone, and leaves ``result.json`` behind.
+
+It runs as ``python -I -S``, once for each run, so it and what it uses import nothing but C modules: ``json``,
+``signal`` and ``subprocess`` (through ``enum`` and ``re``) would double its start-up time. The plan is read with
+marshal for that reason; see `autoresearchd.sandbox.launch` for what is in it.
+
+Background: prctl(2) PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG, pidfd_open(2), proc_pid_smaps(5).
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # the C half of `signal`, without its enums
+import marshal
+import os
+import select
+import sys
+import time
+
+from autoresearchd.sandbox.process_tree import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    descendants,
+    kernel_kills,
+    over_memory,
+    prctl,
+    send,
+    start_time,
+)
+from autoresearchd.sandbox.records import FULL, Log, remove_tree, unlink, write_json
+
+CONTROL = 0
+CHUNK = 1 << 18
+MEMORY_EVERY = 0.25
+LOW_SPACE = 1 << 20
+COMPANION_GRACE = 10.0
+EXIT_DISK_FULL = 28
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Plan = dict[str, Any]
+
+
+# -- one process -----------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """A process under supervision, with the pipe that its output comes through."""
+
+    def __init__(self, spec: Plan, plan: Plan) -> None:
+        self.log = Log(spec["log"], plan["log_limit"], spec.get("append", False))
+        if spec.get("banner"):
+            self.log.write(spec["banner"].encode("utf-8", "replace"))
+        self.pipe, writer = os.pipe()
+        os.set_blocking(self.pipe, False)
+        self.started = time.monotonic()
+        self.exit_code: int | None = None
+        me = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            become(spec, writer, me)
+        os.close(writer)
+        self.pidfd = os.pidfd_open(self.pid)
+        self.open = True
+
+    def pump(self) -> bool:
+        """Move one chunk of output into the log; whether there may be more."""
+        if not self.open:
+            return False
+        try:
+            data = os.read(self.pipe, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.open = False
+            return False
+        self.log.write(data)
+        return True
+
+    def close(self) -> None:
+        for _ in range(64):  # what is left in the pipe after the tree is dead
+            if not self.pump():
+                break
+        os.close(self.pipe)
+        os.close(self.pidfd)
+        self.log.close()
+
+
+def become(spec: Plan, output: int, parent: int) -> None:
+    """In the forked child: turn into the program of ``spec``."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.chdir(spec["cwd"])
+        os.execve(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
+    except OSError as error:
+        os.write(2, f"cannot start {spec['argv'][0]} in {spec['cwd']}: {error}\n".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+def exit_code_of(status: int) -> int:
+    """0…255, or −signal; a shell and bubblewrap say 128 + signal when a signal ended what they ran."""
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if 128 < code <= 128 + 64 else code
+
+
+# -- the run ---------------------------------------------------------------------------------------------------------
+
+
+class Supervisor:
+    """Runs a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.me = os.getpid()
+        self.started = time.monotonic()
+        self.wall = self.started + plan["wall"] if plan["wall"] else None
+        self.peak_kib = 0
+        self.stop = ""
+        self.codes: dict[int, int] = {}
+        self.wake, self.alarm = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(self.alarm, False)
+        signal.set_wakeup_fd(self.alarm)
+        signal.signal(signal.SIGTERM, self.on_signal)
+        signal.signal(signal.SIGINT, self.on_signal)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # so that every orphan of the job becomes a child of this process
+
+    def on_signal(self, number: int, frame: object) -> None:
+        self.stop = self.stop or "stopped on request"
+
+    def run(self) -> list[Plan]:
+        results: list[Plan] = []
+        for stage in self.plan["stages"]:
+            result = self.run_stage(stage)
+            results.append(result)
+            if result["outcome"] != "ok":
+                break
+        return results
+
+    def run_stage(self, stage: Plan) -> Plan:
+        began = time.monotonic()
+        self.peak_kib = 0
+        kills = kernel_kills()
+        main = Child(stage, self.plan)
+        companion = Child(stage["companion"], self.plan) if stage.get("companion") else None
+        outcome, detail = self.watch(stage, main, companion)
+        duration = time.monotonic() - began
+        left = self.end_tree([c for c in (main, companion) if c])
+        code = self.codes.get(main.pid)
+        for child in (companion, main):
+            if child:
+                child.close()
+        if not outcome:
+            outcome, detail = self.classify(code, kills, main)
+        if outcome == "ok" and left and self.plan["plain"] and not companion:
+            detail = f"it left {left} processes behind, which have been ended"
+        return {
+            "name": stage["name"],
+            "outcome": outcome,
+            "exit_code": code,
+            "duration_s": round(duration, 6),
+            "log_path": stage["log"],
+            "peak_rss_mb": round(self.peak_kib / 1024, 3),
+            "detail": detail,
+        }
+
+    def classify(self, code: int | None, kills: int, main: Child) -> tuple[str, str]:
+        if main.log.full:
+            return "disk_full", f"no space left for {main.log.path}"
+        if code == 0:
+            return "ok", ""
+        if code == -signal.SIGKILL and kernel_kills() > kills:
+            return "oom", "the kernel ended a process for want of memory"
+        space = os.statvfs(self.plan["output"])
+        if space.f_bavail * space.f_frsize < LOW_SPACE:
+            return "disk_full", f"no space left under {self.plan['output']}"
+        return "failed", f"ended by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+    def watch(self, stage: Plan, main: Child, companion: Child | None) -> tuple[str, str]:
+        """Wait for the stage's process; an outcome where this had to end it, else nothing."""
+        limit = main.started + stage["timeout"] if stage["timeout"] else None
+        memory = (self.plan["memory_mb"] or 0) * 1024 * 1024
+        look = time.monotonic() + MEMORY_EVERY if memory else None
+        poll = select.poll()
+        for fd in (CONTROL, self.wake, main.pipe, main.pidfd):
+            poll.register(fd, select.POLLIN)
+        if companion:
+            poll.register(companion.pipe, select.POLLIN)
+            poll.register(companion.pidfd, select.POLLIN)
+        orphaned: float | None = None
+        while True:
+            now = time.monotonic()
+            if self.stop:
+                return "killed", self.stop
+            if self.wall is not None and now >= self.wall:
+                self.ask_to_end(main, companion)
+                return "timeout", f"the whole run may take {self.plan['wall']:g} s"
+            if limit is not None and now >= limit:
+                self.ask_to_end(main, companion)
+                return stage["late"], f"{stage['name']} may take {stage['timeout']:g} s"
+            if companion and orphaned is not None and now >= orphaned:
+                return "failed", f"the model process ended with {self.codes[companion.pid]}: see {companion.log.path}"
+            if look is not None and now >= look:
+                if over_memory(self.me, memory):
+                    return "oom", f"the processes used more than {self.plan['memory_mb']} MB together"
+                look = now + MEMORY_EVERY
+            times = [t for t in (self.wall, limit, look, orphaned) if t is not None]
+            for fd, _ in poll.poll(max(0.0, min(times) - now) * 1000 + 1 if times else None):
+                if fd == CONTROL:
+                    self.stop = "the daemon is gone"
+                elif fd == self.wake:
+                    os.read(self.wake, 64)
+                elif fd == main.pidfd:
+                    self.reap()
+                    return "", ""
+                elif companion and fd == companion.pidfd:
+                    poll.unregister(fd)
+                    self.reap()
+                    if self.codes.get(companion.pid):
+                        orphaned = time.monotonic() + COMPANION_GRACE
+                else:
+                    child = companion if companion and fd == companion.pipe else main
+                    if not child.pump() and not child.open:
+                        poll.unregister(fd)
+                    if child.log.full:
+                        return "disk_full", f"no space left for {child.log.path}"
+
+    def ask_to_end(self, main: Child, companion: Child | None) -> None:
+        """Send TERM to the tree and let it end by itself for a moment."""
+        for pid in descendants(self.me):
+            if self.plan["plain"] or pid not in (main.pid, companion.pid if companion else 0):
+                send(pid, signal.SIGTERM)
+        poll = select.poll()
+        poll.register(main.pidfd, select.POLLIN)
+        poll.register(main.pipe, select.POLLIN)
+        end = time.monotonic() + self.plan["term_grace"]
+        while not self.stop and (rest := end - time.monotonic()) > 0:
+            ready = [fd for fd, _ in poll.poll(rest * 1000 + 1)]
+            if main.pidfd in ready:
+                return
+            if main.pipe in ready and not main.pump() and not main.open:
+                poll.unregister(main.pipe)
+
+    def end_tree(self, mains: list[Child]) -> int:
+        """Kill everything that is left of the stage; how many processes were still there beside its own two.
+
+        In a sandbox its first process is a child of this one by then, and it is gone only when all others in it are.
+        """
+        own = {child.pid for child in mains}
+        seen: set[int] = set()
+        while True:
+            self.reap()
+            tree = descendants(self.me)
+            if not tree:
+                return len(seen - own)
+            for pid in tree:  # frozen first: what cannot run cannot fork
+                send(pid, signal.SIGSTOP)
+            tree = descendants(self.me)
+            seen.update(tree)
+            for pid in tree:
+                send(pid, signal.SIGKILL)
+            select.poll().poll(1)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.codes[pid] = exit_code_of(status)
+            self.peak_kib = max(self.peak_kib, usage.ru_maxrss)
+
+
+def main(path: str) -> int:
+    """Run the plan in the file ``path``; the exit code of the supervisor."""
+    with open(path, "rb") as stream:  # noqa: PTH123
+        plan: Plan = marshal.load(stream)  # noqa: S302  # written by the daemon where no job can write
+    unlink(path)  # it holds the environment of the jobs, which may hold keys
+    os.closerange(3, 1024)
+    supervisor = Supervisor(plan)
+    folder = plan["run_dir"]
+    try:
+        identity = {"pid": supervisor.me, "start": start_time(supervisor.me), "token": plan["token"]}
+        write_json(folder + "/supervisor.json", {**identity, "remove": plan["remove"]})
+        stages = supervisor.run()
+        duration = time.monotonic() - supervisor.started
+        write_json(folder + "/result.json", {"stages": stages, "duration_s": duration, "facts": plan["facts"]})
+    except OSError as error:
+        supervisor.end_tree([])
+        if error.errno in FULL:
+            return EXIT_DISK_FULL
+        raise
+    finally:
+        for leftover in plan["remove"]:
+            remove_tree(leftover)
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1]))

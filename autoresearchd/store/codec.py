@@ -1,0 +1,171 @@
+"""How values that have no column type of their own are stored: JSON that stays JSON, text, compressed blobs, curves.
+
+What a model wrote arrives here unchecked: lone surrogates, NUL characters, NaN, objects that JSON does not know, and
+nesting without end must not make a row that cannot be written, or be read, by any database.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from autoresearchd.domain.experiment import CurvePoint
+
+_MAX_DEPTH = 64
+_MAX_INT = 1 << 63  # Python refuses to write very long integers in decimal, and other readers take 64 bits at most
+_LEVEL = 6
+_CURVE_HEADER = struct.Struct("<BI")
+_CURVE_VERSION = 1
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def text(value: str) -> str:
+    """``value`` without what UTF-8 or a database cannot hold (lone surrogates, NUL)."""
+    if value.isascii() and "\0" not in value:
+        return value
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def finite(value: float | None) -> float | None:
+    """``value``, or None where it is not a finite number: databases disagree about NaN and JSON has none."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def jsonable(value: Any, depth: int = 0) -> Any:
+    """``value`` as strict JSON can say it: NaN and infinities become text, unknown objects their ``str``."""
+    if depth > _MAX_DEPTH:
+        return "…"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(float(value))
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < _MAX_INT else hex(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {text(str(k)): jsonable(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [jsonable(v, depth + 1) for v in value]
+    return text(str(value))
+
+
+def dumps(value: Any) -> str:
+    """Strict, compact JSON of any value (see ``jsonable``)."""
+    return json.dumps(jsonable(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+
+
+def or_null(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A mapping for a JSON column: None where it is empty, which is most often and costs nothing."""
+    return dict(value) or None
+
+
+def metrics(stored: Mapping[str, Any] | None) -> dict[str, float]:
+    """Metrics as they were before they were stored: NaN and infinities are numbers again."""
+    return {name: _NON_FINITE.get(v, math.nan) if isinstance(v, str) else v for name, v in (stored or {}).items()}
+
+
+def pack_text(value: str) -> bytes:
+    """Text, compressed."""
+    return zlib.compress(text(value).encode("utf-8"), _LEVEL)
+
+
+def unpack_text(blob: bytes) -> str:
+    """What ``pack_text`` was given."""
+    return zlib.decompress(blob).decode("utf-8")
+
+
+def pack_json(value: Any) -> bytes:
+    """A JSON value, compressed."""
+    return zlib.compress(dumps(value).encode("ascii"), _LEVEL)
+
+
+def unpack_json(blob: bytes) -> Any:
+    """What ``pack_json`` was given, as JSON sees it."""
+    return json.loads(zlib.decompress(blob))
+
+
+def pack_numbers(values: Sequence[float] | Sequence[int], kind: Literal["d", "q"]) -> bytes:
+    """Numbers (``d``: floats, ``q``: 64-bit integers), little-endian and compressed."""
+    return zlib.compress(_little_endian(array(kind, values)).tobytes(), _LEVEL)
+
+
+def unpack_numbers(blob: bytes, kind: Literal["d", "q"]) -> tuple[Any, ...]:
+    """What ``pack_numbers`` was given."""
+    numbers = array(kind)
+    numbers.frombytes(zlib.decompress(blob))
+    return tuple(_little_endian(numbers))
+
+
+def pack_curve(points: Sequence[CurvePoint]) -> bytes | None:
+    """A learning curve, column by column (neighbours resemble each other, so it compresses well); None when empty."""
+    if not points:
+        return None
+    columns = (
+        [p.step for p in points],
+        [p.loss for p in points],
+        [math.nan if p.progress is None else p.progress for p in points],
+        [math.nan if p.seconds is None else p.seconds for p in points],
+    )
+    body = b"".join(_little_endian(array("d", column)).tobytes() for column in columns)
+    flags = bytes(p.validation for p in points)
+    return zlib.compress(_CURVE_HEADER.pack(_CURVE_VERSION, len(points)) + body + flags, _LEVEL)
+
+
+def unpack_curve(blob: bytes | None) -> tuple[CurvePoint, ...]:
+    """What ``pack_curve`` was given."""
+    if blob is None:
+        return ()
+    data = zlib.decompress(blob)
+    version, count = _CURVE_HEADER.unpack_from(data)
+    if version != _CURVE_VERSION:
+        raise ValueError(f"a learning curve of the unknown form {version}")
+    numbers = array("d")
+    body = data[_CURVE_HEADER.size :]
+    numbers.frombytes(body[: 4 * 8 * count])
+    numbers = _little_endian(numbers)
+    step, loss, progress, seconds = (numbers[i * count : (i + 1) * count] for i in range(4))
+    return tuple(
+        CurvePoint(s, x, None if math.isnan(p) else p, None if math.isnan(t) else t, bool(v))
+        for s, x, p, t, v in zip(step, loss, progress, seconds, body[4 * 8 * count :], strict=True)
+    )
+
+
+class PackedFiles(Mapping[str, str]):
+    """File texts that stay compressed until somebody looks: lists of experiments carry them, few readers want them."""
+
+    __slots__ = ("_blob", "_files")
+
+    def __init__(self, blob: bytes) -> None:
+        self._blob = blob
+        self._files: dict[str, str] | None = None
+
+    def _open(self) -> dict[str, str]:
+        if self._files is None:
+            self._files = unpack_json(self._blob)
+        return self._files
+
+    def __getitem__(self, path: str) -> str:
+        return self._open()[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._open())
+
+    def __len__(self) -> int:
+        return len(self._open())
+
+    def __repr__(self) -> str:
+        return f"PackedFiles({sorted(self._open())})"
+
+
+def _little_endian(numbers: array[Any]) -> array[Any]:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,356 @@
+"""A fast, read-only look at the journal for ``status`` and ``experiments``: plain ``sqlite3``, no SQLAlchemy.
+
+Importing SQLAlchemy takes longer than these commands may. The names are those of ``tables.py``, and a test holds this
+reader and the repository together. It works while the daemon writes, after it died, and on a read-only disk.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from autoresearchd.errors import StoreError
+from autoresearchd.store import figures
+from autoresearchd.store.documents import (
+    EXPERIMENTS,
+    RUNS,
+    experiment,
+    iso,
+    micros,
+    moment,
+    runs_by_experiment,
+    task_facts,
+)
+from autoresearchd.store.revision import HEAD_REVISION, too_new
+
+_ALIVE_STATES = ("running", "paused", "backing_off")
+_OVERHEADS = 1000
+
+
+class SessionRow(NamedTuple):
+    """A session in a line. state: as stored, so ``running`` may be a daemon that died."""
+
+    id: int
+    tag: str
+    branch: str
+    folder: str
+    task: str
+    policy: str
+    state: str
+    pid: int | None
+    started_at: datetime
+
+
+class Reader:
+    """Reads a database file; each answer sees one instant of it.
+
+    Raises StoreError when there is no database or it cannot be read, SchemaTooNew when a newer version wrote it.
+    Unknown session or experiment: KeyError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db = self._open(path)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def sessions(self) -> list[SessionRow]:
+        """All sessions, oldest first."""
+        with self._instant():
+            found = self._db.execute("SELECT * FROM session ORDER BY id").fetchall()
+        return [
+            SessionRow(
+                id=row["id"],
+                tag=row["tag"],
+                branch=row["branch"],
+                folder=row["folder"],
+                task=task_facts(row["task_json"])["name"],
+                policy=row["policy"],
+                state=row["state"],
+                pid=row["pid"],
+                started_at=moment(row["started_at"]),
+            )
+            for row in found
+        ]
+
+    def status(self, tag: str, *, alive: bool | None = None, now: datetime | None = None) -> dict[str, Any]:
+        """What ``status --json`` prints.
+
+        Args:
+            tag: the session.
+            alive: whether a process holds the session; None: not known, the stored state is believed.
+            now: the time, for how long the current phase has lasted.
+        """
+        with self._instant():
+            session = self._session(tag)
+            task = task_facts(session["task_json"])
+            totals = self._one("SELECT * FROM totals WHERE session_id = ?", session["id"])
+            state = session["state"]
+            if alive is False and state in _ALIVE_STATES:
+                state = "crashed"
+            return {
+                "session": self._session_block(session, totals, task, state),
+                "metric": self._metric_block(session, task),
+                "current": self._current_block(session, task, state, now),
+                "abort": {
+                    "aborted": totals["aborted"],
+                    "audited": 0,
+                    "false_abort_rate": None,
+                    "throughput_gain": None,
+                },
+                "cost": {name: totals[name] for name in ("usd", "tokens_in", "tokens_out", "gpu_s")},
+                "overhead": self._overhead_block(session["id"]),
+                "policy": {"name": session["policy"], "adapter": self._adapter(session["id"])},
+            }
+
+    def experiments(self, tag: str, status: str | None = None, last: int | None = None) -> Iterator[dict[str, Any]]:
+        """What ``experiments --json`` lists, oldest first; one that is not decided yet has status null.
+
+        Args:
+            tag: the session.
+            status: only those with this status.
+            last: only so many of the newest (of those with the status).
+        """
+        with self._instant():
+            session_id = self._session(tag)["id"]
+            first = self._first(session_id, status, last)
+            where = "e.session_id = ? AND e.number >= ? AND (? IS NULL OR e.status = ?)"
+            found = self._tuples(
+                f"{EXPERIMENTS} WHERE {where} ORDER BY e.number", session_id, first, status, status
+            ).fetchall()
+            runs = self._runs(session_id, first)
+        return (experiment(row, runs) for row in found)
+
+    def show(self, tag: str, number: int) -> dict[str, Any]:
+        """One experiment as in ``experiments``, with ``phase``, ``segment``, ``reason`` and ``diff``."""
+        with self._instant():
+            session_id = self._session(tag)["id"]
+            key = (session_id, number)
+            row = self._tuples(f"{EXPERIMENTS} WHERE e.session_id = ? AND e.number = ?", *key).fetchone()
+            if row is None:
+                raise KeyError(f"session {tag!r} has no experiment {number}")
+            more = self._one("SELECT * FROM experiment WHERE session_id = ? AND number = ?", *key)
+            diff = self._db.execute(
+                "SELECT diff FROM proposal_body WHERE session_id = ? AND number = ? AND attempt = ?",
+                (*key, more["attempt"]),
+            ).fetchone()
+            runs = self._runs(session_id, number, number)
+        return {
+            **experiment(row, runs),
+            "phase": more["phase"],
+            "segment": more["segment"],
+            "reason": more["reason"] or "",
+            "diff": figures.unpack_text(diff["diff"]) if diff else "",
+        }
+
+    # -- blocks of the status
+    def _session_block(
+        self, session: sqlite3.Row, totals: sqlite3.Row, task: Mapping[str, Any], state: str
+    ) -> dict[str, Any]:
+        block = {
+            "tag": session["tag"],
+            "task": task["name"],
+            "branch": session["branch"],
+            "state": state,
+            "pid": session["pid"] if state in _ALIVE_STATES else None,
+            "started_at": iso(session["started_at"]),
+            "experiments": totals["experiments"],
+            "keeps": totals["keeps"],
+            "discards": totals["discards"],
+            "crashes": totals["crashes"],
+            "checks_failed": totals["checks_failed"],
+        }
+        if state == "backing_off" or session["reason"]:
+            block["reason"] = session["reason"]
+        return block
+
+    def _metric_block(self, session: sqlite3.Row, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Baseline, best and noise of the current segment: results of another one cannot be compared with them."""
+        session_id = session["id"]
+        segment = self._db.execute(
+            "SELECT number, first FROM segment WHERE session_id = ? ORDER BY number DESC LIMIT 1", (session_id,)
+        ).fetchone()
+        number, first = (segment["number"], segment["first"]) if segment else (0, 0)
+        baseline = self._kept_value(session_id, first)
+        holder = max(session["incumbent_experiment"], first)
+        best = self._kept_value(session_id, holder)
+        values = self._db.execute(
+            "SELECT value FROM experiment WHERE session_id = ? AND segment = ? AND value IS NOT NULL",
+            (session_id, number),
+        )
+        return {
+            "name": task["metric"],
+            "direction": task["direction"],
+            "baseline": baseline,
+            "best": best,
+            "best_experiment": holder if best is not None else None,
+            "improvement_pct": figures.improvement_pct(best, baseline, task["direction"]),
+            "sigma": self._sigma(session_id, first) if baseline is not None else None,
+            "confidence": figures.mad_confidence(best, baseline, [row[0] for row in values]),
+            "source": task["source"],
+        }
+
+    def _kept_value(self, session_id: int, number: int) -> float | None:
+        row = self._db.execute(
+            "SELECT value FROM experiment WHERE session_id = ? AND number = ? AND status = 'keep'", (session_id, number)
+        ).fetchone()
+        return row["value"] if row else None
+
+    def _sigma(self, session_id: int, baseline: int) -> float | None:
+        runs = self._db.execute(
+            "SELECT value FROM run WHERE session_id = ? AND number = ? AND label = '' AND finished_at IS NOT NULL "
+            "AND value IS NOT NULL",
+            (session_id, baseline),
+        )
+        return figures.deviation([row["value"] for row in runs])
+
+    def _current_block(
+        self, session: sqlite3.Row, task: Mapping[str, Any], state: str, now: datetime | None
+    ) -> dict[str, Any] | None:
+        """The experiment under way; of a daemon that died, the one it died in."""
+        row = self._db.execute(
+            "SELECT number, phase, started_at, overhead_ms FROM experiment WHERE session_id = ? "
+            "ORDER BY number DESC LIMIT 1",
+            (session["id"],),
+        ).fetchone()
+        settled = row is None or (row["phase"] == "decided" and (row["overhead_ms"] is not None or state == "crashed"))
+        if settled or state == "stopped":
+            return None
+        since = row["started_at"]
+        if row["phase"] == "running":
+            run = self._db.execute(
+                "SELECT max(started_at) FROM run WHERE session_id = ? AND number = ?", (session["id"], row["number"])
+            ).fetchone()
+            since = run[0] or since
+        until = micros(now or datetime.now(UTC))
+        if state == "crashed":
+            until = session["heartbeat_at"] or since
+        return {
+            "experiment": row["number"],
+            "phase": row["phase"],
+            "elapsed_s": round(max(0.0, (until - since) / 1e6), 3),
+            "budget_s": task["budget"],
+            "forecast": None,
+            "abort_probability": None,
+        }
+
+    def _overhead_block(self, session_id: int) -> dict[str, float | None]:
+        rows = self._db.execute(
+            "SELECT overhead_ms FROM experiment WHERE session_id = ? AND overhead_ms IS NOT NULL "
+            "ORDER BY number DESC LIMIT ?",
+            (session_id, _OVERHEADS),
+        )
+        found = sorted(row["overhead_ms"] for row in rows)
+        return {"median_ms": figures.median(found), "p95_ms": figures.quantile(found, 0.95)}
+
+    def _adapter(self, session_id: int) -> str | None:
+        row = self._db.execute(
+            "SELECT adapter FROM proposal WHERE session_id = ? ORDER BY number DESC, attempt DESC LIMIT 1",
+            (session_id,),
+        ).fetchone()
+        return (row["adapter"] or None) if row else None
+
+    # -- queries
+    def _session(self, tag: str) -> sqlite3.Row:
+        row: sqlite3.Row | None = self._db.execute("SELECT * FROM session WHERE tag = ?", (tag,)).fetchone()
+        if row is None:
+            raise KeyError(f"no session {tag!r}")
+        return row
+
+    def _one(self, query: str, *values: Any) -> sqlite3.Row:
+        row: sqlite3.Row | None = self._db.execute(query, values).fetchone()
+        if row is None:
+            raise StoreError(f"{self._path} is damaged: no row for {query}")
+        return row
+
+    def _first(self, session_id: int, status: str | None, last: int | None) -> int:
+        """Number of the oldest experiment that ``last`` asks for."""
+        if last is None:
+            return 0
+        if last <= 0:
+            return 1 << 62
+        row = self._db.execute(
+            "SELECT min(number) FROM (SELECT number FROM experiment WHERE session_id = ? AND (? IS NULL OR status = ?) "
+            "ORDER BY number DESC LIMIT ?)",
+            (session_id, status, status, last),
+        ).fetchone()
+        return row[0] or 0
+
+    def _runs(self, session_id: int, first: int, final: int = 1 << 62) -> dict[int, list[dict[str, Any]]]:
+        query = f"{RUNS} WHERE session_id = ? AND number BETWEEN ? AND ? ORDER BY number, run_index"
+        return runs_by_experiment(self._tuples(query, session_id, first, final))
+
+    def _tuples(self, query: str, *values: Any) -> sqlite3.Cursor:
+        cursor = self._db.cursor()
+        cursor.row_factory = None
+        return cursor.execute(query, values)
+
+    # -- the connection
+    @contextmanager
+    def _instant(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.rollback()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path} cannot be read: {error}", mend=_mend(error)) from error
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        if not path.is_file():
+            raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
+        uri = path.resolve().as_uri()
+        try:
+            try:
+                return self._connect(f"{uri}?mode=ro")
+            except sqlite3.OperationalError:
+                # On a read-only disk SQLite cannot make the index of the WAL. Without a WAL, all is in the file itself.
+                if path.with_name(path.name + "-wal").exists():
+                    raise
+                return self._connect(f"{uri}?mode=ro&immutable=1")
+        except sqlite3.Error as error:
+            raise StoreError(f"{path} cannot be read: {error}", mend=_mend(error)) from error
+
+    def _connect(self, uri: str) -> sqlite3.Connection:
+        db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None)
+        try:
+            db.row_factory = sqlite3.Row
+            self._check_revision(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check_revision(self, db: sqlite3.Connection) -> None:
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
+            raise StoreError(f"{self._path} is no database of autoresearchd", mend="autoresearchd start makes one")
+        row = db.execute("SELECT version_num FROM alembic_version").fetchone()
+        found = row[0] if row else ""
+        if found == HEAD_REVISION:
+            return
+        # Revisions are numbered, so that this module knows the direction without reading the migrations.
+        if found and found < HEAD_REVISION:
+            raise StoreError(
+                f"{self._path} was written by an older version (revision {found}, this one reads {HEAD_REVISION})",
+                mend="autoresearchd resume upgrades it, after a backup",
+            )
+        raise too_new(str(self._path), found or "none")
+
+
+def _mend(error: sqlite3.Error) -> str:
+    if "malformed" in str(error) or "not a database" in str(error):
+        return "put the newest backup that lies beside the file in its place"
+    return "make sure that this user may read the file and its folder"

@@ -1,0 +1,383 @@
+"""The store behind ``ports.Store``: each method is one transaction on a database that SQLAlchemy can open by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from autoresearchd.domain.events import Event
+from autoresearchd.domain.experiment import (
+    Decision,
+    Experiment,
+    Limits,
+    Measurement,
+    Note,
+    Run,
+    RunResult,
+    Segment,
+    Session,
+    Totals,
+    Trial,
+)
+from autoresearchd.domain.labels import SessionState, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.errors import StoreError
+from autoresearchd.ports import Control, NewSession
+from autoresearchd.store import codec, migrate, phases, rows
+from autoresearchd.store.database import Database
+from autoresearchd.store.tables import (
+    ControlTable,
+    EventTable,
+    ExperimentTable,
+    NoteTable,
+    ProposalBodyTable,
+    ProposalTable,
+    RunTable,
+    SegmentTable,
+    SessionTable,
+    TotalsTable,
+)
+
+
+class SqlStore:
+    """The journal in an SQL database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    @classmethod
+    def open(cls, url: str, *, busy_timeout: float = 10.0) -> SqlStore:
+        """The store at ``url``: created when missing, upgraded (after a backup) when an older version wrote it.
+
+        Raises SchemaTooNew when a newer version wrote it.
+        """
+        migrate.upgrade(url, busy_timeout=busy_timeout)
+        return cls(Database(url, busy_timeout=busy_timeout))
+
+    def __enter__(self) -> SqlStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- sessions
+    def create_session(self, new: NewSession, at: datetime) -> Session:
+        """A new session, ``stopped`` until its daemon says otherwise; its incumbent is where its branch begins."""
+        with self._db.write() as c:
+            try:
+                session_id = c.execute(
+                    insert(SessionTable)
+                    .values(
+                        tag=new.tag,
+                        branch=new.branch,
+                        folder=new.folder,
+                        state=SessionState.STOPPED,
+                        reason="",
+                        policy=new.policy,
+                        executor=new.executor,
+                        base_commit=new.base_commit,
+                        incumbent=new.base_commit,
+                        incumbent_experiment=0,
+                        seed=new.seed,
+                        started_at=at,
+                        active_seconds=0.0,
+                        task_json=new.task_json,
+                        **_limits(new.limits),
+                    )
+                    .returning(SessionTable.id)
+                ).scalar_one()
+            except IntegrityError as error:
+                raise StoreError(
+                    f"a session {new.tag!r} exists already",
+                    mend=f"autoresearchd resume {new.tag} goes on with it; --tag names a new one",
+                ) from error
+            zero = {column.name: 0 for column in TotalsTable.__table__.columns if column.name != "session_id"}
+            c.execute(insert(TotalsTable).values(session_id=session_id, **zero))
+            return rows.session(c.execute(rows.SESSIONS.where(SessionTable.id == session_id)).one())
+
+    def delete_session(self, tag: str) -> None:
+        with self._db.write() as c:
+            row = c.execute(
+                select(SessionTable.id, TotalsTable.keeps)
+                .join(TotalsTable, TotalsTable.session_id == SessionTable.id)
+                .where(SessionTable.tag == tag)
+            ).one_or_none()
+            if row is None:
+                raise KeyError(f"no session {tag!r}")
+            if row.keeps:
+                raise StoreError(f"session {tag!r} holds {row.keeps} kept experiments and is not deleted")
+            c.execute(delete(SessionTable).where(SessionTable.id == row.id))
+
+    def session(self, tag: str) -> Session:
+        with self._db.read() as c:
+            row = c.execute(rows.SESSIONS.where(SessionTable.tag == tag)).one_or_none()
+        if row is None:
+            raise KeyError(f"no session {tag!r}")
+        return rows.session(row)
+
+    def sessions(self) -> Sequence[Session]:
+        with self._db.read() as c:
+            return [rows.session(row) for row in c.execute(rows.SESSIONS)]
+
+    def set_state(
+        self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
+    ) -> None:
+        with self._db.write() as c:
+            _change_session(c, session_id, state=state, heartbeat_at=at, pid=pid, reason=reason)
+
+    def set_limits(self, session_id: int, limits: Limits) -> None:
+        with self._db.write() as c:
+            _change_session(c, session_id, **_limits(limits))
+
+    def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None:
+        with self._db.write_lazily() as c:
+            _change_session(c, session_id, heartbeat_at=at, active_seconds=active_seconds)
+
+    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
+        with self._db.write() as c:
+            first = c.execute(
+                select(TotalsTable.opened).where(TotalsTable.session_id == session_id).with_for_update()
+            ).scalar_one_or_none()
+            if first is None:
+                raise KeyError(f"no session {session_id}")
+            number = c.execute(
+                select(func.coalesce(func.max(SegmentTable.number), -1) + 1).where(
+                    SegmentTable.session_id == session_id
+                )
+            ).scalar_one()
+            segment = Segment(number, first, fingerprint, reason, hardware, at)
+            c.execute(
+                insert(SegmentTable).values(
+                    session_id=session_id,
+                    number=number,
+                    first=first,
+                    fingerprint=fingerprint,
+                    reason=reason,
+                    hardware=hardware,
+                    started_at=at,
+                )
+            )
+            return segment
+
+    def segment(self, session_id: int) -> Segment | None:
+        latest = (
+            rows.SEGMENTS.where(SegmentTable.session_id == session_id).order_by(SegmentTable.number.desc()).limit(1)
+        )
+        with self._db.read() as c:
+            row = c.execute(latest).one_or_none()
+        return None if row is None else rows.segment(row)
+
+    # -- one experiment, in the order of its phases
+    def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
+        with self._db.write() as c:
+            return phases.open_experiment(c, session_id, parent, segment, at)
+
+    def record_proposal(
+        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
+    ) -> Experiment:
+        with self._db.write() as c:
+            return phases.record_proposal(c, session_id, number, proposal, diff, code_hash)
+
+    def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
+        with self._db.write() as c:
+            return phases.record_commit(c, session_id, number, commit)
+
+    def open_run(self, session_id: int, number: int, seed: int, at: datetime) -> Run:
+        with self._db.write() as c:
+            return phases.open_run(c, session_id, number, seed, at)
+
+    def close_run(
+        self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
+    ) -> Experiment:
+        with self._db.write() as c:
+            return phases.close_run(c, run_id, measurement, result, at, last)
+
+    def record_decision(
+        self, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, *, incumbent: str | None
+    ) -> Experiment:
+        with self._db.write() as c:
+            return phases.record_decision(c, session_id, number, decision, asi, at, incumbent)
+
+    def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
+        e = ExperimentTable
+        with self._db.write_lazily() as c:
+            done = c.execute(
+                update(e).where(e.session_id == session_id, e.number == number).values(overhead_ms=overhead_ms)
+            )
+            if done.rowcount == 0:
+                raise KeyError(f"session {session_id} has no experiment {number}")
+
+    # -- reading
+    def experiment(self, session_id: int, number: int) -> Experiment:
+        with self._db.read() as c:
+            return rows.load_one(c, session_id, number, full=True)
+
+    def latest(self, session_id: int) -> Experiment | None:
+        e = ExperimentTable
+        with self._db.read() as c:
+            number = c.execute(select(func.max(e.number)).where(e.session_id == session_id)).scalar_one()
+            return None if number is None else rows.load_one(c, session_id, number, full=True)
+
+    def experiments(self, session_id: int, *, last: int | None = None) -> Sequence[Experiment]:
+        e = ExperimentTable
+        wanted = rows.EXPERIMENTS.where(e.session_id == session_id).order_by(e.number.desc()).limit(last)
+        with self._db.read() as c:
+            return rows.load_many(c, session_id, wanted)[::-1]
+
+    def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
+        """The best of those that may be believed: a value that was cheated for, or came with a crash, is no best."""
+        e = ExperimentTable
+        wanted = (
+            rows.EXPERIMENTS.where(e.session_id == session_id, e.segment == segment)
+            .where(e.value.is_not(None), e.status.in_((Status.KEEP, Status.DISCARD)))
+            .order_by(e.value.desc() if maximize else e.value, e.number)
+            .limit(count)
+        )
+        with self._db.read() as c:
+            return rows.load_many(c, session_id, wanted)
+
+    def values(self, session_id: int, segment: int) -> Sequence[float]:
+        # Only a decision sets a value, so the index on values answers alone; sorting here keeps the planner from
+        # walking through the experiments for the sake of their order.
+        e = ExperimentTable
+        wanted = select(e.number, e.value).where(e.session_id == session_id, e.segment == segment, e.value.is_not(None))
+        with self._db.read() as c:
+            found = sorted(c.execute(wanted).all(), key=itemgetter(0))
+        return [value for _, value in found if value is not None]
+
+    def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
+        wanted = rows.TRIALS.where(ExperimentTable.session_id == session_id, ExperimentTable.number > after)
+        with self._db.read() as c:
+            return rows.trials(c.execute(wanted).all())
+
+    def diff(self, session_id: int, number: int) -> str:
+        """Diff of the current proposal; empty where the experiment has none."""
+        e, b = ExperimentTable, ProposalBodyTable
+        wanted = (
+            select(b.diff)
+            .select_from(e)
+            .outerjoin(b, (b.session_id == e.session_id) & (b.number == e.number) & (b.attempt == e.attempt))
+            .where(e.session_id == session_id, e.number == number)
+        )
+        with self._db.read() as c:
+            row = c.execute(wanted).one_or_none()
+        if row is None:
+            raise KeyError(f"session {session_id} has no experiment {number}")
+        return "" if row.diff is None else codec.unpack_text(row.diff)
+
+    def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
+        p = ProposalTable
+        wanted = select(func.min(p.number)).where(p.session_id == session_id, p.code_hash == code_hash)
+        with self._db.read() as c:
+            return c.execute(wanted).scalar_one()
+
+    def totals(self, session_id: int) -> Totals:
+        """Counts are of decided experiments; costs are of all proposals and runs."""
+        with self._db.read() as c:
+            row = c.execute(rows.TOTALS.where(TotalsTable.session_id == session_id)).one_or_none()
+        if row is None:
+            raise KeyError(f"no session {session_id}")
+        return rows.totals(row)
+
+    def curve(self, run_id: int) -> Sequence[tuple[float, float]]:
+        with self._db.read() as c:
+            row = c.execute(select(RunTable.curve).where(RunTable.id == run_id)).one_or_none()
+        if row is None:
+            raise KeyError(f"no run {run_id}")
+        return [(point.step, point.loss) for point in codec.unpack_curve(row.curve)]
+
+    # -- notes, controls, events
+    def add_note(self, session_id: int, text: str, at: datetime) -> Note:
+        with self._db.write() as c:
+            _expect_session(c, session_id)
+            note_id = c.execute(
+                insert(NoteTable).values(session_id=session_id, text=text, created_at=at).returning(NoteTable.id)
+            ).scalar_one()
+        return Note(note_id, codec.text(text), at)
+
+    def unseen_notes(self, session_id: int) -> Sequence[Note]:
+        wanted = rows.NOTES.where(NoteTable.session_id == session_id, NoteTable.seen_in.is_(None))
+        with self._db.read() as c:
+            return [rows.note(row) for row in c.execute(wanted)]
+
+    def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None:
+        n = NoteTable
+        if not note_ids:
+            return
+        with self._db.write() as c:
+            c.execute(
+                update(n)
+                .where(n.session_id == session_id, n.id.in_(list(note_ids)), n.seen_in.is_(None))
+                .values(seen_in=number)
+            )
+
+    def add_control(self, session_id: int, kind: str, at: datetime) -> Control:
+        with self._db.write() as c:
+            _expect_session(c, session_id)
+            control_id = c.execute(
+                insert(ControlTable)
+                .values(session_id=session_id, kind=kind, created_at=at, taken=False)
+                .returning(ControlTable.id)
+            ).scalar_one()
+        return Control(control_id, kind, at)
+
+    def take_controls(self, session_id: int) -> Sequence[Control]:
+        """Asked often and answered rarely: the write lock is taken only when there is something to take."""
+        t = ControlTable
+        pending = (t.session_id == session_id) & t.taken.is_(False)
+        with self._db.read() as c:
+            if c.execute(select(t.id).where(pending).limit(1)).first() is None:
+                return []
+        with self._db.write() as c:
+            taken = c.execute(update(t).where(pending).values(taken=True).returning(t.id, t.kind, t.created_at)).all()
+        return [Control(i, kind, at) for i, kind, at in sorted(taken)]
+
+    def log_event(self, session_id: int, event: Event) -> None:
+        with self._db.write_lazily() as c:
+            _expect_session(c, session_id)
+            c.execute(
+                insert(EventTable).values(
+                    session_id=session_id,
+                    kind=event.kind,
+                    at=event.at,
+                    experiment=event.experiment,
+                    message=event.message,
+                    data=codec.or_null(event.data),
+                )
+            )
+
+    def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]:
+        newest = rows.EVENTS.where(EventTable.session_id == session_id).order_by(EventTable.id.desc()).limit(last)
+        with self._db.read() as c:
+            return [rows.event(row) for row in c.execute(newest)][::-1]
+
+    # -- upkeep
+    def backup(self, target: Path) -> None:
+        self._db.copy_to(target)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _limits(limits: Limits) -> dict[str, float | None]:
+    return {
+        "max_experiments": limits.max_experiments,
+        "max_seconds": limits.max_seconds,
+        "max_usd": limits.max_usd,
+    }
+
+
+def _expect_session(c: Connection, session_id: int) -> None:
+    if c.execute(select(SessionTable.id).where(SessionTable.id == session_id)).first() is None:
+        raise KeyError(f"no session {session_id}")
+
+
+def _change_session(c: Connection, session_id: int, **values: Any) -> None:
+    if c.execute(update(SessionTable).where(SessionTable.id == session_id).values(**values)).rowcount == 0:
+        raise KeyError(f"no session {session_id}")

@@ -1,0 +1,246 @@
+"""The contract of `autoresearchd.ports.Executor`, as pytest suites that an adapter's tests inherit.
+
+Subclass `ExecutorContract` (any executor) or `JobContract` (one that really runs commands) in a test module and
+give the fixture ``executor``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.metric import Direction, Metric, MetricSource
+from autoresearchd.domain.task import Budget, Check, Evaluation, Execution, Scoring, Task
+from autoresearchd.errors import BaselineError, Interrupted
+from autoresearchd.executor.setup import MARKER
+from autoresearchd.ports import Executor, RunRequest
+
+SUCCEED, FAIL, HANG = "echo val_bpb: 1.5", "echo broken >&2; exit 3", "echo begun; exec sleep 600"
+
+
+def make_task(
+    command: str = SUCCEED,
+    *,
+    training: float = 20.0,
+    grace: float = 10.0,
+    wall: float = 60.0,
+    execution: Mapping[str, Any] | None = None,
+    evaluation: Evaluation | None = None,
+    checks: Sequence[Check] = (),
+    data: Sequence[str] = (),
+) -> Task:
+    """A task that runs ``command``; ``execution`` holds further arguments of `Execution`."""
+    return Task(
+        name="contract",
+        editable=("train.py",),
+        execution=Execution(command, Budget(training, grace, wall), **(execution or {})),
+        scoring=Scoring(Metric("val_bpb", Direction.MINIMIZE), MetricSource.STDOUT),
+        evaluation=evaluation,
+        checks=tuple(checks),
+        data=tuple(data),
+    )
+
+
+def make_request(root: Path, task: Task, *, seed: int = 7, key: str = "run") -> RunRequest:
+    """A request whose folders lie under ``root``: workspace, pristine, setup, source, and runs/<key>."""
+    folders = {name: root / name for name in ("workspace", "pristine", "setup", "source")}
+    run_dir = root / "runs" / key
+    for folder in (*folders.values(), run_dir):
+        folder.mkdir(parents=True, exist_ok=True)
+    return RunRequest(
+        key=key,
+        task=task,
+        commit="0" * 40,
+        seed=seed,
+        workspace=folders["workspace"],
+        pristine=folders["pristine"],
+        setup=folders["setup"],
+        run_dir=run_dir,
+        source=folders["source"],
+    )
+
+
+class ExecutorContract:
+    """What every executor promises, a fake one too. It must understand the commands SUCCEED, FAIL and HANG."""
+
+    def test_a_run_that_succeeds_says_so_and_keeps_its_log(self, executor: Executor, tmp_path: Path) -> None:
+        """Else a good result is lost."""
+        handle = executor.start(make_request(tmp_path, make_task(SUCCEED)))
+        result = handle.wait(60)
+        assert result is not None
+        assert [(s.name, s.outcome, s.exit_code) for s in result.stages] == [("training", "ok", 0)]
+        assert handle.run_dir == tmp_path / "runs" / "run"
+        log = Path(result.stages[0].log_path)
+        assert log == handle.run_dir / "training.log"
+        assert log.read_text() == "val_bpb: 1.5\n"
+        assert result.duration_s >= 0
+        assert result.tier
+
+    def test_a_run_that_fails_gives_its_exit_code_and_what_it_wrote_to_stderr(
+        self, executor: Executor, tmp_path: Path
+    ) -> None:
+        """Else a crash is taken for a result."""
+        result = executor.start(make_request(tmp_path, make_task(FAIL))).wait(60)
+        assert result is not None
+        assert (result.stages[-1].outcome, result.stages[-1].exit_code) == ("failed", 3)
+        assert "broken" in Path(result.stages[-1].log_path).read_text()
+
+    def test_waiting_for_a_run_under_way_gives_nothing_and_killing_it_ends_it(
+        self, executor: Executor, tmp_path: Path
+    ) -> None:
+        """Else an early abort or a stop would have to sit out the run."""
+        handle = executor.start(make_request(tmp_path, make_task(HANG)))
+        assert handle.wait(0) is None
+        assert handle.wait(0.05) is None
+        handle.kill()
+        handle.kill()
+        result = handle.wait(30)
+        assert result is not None
+        assert result.stages[-1].outcome == "killed"
+
+    def test_a_result_can_be_asked_for_again(self, executor: Executor, tmp_path: Path) -> None:
+        """Else a caller that looks twice waits for ever."""
+        handle = executor.start(make_request(tmp_path, make_task(SUCCEED)))
+        first = handle.wait(60)
+        handle.kill()
+        assert handle.wait(0) == first
+
+    def test_after_a_crash_a_run_that_ended_by_itself_is_found_and_no_other(
+        self, executor: Executor, tmp_path: Path
+    ) -> None:
+        """Else a measured run is measured again, or a killed one counts."""
+        ended = executor.start(make_request(tmp_path, make_task(FAIL), key="ended"))
+        result = ended.wait(60)
+        stopped = executor.start(make_request(tmp_path, make_task(HANG), key="stopped"))
+        stopped.kill()
+        assert stopped.wait(30) is not None
+        assert executor.recover(ended.run_dir) == result
+        assert executor.recover(stopped.run_dir) is None
+        assert executor.recover(tmp_path / "never") is None
+
+    def test_nothing_is_found_to_reap_where_nothing_was_left(self, executor: Executor, tmp_path: Path) -> None:
+        """Else recovery would report, or kill, what is not there."""
+        executor.start(make_request(tmp_path, make_task(SUCCEED))).wait(60)
+        assert executor.reap([tmp_path / "runs" / "run", tmp_path / "never"]) == 0
+
+    def test_it_says_what_makes_results_comparable_and_always_the_same(self, executor: Executor) -> None:
+        """Else a change of hardware goes unseen, or each look opens a new segment."""
+        facts = executor.describe()
+        assert {"tier", "device", "host", "cpu", "python"} <= set(facts)
+        assert executor.describe() == facts
+        assert executor.slots >= 1
+
+
+class JobContract(ExecutorContract):
+    """What an executor that really runs commands promises on top."""
+
+    def test_the_job_is_told_seed_budget_and_output_folder(self, executor: Executor, tmp_path: Path) -> None:
+        """Else seeds are not the evaluator's, and checkpoints get lost."""
+        command = (
+            "echo $AUTORESEARCHD_SEED $AUTORESEARCHD_TIME_BUDGET $AUTORESEARCHD_PROFILE $EXTRA;"
+            " echo model > $AUTORESEARCHD_OUTPUT_DIR/checkpoint"
+        )
+        request = make_request(tmp_path, make_task(command, execution={"env": {"EXTRA": "more"}}), seed=42)
+        result = executor.start(request).wait(60)
+        assert result is not None
+        assert (request.run_dir / "training.log").read_text() == "42 20 cpu more\n"
+        assert (request.run_dir / "output" / "checkpoint").read_text() == "model\n"
+
+    def test_training_beyond_budget_and_grace_is_a_budget_overrun(self, executor: Executor, tmp_path: Path) -> None:
+        """Else an edit wins by training longer."""
+        result = executor.start(make_request(tmp_path, make_task(HANG, training=0.2, grace=0.1))).wait(30)
+        assert result is not None
+        assert result.stages[-1].outcome == "budget_overrun"
+        assert result.duration_s < 15
+
+    def test_a_run_beyond_the_wall_is_a_timeout(self, executor: Executor, tmp_path: Path) -> None:
+        """Else a job that hangs stops the night's research."""
+        result = executor.start(make_request(tmp_path, make_task(HANG, wall=0.3))).wait(30)
+        assert result is not None
+        assert result.stages[-1].outcome == "timeout"
+
+    def test_checks_run_after_training_and_a_failure_ends_the_run(self, executor: Executor, tmp_path: Path) -> None:
+        """Else a change that breaks the tests is kept."""
+        checks = [Check("true"), Check("echo wrong; false"), Check("true")]
+        task = make_task(checks=checks, evaluation=Evaluation("true"))
+        result = executor.start(make_request(tmp_path, task)).wait(60)
+        assert result is not None
+        assert [(s.name, s.outcome) for s in result.stages] == [
+            ("training", "ok"),
+            ("check-0", "ok"),
+            ("check-1", "failed"),
+        ]
+
+    def test_the_evaluation_runs_on_unedited_files_with_private_data(self, executor: Executor, tmp_path: Path) -> None:
+        """Else edited code scores itself."""
+        task = make_task(
+            "cat who > $AUTORESEARCHD_OUTPUT_DIR/model",
+            evaluation=Evaluation("cat who $AUTORESEARCHD_OUTPUT_DIR/model data/val.txt", private=("data/val.txt",)),
+        )
+        request = make_request(tmp_path, task)
+        (request.workspace / "who").write_text("edited\n")
+        (request.pristine / "who").write_text("pristine\n")
+        (request.setup / "data").mkdir()
+        (request.setup / "data" / "val.txt").write_text("targets\n")
+        result = executor.start(request).wait(60)
+        assert result is not None
+        assert [s.outcome for s in result.stages] == ["ok", "ok"]
+        assert (request.run_dir / "evaluation.log").read_text() == "pristine\nedited\ntargets\n"
+
+    def test_scorer_and_model_process_meet_in_the_exchange_folder(self, executor: Executor, tmp_path: Path) -> None:
+        """Else the model would have to run in the process that holds the targets."""
+        scorer = "cd $AUTORESEARCHD_EXCHANGE_DIR && mkfifo in out && : > go; echo question > in; cat out"
+        model = (
+            "until [ -e $AUTORESEARCHD_EXCHANGE_DIR/go ]; do sleep 0.02; done; read q < $AUTORESEARCHD_EXCHANGE_DIR/in;"
+            " echo $q answered by $(cat who) > $AUTORESEARCHD_EXCHANGE_DIR/out; exec sleep 600"
+        )
+        request = make_request(tmp_path, make_task(evaluation=Evaluation(scorer, model_command=model)))
+        (request.workspace / "who").write_text("the edited model\n")
+        result = executor.start(request).wait(60)
+        assert result is not None
+        assert result.stages[-1].outcome == "ok", (request.run_dir / "evaluation.log").read_text()
+        assert (request.run_dir / "evaluation.log").read_text() == "question answered by the edited model\n"
+
+    def test_data_is_found_in_setup_then_in_the_users_folder(self, executor: Executor, tmp_path: Path) -> None:
+        """Else training has nothing to read."""
+        request = make_request(tmp_path, make_task("cat data/a.txt b.txt", data=("data/a.txt", "b.txt")))
+        for place, name in ((request.setup, "data/a.txt"), (request.source, "data/a.txt"), (request.source, "b.txt")):
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).write_text(f"{place.name} {name}\n")
+        for _ in range(2):
+            result = executor.start(request).wait(60)
+            assert result is not None
+            assert (request.run_dir / "training.log").read_text() == "setup data/a.txt\nsource b.txt\n"
+
+    def test_missing_data_is_named(self, executor: Executor, tmp_path: Path) -> None:
+        """Else the user searches a traceback for it."""
+        with pytest.raises(BaselineError, match=r"(?s)workspace\.data: 'data/gone\.bin'.*setup_commands"):
+            executor.start(make_request(tmp_path, make_task(data=("data/gone.bin",))))
+
+    def test_setup_runs_once_and_is_done_again_after_it_failed(self, executor: Executor, tmp_path: Path) -> None:
+        """Else data is prepared for every run, or half of it is used."""
+        request = make_request(tmp_path, make_task())
+        (request.pristine / "prepare.sh").write_text("echo x >> count; echo preparing; test -e ../ready\n")
+        task = make_task(execution={"setup_commands": ("sh prepare.sh",)})
+        setup, log = tmp_path / "made", tmp_path / "logs" / "setup.log"
+        with pytest.raises(BaselineError, match="preparing"):
+            executor.setup(task, request.pristine, setup, log, threading.Event())
+        assert not (setup / MARKER).exists()
+        (tmp_path / "ready").touch()
+        for _ in range(2):
+            executor.setup(task, request.pristine, setup, log, threading.Event())
+        assert (setup / "count").read_text() == "x\n"
+        assert "preparing" in log.read_text()
+
+    def test_setup_ends_when_it_is_cancelled(self, executor: Executor, tmp_path: Path) -> None:
+        """Else a stop waits for a download."""
+        request = make_request(tmp_path, make_task())
+        cancel = threading.Event()
+        cancel.set()
+        task = make_task(execution={"setup_commands": ("sleep 600",)})
+        with pytest.raises(Interrupted):
+            executor.setup(task, request.pristine, tmp_path / "made", tmp_path / "setup.log", cancel)

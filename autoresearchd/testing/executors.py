@@ -1,0 +1,170 @@
+"""A deterministic executor for tests of the loop: runs nothing, writes the logs it is told and answers at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoresearchd.domain.experiment import RunResult, StageResult
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import BaselineError
+from autoresearchd.ports import Cancel, RunRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedStage:
+    """How one stage goes: its log, and the fields of `autoresearchd.domain.experiment.StageResult`."""
+
+    name: str = "training"
+    log: str | bytes = ""
+    outcome: str = "ok"
+    exit_code: int | None = 0
+    duration_s: float = 1.0
+    peak_rss_mb: float = 100.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How one run goes. hang: the last stage never ends by itself, only by ``kill``; output: files left by the job."""
+
+    stages: tuple[ScriptedStage, ...] = (ScriptedStage(),)
+    hang: bool = False
+    output: Mapping[str, bytes] = field(default_factory=dict)
+    tier: str = "fake"
+    device: str = "cpu"
+
+
+def prints(log: str, **stage: object) -> Script:
+    """A run whose training prints ``log``; further arguments are those of `ScriptedStage`."""
+    return Script(stages=(ScriptedStage(log=log, **stage),))  # type: ignore[arg-type]
+
+
+class FakeHandle:
+    """A scripted run."""
+
+    def __init__(self, request: RunRequest, script: Script) -> None:
+        self._request, self._script = request, script
+        self._over = threading.Event()
+        self._result: RunResult | None = None
+        if not script.hang:
+            self._finish(killed=False)
+
+    @property
+    def run_dir(self) -> Path:
+        return self._request.run_dir
+
+    def wait(self, timeout: float | None = None) -> RunResult | None:
+        self._over.wait(timeout)
+        return self._result
+
+    def kill(self) -> None:
+        if self._result is None:
+            self._finish(killed=True)
+
+    def _finish(self, *, killed: bool) -> None:
+        stages = [self._stage(stage) for stage in self._script.stages]
+        if killed:
+            last = stages[-1]
+            stages[-1] = StageResult(
+                last.name, "killed", -9, last.duration_s, last.log_path, detail="stopped on request"
+            )
+        duration = sum(stage.duration_s for stage in stages)
+        self._result = RunResult(tuple(stages), duration, tier=self._script.tier, device=self._script.device)
+        self._over.set()
+
+    def _stage(self, stage: ScriptedStage) -> StageResult:
+        return StageResult(
+            name=stage.name,
+            outcome=stage.outcome,
+            exit_code=stage.exit_code,
+            duration_s=stage.duration_s,
+            log_path=str(self._request.run_dir / f"{stage.name}.log"),
+            peak_rss_mb=stage.peak_rss_mb,
+            detail=stage.detail,
+        )
+
+
+class FakeExecutor:
+    """Answers each request by a script.
+
+    Args:
+        script: from a request to how its run goes; a text stands for a training that prints it and succeeds.
+        slots: how many runs may be under way at once.
+        setup_error: message of the BaselineError that ``setup`` raises; empty: it succeeds.
+        warnings: what ``warnings`` gives.
+
+    ``recoverable`` holds what ``recover`` gives, by run folder; runs that this executor ended itself are found too.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[RunRequest], Script | str],
+        *,
+        slots: int = 1,
+        setup_error: str = "",
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self._script, self._slots, self._setup_error, self._warnings = script, slots, setup_error, list(warnings)
+        self.requests: list[RunRequest] = []
+        self.handles: list[FakeHandle] = []
+        self.setups: list[Path] = []
+        self.reaped: list[Path] = []
+        self.recoverable: dict[Path, RunResult] = {}
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
+        if self._setup_error:
+            raise BaselineError(self._setup_error)
+        setup.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        self.setups.append(setup)
+
+    def start(self, request: RunRequest) -> FakeHandle:
+        answer = self._script(request)
+        script = prints(answer) if isinstance(answer, str) else answer
+        output = request.run_dir / "output"
+        output.mkdir(parents=True, exist_ok=True)
+        for name, content in script.output.items():
+            (output / name).write_bytes(content)
+        for stage in script.stages:
+            log = stage.log.encode() if isinstance(stage.log, str) else stage.log
+            (request.run_dir / f"{stage.name}.log").write_bytes(log)
+        handle = FakeHandle(request, script)
+        self.requests.append(request)
+        self.handles.append(handle)
+        return handle
+
+    def reap(self, run_dirs: Sequence[Path]) -> int:
+        self.reaped.extend(run_dirs)
+        return 0
+
+    def recover(self, run_dir: Path) -> RunResult | None:
+        ended = {h.run_dir: h.wait(0) for h in self.handles}
+        result = self.recoverable.get(run_dir) or ended.get(run_dir)
+        return None if result is None or result.stages[-1].outcome in ("killed", "lost") else result
+
+    def describe(self) -> Mapping[str, str]:
+        return {"tier": "fake", "device": "cpu", "host": "fake", "cpu": "fake", "python": "3.11.0"}
+
+    def warnings(self, task: Task | None = None) -> list[str]:
+        """As `autoresearchd.executor.local.LocalExecutor.warnings`."""
+        return list(self._warnings)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
+    """Wait for something in another process that cannot be waited for otherwise; whether it came true in time."""
+    end = time.monotonic() + timeout
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        pause.wait(0.005)
+    return True

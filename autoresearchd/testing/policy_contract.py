@@ -1,0 +1,124 @@
+"""What every policy must do, as tests: subclass ``PolicyContract`` in a test module and say how the policy is made.
+
+::
+
+    class TestMine(PolicyContract):
+        def make_policy(self, history: TrialHistory) -> Policy:
+            return MyPolicy(history)
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import threading
+from collections.abc import Sequence
+
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import Interrupted
+from autoresearchd.ports import Policy, TrialHistory
+from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
+
+SAMPLE = '''"""A program to improve."""
+
+LEARNING_RATE = 3e-4
+BATCH_SIZE = 2**6  # rows
+DEPTH = 4
+BETAS = (0.9, 0.95)
+WARMUP_RATIO = 0.0
+SEED = 1337
+
+
+def train() -> float:
+    return LEARNING_RATE * BATCH_SIZE * DEPTH * BETAS[0] * BETAS[1] + WARMUP_RATIO + SEED
+
+
+if __name__ == "__main__":
+    print(f"val_loss: {train()}")
+'''
+HELPER = "# a second editable file\nWIDTH = 64\n"
+
+
+class PolicyContract:
+    """The suite. A policy that asks a model sets ``deterministic`` to False."""
+
+    deterministic = True
+
+    def make_policy(self, history: TrialHistory) -> Policy:
+        """A new policy object."""
+        raise NotImplementedError
+
+    def states(self) -> Sequence[ResearchState]:
+        """States that it is tried on; more than one, to find what it wrongly keeps."""
+        task = make_task(editable=("train.py", "model.py"))
+        code = {"train.py": SAMPLE, "model.py": HELPER}
+        return [make_state(code, number=n, seed=1000 + n, task=task) for n in range(1, 9)]
+
+    def propose(self, policy: Policy, state: ResearchState) -> Proposal:
+        """A proposal, without anybody asking it to stop."""
+        return policy.propose(state, threading.Event())
+
+    def test_a_proposal_touches_editable_files_only(self) -> None:
+        policy = self.make_policy(MemoryHistory())
+        for state in self.states():
+            proposal = self.propose(policy, state)
+            assert proposal.files, "a proposal without an edit must be a PolicyError"
+            assert set(proposal.files) <= set(state.task.editable)
+
+    def test_a_proposal_changes_something(self) -> None:
+        policy = self.make_policy(MemoryHistory())
+        for state in self.states():
+            proposal = self.propose(policy, state)
+            assert all(text != state.code[path] for path, text in proposal.files.items())
+
+    def test_edited_python_files_still_parse(self) -> None:
+        policy = self.make_policy(MemoryHistory())
+        for state in self.states():
+            for path, text in self.propose(policy, state).files.items():
+                if path.endswith(".py"):
+                    ast.parse(text)
+
+    def test_words_are_there_and_the_subject_is_one_line(self) -> None:
+        policy = self.make_policy(MemoryHistory())
+        for state in self.states():
+            proposal = self.propose(policy, state)
+            assert proposal.hypothesis.strip()
+            subject = proposal.description or proposal.hypothesis
+            assert subject.strip()
+            assert len(subject.splitlines()) == 1
+            assert "\0" not in subject
+
+    def test_what_is_stored_is_json(self) -> None:
+        policy = self.make_policy(MemoryHistory())
+        for state in self.states():
+            proposal = self.propose(policy, state)
+            json.dumps([dict(proposal.changes), proposal.asi.as_dict()], allow_nan=False).encode()
+            assert proposal.expected_delta is None or math.isfinite(proposal.expected_delta)
+            assert proposal.policy == policy.name
+
+    def test_a_proposal_belongs_to_its_state(self) -> None:
+        policy = self.make_policy(MemoryHistory())
+        for state in self.states():
+            proposal = self.propose(policy, state)
+            assert (proposal.state_id, proposal.round_id) == (state.state_id, state.round_id)
+
+    def test_a_new_object_proposes_the_same_after_a_restart(self) -> None:
+        if not self.deterministic:
+            return
+        old = self.make_policy(MemoryHistory())
+        for state in self.states():
+            first = self.propose(old, state)
+            again = self.propose(self.make_policy(MemoryHistory()), state)
+            assert first.files == again.files
+            assert first.changes == again.changes
+
+    def test_a_policy_that_is_asked_to_stop_is_interrupted(self) -> None:
+        policy, cancel = self.make_policy(MemoryHistory()), threading.Event()
+        cancel.set()
+        try:
+            policy.propose(self.states()[0], cancel)
+        except Interrupted:
+            return
+        raise AssertionError("cancel was set, and the policy proposed all the same")

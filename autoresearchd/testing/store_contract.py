@@ -1,0 +1,557 @@
+"""What every store must do: inherit from ``StoreContract``, give it a store, and pytest runs the suite against it.
+
+::
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def reopen(self, tmp_path):
+            return lambda: MyStore(tmp_path / "journal")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.experiment import (
+    CurvePoint,
+    Decision,
+    Experiment,
+    Limits,
+    Measurement,
+    RunResult,
+    StageResult,
+    Totals,
+)
+from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
+from autoresearchd.errors import StoreError
+from autoresearchd.ports import NewSession, Store
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+PARENT = "a" * 40
+
+
+def new_session(tag: str = "nov21") -> NewSession:
+    """A session to create."""
+    return NewSession(
+        tag=tag,
+        branch=f"autoresearch/{tag}",
+        task_json='{"name": "toy", "scoring": {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"},'
+        ' "execution": {"budget": 300}}',
+        policy="search",
+        executor="local",
+        base_commit=PARENT,
+        seed=2**31 - 1,
+        limits=Limits(max_experiments=40, max_seconds=3600.5, max_usd=1.25),
+    )
+
+
+def new_proposal(number: int = 1, *, attempt: int = 0, usd: float | None = 0.25) -> Proposal:
+    """A proposal with every field filled."""
+    return Proposal(
+        files={"train.py": f"LR = {number}\n", "модель.py": "x = 'é'\n"},
+        hypothesis=f"learning rate {number}",
+        policy="search",
+        description=f"LR → {number}",
+        expected_delta=0.01,
+        changes={"LR": number, "depth": [4, 6]},
+        role="optimizer",
+        adapter="v3",
+        asi=ASI(hypothesis="warm up longer", extra={"risk": 0.5}),
+        cost=Cost(usd, 100, 20, 1.5),
+        generation=Generation(
+            messages=({"role": "user", "content": "improve this"},),
+            completion="<edit>",
+            token_ids=(1, 2, 151_000),
+            logprobs=(-0.1, -2.5, -1e-9),
+            sampling={"temperature": 0.7},
+            model_hash="m",
+            tokenizer_hash="t",
+            template_hash="c",
+            adapter="v3",
+        ),
+        state_id=f"s{number}",
+        round_id=f"r{number}",
+        attempt=attempt,
+    )
+
+
+def result(device: str = "cpu", exit_code: int = 0) -> RunResult:
+    """What an executor gives for a run of ten seconds."""
+    outcome = "ok" if exit_code == 0 else "failed"
+    stages = (StageResult("training", outcome, exit_code, 9.0, "runs/1/training.log", 120.0),)
+    return RunResult(stages=stages, duration_s=10.0, tier="bubblewrap", host="here", device=device)
+
+
+def commit_of(number: int) -> str:
+    """The commit of an experiment."""
+    return f"{number:040x}"
+
+
+class Driver:
+    """Takes experiments through their phases, as the loop does."""
+
+    def __init__(self, store: Store, session_id: int) -> None:
+        self.store, self.id = store, session_id
+
+    def open(self, segment: int = 0) -> Experiment:
+        """A new experiment."""
+        return self.store.open_experiment(self.id, parent=PARENT, segment=segment, at=AT)
+
+    def propose(self, e: Experiment, proposal: Proposal | None = None) -> Experiment:
+        """Its proposal."""
+        proposal = proposal or new_proposal(e.number)
+        return self.store.record_proposal(
+            self.id, e.number, proposal, diff=f"+LR = {e.number}\n", code_hash=f"h{e.number}"
+        )
+
+    def run(self, e: Experiment, measurement: Measurement, *, last: bool = True, device: str = "cpu") -> Experiment:
+        """One run of it."""
+        run = self.store.open_run(self.id, e.number, 7, AT)
+        return self.store.close_run(run.id, measurement, result(device), AT + timedelta(seconds=10), last=last)
+
+    def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
+        """An experiment that has been measured."""
+        e = self.propose(self.open(segment))
+        e = self.store.record_commit(self.id, e.number, commit_of(e.number))
+        return self.run(e, Measurement(Label.NONE, value))
+
+    def decide(self, e: Experiment, decision: Decision, incumbent: str | None = None) -> Experiment:
+        """The decision on it."""
+        asi = ASI(hypothesis="because", result="it did", extra={"k": [1]})
+        return self.store.record_decision(self.id, e.number, decision, asi, AT, incumbent=incumbent)
+
+    def decided(self, status: Status, value: float | None, segment: int = 0) -> Experiment:
+        """An experiment from its beginning to its end."""
+        label = {
+            Status.KEEP: Label.NONE,
+            Status.DISCARD: Label.NO_GAIN,
+            Status.CRASH: Label.ERROR,
+            Status.CHECKS_FAILED: Label.METRIC_TAMPERING,
+        }[status]
+        e = self.measured(value, segment)
+        incumbent = commit_of(e.number) if status is Status.KEEP else None
+        return self.decide(e, Decision(status, label, value), incumbent)
+
+
+class StoreContract:
+    """The suite. Override ``reopen``."""
+
+    @pytest.fixture
+    def reopen(self) -> Callable[[], Store]:
+        """Opens the same journal anew at each call, as a daemon does after it was killed."""
+        raise NotImplementedError("give the suite a store: override the fixture `reopen`")
+
+    @pytest.fixture
+    def store(self, reopen: Callable[[], Store]) -> Iterator[Store]:
+        """A fresh store."""
+        store = reopen()
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def lab(self, store: Store) -> Driver:
+        """A session with a segment."""
+        session = store.create_session(new_session(), AT)
+        store.open_segment(session.id, "f0", "start", "cpu", AT)
+        return Driver(store, session.id)
+
+    # -- sessions
+    def test_a_session_comes_back_as_it_was_created(self, store: Store) -> None:
+        created = store.create_session(new_session(), AT)
+        assert created == store.session("nov21")
+        assert created.limits == Limits(40, 3600.5, 1.25)
+        assert created.started_at == AT
+        assert created.started_at.tzinfo is not None
+        assert (created.incumbent, created.incumbent_experiment) == (PARENT, 0)
+        assert created.state is SessionState.STOPPED
+        assert created.seed == 2**31 - 1
+
+    def test_times_of_other_zones_come_back_as_the_same_instant_in_utc(self, store: Store) -> None:
+        zone = timezone(timedelta(hours=5, minutes=30))
+        at = store.create_session(new_session(), AT.astimezone(zone)).started_at
+        assert at == store.session("nov21").started_at == AT
+        assert store.session("nov21").started_at.utcoffset() == timedelta(0)
+
+    def test_a_tag_is_given_once(self, store: Store) -> None:
+        store.create_session(new_session(), AT)
+        with pytest.raises(StoreError, match="nov21"):
+            store.create_session(new_session(), AT)
+
+    def test_sessions_are_listed_oldest_first_and_do_not_share_numbers(self, store: Store) -> None:
+        ids = [store.create_session(new_session(tag), AT).id for tag in ("b", "a", "c")]
+        assert [s.tag for s in store.sessions()] == ["b", "a", "c"]
+        for session_id in ids:
+            assert Driver(store, session_id).open().number == 0
+
+    def test_what_is_unknown_is_a_key_error(self, store: Store, lab: Driver) -> None:
+        unknown: list[Callable[[], object]] = [
+            lambda: store.session("nope"),
+            lambda: store.delete_session("nope"),
+            lambda: store.set_state(99, SessionState.RUNNING, AT, pid=1),
+            lambda: store.set_limits(99, Limits()),
+            lambda: store.heartbeat(99, AT, 1.0),
+            lambda: store.open_segment(99, "", "", "", AT),
+            lambda: store.open_experiment(99, parent=PARENT, segment=0, at=AT),
+            lambda: store.experiment(lab.id, 99),
+            lambda: store.record_commit(lab.id, 99, PARENT),
+            lambda: store.open_run(lab.id, 99, 1, AT),
+            lambda: store.close_run(99, Measurement(Label.NONE), None, AT, last=True),
+            lambda: store.record_overhead(lab.id, 99, 1.0),
+            lambda: store.diff(lab.id, 99),
+            lambda: store.curve(99),
+            lambda: store.totals(99),
+            lambda: store.add_note(99, "", AT),
+            lambda: store.add_control(99, "stop", AT),
+            lambda: store.log_event(99, Event(EventKind.FAULT, AT, "")),
+        ]
+        for call in unknown:
+            with pytest.raises(KeyError):
+                call()
+
+    def test_state_limits_and_heartbeat_are_remembered(self, store: Store, lab: Driver) -> None:
+        store.set_state(lab.id, SessionState.BACKING_OFF, AT, pid=4321, reason="disk full")
+        store.set_limits(lab.id, Limits(max_usd=9.0))
+        store.heartbeat(lab.id, AT + timedelta(seconds=5), 12.5)
+        session = store.session("nov21")
+        assert (session.state, session.pid, session.reason) == (SessionState.BACKING_OFF, 4321, "disk full")
+        assert session.limits == Limits(max_usd=9.0)
+        assert (session.heartbeat_at, session.active_seconds) == (AT + timedelta(seconds=5), 12.5)
+
+    def test_only_a_session_without_a_result_can_be_forgotten(self, store: Store, lab: Driver) -> None:
+        e = lab.measured(None)
+        lab.decide(e, Decision(Status.CRASH, Label.ERROR))
+        store.add_note(lab.id, "hello", AT)
+        store.delete_session("nov21")
+        assert store.sessions() == []
+        again = Driver(store, store.create_session(new_session(), AT).id)
+        again.decided(Status.KEEP, 1.0)
+        assert store.unseen_notes(again.id) == []
+        with pytest.raises(StoreError):
+            store.delete_session("nov21")
+
+    def test_segments_are_numbered_and_know_their_first_experiment(self, store: Store, lab: Driver) -> None:
+        lab.decided(Status.KEEP, 1.0)
+        lab.decided(Status.DISCARD, 2.0)
+        opened = store.open_segment(lab.id, "f1", "budget changed", "H100", AT)
+        assert (opened.number, opened.first) == (1, 2)
+        assert store.segment(lab.id) == opened
+        assert store.segment(store.create_session(new_session("other"), AT).id) is None
+
+    # -- the way of one experiment
+    def test_an_experiment_goes_through_its_phases_and_keeps_all_it_was_given(self, store: Store, lab: Driver) -> None:
+        e = lab.open()
+        assert (e.number, e.phase, e.parent, e.proposal, e.runs) == (0, Phase.PROPOSING, PARENT, None, ())
+        assert store.experiment(lab.id, 0) == e
+        proposal = new_proposal(0)
+        e = lab.propose(e, proposal)
+        assert e.phase is Phase.PROPOSED
+        e = store.record_commit(lab.id, 0, commit_of(0))
+        assert (e.phase, e.commit) == (Phase.COMMITTED, commit_of(0))
+        run = store.open_run(lab.id, 0, 123, AT)
+        assert run.open
+        assert store.experiment(lab.id, 0).phase is Phase.RUNNING
+        measurement = Measurement(Label.NONE, 0.97, {"val_bpb": 0.97, "peak": 3.0}, "fine", (CurvePoint(1, 5.5),))
+        e = store.close_run(run.id, measurement, result(), AT + timedelta(seconds=9), last=True)
+        assert e.phase is Phase.MEASURED
+        decision = Decision(Status.KEEP, Label.NONE, 0.97, 0.02, {"peak": 3.0}, 2.5, 0.01, 1.5, "better")
+        asi = ASI("h", "a", "r", "n", {"free": {"deep": [1, None, "x"]}})
+        store.record_decision(lab.id, 0, decision, asi, AT, incumbent=commit_of(0))
+        store.record_overhead(lab.id, 0, 42.5)
+        e = store.experiment(lab.id, 0)
+        assert (e.phase, e.decision, e.asi, e.finished_at, e.overhead_ms) == (Phase.DECIDED, decision, asi, AT, 42.5)
+        assert e.proposal == proposal
+        assert e.proposal is not None
+        assert dict(e.proposal.files) == dict(proposal.files)
+        (done,) = e.runs
+        assert (done.id, done.index, done.seed, done.value) == (run.id, 0, 123, 0.97)
+        assert (done.metrics, done.detail) == ({"val_bpb": 0.97, "peak": 3.0}, "fine")
+        assert (done.duration_s, done.exit_code, done.tier, done.device) == (10.0, 0, "bubblewrap", "cpu")
+        assert store.diff(lab.id, 0) == "+LR = 0\n"
+        assert store.latest(lab.id) == e
+
+    def test_numbers_have_no_gap_whatever_became_of_the_proposals(self, store: Store, lab: Driver) -> None:
+        for number in range(6):
+            e = lab.open()
+            assert e.number == number
+            if number % 2:
+                lab.decide(e, Decision(Status.CRASH, Label.MALFORMED_ANSWER))
+        assert [e.number for e in store.experiments(lab.id)] == list(range(6))
+
+    def test_a_step_out_of_order_says_what_was_expected_and_changes_nothing(self, store: Store, lab: Driver) -> None:
+        e = lab.open()
+        before = store.experiment(lab.id, e.number)
+        with pytest.raises(StoreError, match="proposed"):
+            store.record_commit(lab.id, e.number, commit_of(0))
+        with pytest.raises(StoreError, match="committed"):
+            store.open_run(lab.id, e.number, 1, AT)
+        assert store.experiment(lab.id, e.number) == before
+        lab.propose(e)
+        store.record_commit(lab.id, e.number, commit_of(0))
+        with pytest.raises(StoreError, match="proposed"):
+            store.record_commit(lab.id, e.number, commit_of(1))
+        with pytest.raises(StoreError, match="attempt"):
+            lab.propose(e)
+        store.open_run(lab.id, e.number, 1, AT)
+        with pytest.raises(StoreError, match="measured"):
+            lab.decide(e, Decision(Status.KEEP, Label.NONE, 1.0))
+        with pytest.raises(StoreError, match="committed"):
+            store.open_run(lab.id, e.number, 1, AT)
+
+    def test_the_same_step_with_the_same_data_may_be_repeated(self, store: Store, lab: Driver) -> None:
+        e = lab.open()
+        first = lab.propose(e)
+        assert lab.propose(e) == first
+        first = store.record_commit(lab.id, 0, commit_of(0))
+        assert store.record_commit(lab.id, 0, commit_of(0)) == first
+        run = store.open_run(lab.id, 0, 1, AT)
+        ended = Measurement(Label.NONE, 0.5)
+        first = store.close_run(run.id, ended, result("cuda:0"), AT, last=True)
+        assert store.close_run(run.id, ended, result("cuda:0"), AT, last=True) == first
+        kept = Decision(Status.KEEP, Label.NONE, 0.5)
+        first = lab.decide(e, kept, commit_of(0))
+        assert lab.decide(e, kept, commit_of(0)) == first
+        assert store.totals(lab.id) == Totals(1, 1, 0, 0, 0, 0.25, 100, 20, 10.0)
+
+    def test_what_is_written_is_not_written_over(self, store: Store, lab: Driver) -> None:
+        lab.decided(Status.KEEP, 1.0)
+        e = store.experiment(lab.id, 0)
+        with pytest.raises(StoreError):
+            lab.decide(e, Decision(Status.DISCARD, Label.NO_GAIN, 1.0))
+        with pytest.raises(StoreError):
+            store.close_run(e.runs[0].id, Measurement(Label.NONE, 0.1), None, AT, last=True)
+        assert store.experiment(lab.id, 0) == e
+
+    @pytest.mark.parametrize("label", [Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL])
+    def test_an_interrupted_run_leaves_the_experiment_open(self, store: Store, lab: Driver, label: Label) -> None:
+        e = lab.propose(lab.open())
+        e = store.record_commit(lab.id, e.number, commit_of(0))
+        run = store.open_run(lab.id, e.number, 1, AT)
+        e = store.close_run(run.id, Measurement(label, detail="stopped"), None, AT, last=True)
+        assert (e.phase, e.decision, e.counted_runs) == (Phase.COMMITTED, None, ())
+        with pytest.raises(StoreError, match="open"):
+            lab.decide(e, Decision(Status.DISCARD, label))
+        e = lab.run(e, Measurement(Label.NONE, 2.0))
+        assert e.phase is Phase.MEASURED
+        assert [(r.index, r.label) for r in e.runs] == [(0, label), (1, Label.NONE)]
+
+    def test_several_runs_are_kept_in_order(self, store: Store, lab: Driver) -> None:
+        e = lab.propose(lab.open())
+        e = store.record_commit(lab.id, e.number, commit_of(0))
+        for value in (1.0, 3.0, 2.0):
+            e = lab.run(e, Measurement(Label.NONE, value), last=value == 2.0)
+        assert e.phase is Phase.MEASURED
+        assert [(r.index, r.value) for r in e.good_runs] == [(0, 1.0), (1, 3.0), (2, 2.0)]
+
+    def test_a_proposal_that_spends_no_job_is_decided_at_once(self, store: Store, lab: Driver) -> None:
+        e = lab.decide(lab.open(), Decision(Status.CRASH, Label.ILLEGAL_EDIT, reason="edits a protected file"))
+        assert (e.phase, e.proposal, e.commit) == (Phase.DECIDED, None, None)
+        e = lab.decide(lab.propose(lab.open()), Decision(Status.DISCARD, Label.DUPLICATE))
+        assert (e.phase, e.runs) == (Phase.DECIDED, ())
+        assert store.totals(lab.id).experiments == 2
+
+    def test_a_crash_may_be_repaired_and_every_attempt_is_charged(self, store: Store, lab: Driver) -> None:
+        e = lab.propose(lab.open())
+        e = store.record_commit(lab.id, e.number, commit_of(1))
+        e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
+        repaired = new_proposal(9, attempt=1)
+        e = lab.propose(e, repaired)
+        assert (e.phase, e.commit) == (Phase.PROPOSED, None)
+        e = store.record_commit(lab.id, e.number, commit_of(2))
+        e = lab.run(e, Measurement(Label.NONE, 0.9))
+        assert [r.label for r in e.runs] == [Label.ERROR, Label.NONE]
+        assert store.experiment(lab.id, e.number).proposal == repaired
+        assert store.totals(lab.id).usd == 0.5
+
+    def test_a_proposal_may_name_another_parent(self, store: Store, lab: Driver) -> None:
+        proposal = Proposal({}, "combine", "search", parent="b" * 40)
+        assert lab.propose(lab.open(), proposal).parent == "b" * 40
+
+    def test_a_keep_becomes_the_incumbent_and_a_discard_does_not(self, store: Store, lab: Driver) -> None:
+        lab.decided(Status.KEEP, 1.0)
+        lab.decided(Status.DISCARD, 2.0)
+        session = store.session("nov21")
+        assert (session.incumbent, session.incumbent_experiment) == (commit_of(0), 0)
+        e = lab.measured(0.5)
+        e = lab.decide(e, Decision(Status.KEEP, Label.NONE, 0.5), "f" * 40)
+        session = store.session("nov21")
+        assert (session.incumbent, session.incumbent_experiment) == ("f" * 40, 2)
+        assert e.commit == "f" * 40, "the commit that was kept, with its result in the message"
+
+    # -- reading
+    def test_lists_come_oldest_first_and_without_generations(self, store: Store, lab: Driver) -> None:
+        for _ in range(5):
+            lab.decided(Status.DISCARD, 1.0)
+        assert [e.number for e in store.experiments(lab.id)] == [0, 1, 2, 3, 4]
+        last = store.experiments(lab.id, last=2)
+        assert [e.number for e in last] == [3, 4]
+        assert all(e.proposal is not None and e.proposal.generation == Generation() for e in last)
+        assert [len(e.runs) for e in last] == [1, 1]
+        assert last[0].proposal is not None
+        assert last[0].proposal.files["train.py"] == "LR = 3\n"
+        assert store.experiments(lab.id, last=99) == store.experiments(lab.id)
+
+    @pytest.mark.parametrize(("maximize", "expected"), [(False, [3, 0, 5]), (True, [1, 0, 5])])
+    def test_the_best_are_found_in_both_directions(
+        self, store: Store, lab: Driver, maximize: bool, expected: list[int]
+    ) -> None:
+        lab.decided(Status.KEEP, 1.0)
+        lab.decided(Status.DISCARD, 2.0)
+        lab.decided(Status.CRASH, None)
+        lab.decided(Status.KEEP, -1.0)
+        lab.decided(Status.CHECKS_FAILED, -9.0 if not maximize else 9.0)  # a value that was cheated for
+        lab.decided(Status.DISCARD, 1.0)  # a tie: the earlier one first
+        lab.decided(Status.DISCARD, -5.0 if not maximize else 5.0, segment=1)
+        lab.measured(-7.0 if not maximize else 7.0)  # not decided yet
+        assert [e.number for e in store.top(lab.id, 0, 3, maximize)] == expected
+        assert store.top(lab.id, 7, 3, maximize) == []
+
+    def test_values_are_those_of_decided_experiments_of_the_segment(self, store: Store, lab: Driver) -> None:
+        for status, value in ((Status.KEEP, 3.0), (Status.DISCARD, 1.0), (Status.CRASH, None), (Status.DISCARD, 2.0)):
+            lab.decided(status, value)
+        lab.decided(Status.KEEP, 9.0, segment=1)
+        lab.measured(8.0)
+        assert list(store.values(lab.id, 0)) == [3.0, 1.0, 2.0]
+        assert list(store.values(lab.id, 1)) == [9.0]
+
+    def test_trials_are_decided_experiments_whose_changes_are_known(self, store: Store, lab: Driver) -> None:
+        lab.decided(Status.KEEP, 1.0)
+        lab.decide(lab.propose(lab.open(), Proposal({}, "free text", "agent")), Decision(Status.DISCARD, Label.NO_OP))
+        lab.decided(Status.CRASH, None)
+        lab.measured(2.0)
+        trials = store.trials(lab.id)
+        assert [t.number for t in trials] == [0, 2]
+        assert trials[0].changes == {"LR": 0, "depth": [4, 6]}
+        assert (trials[0].status, trials[0].label, trials[0].value) == (Status.KEEP, Label.NONE, 1.0)
+        assert (trials[0].parent, trials[0].commit) == (PARENT, commit_of(0))
+        assert [t.number for t in store.trials(lab.id, after=0)] == [2]
+
+    def test_a_duplicate_is_found_in_its_own_session_only(self, store: Store, lab: Driver) -> None:
+        for _ in range(3):
+            lab.decided(Status.DISCARD, 1.0)
+        e = lab.open()
+        store.record_proposal(lab.id, e.number, new_proposal(3), diff="", code_hash="h1")
+        assert store.find_duplicate(lab.id, "h1") == 1
+        assert store.find_duplicate(lab.id, "h9") is None
+        other = store.create_session(new_session("other"), AT)
+        assert store.find_duplicate(other.id, "h1") is None
+
+    def test_totals_add_up_and_an_unknown_price_is_not_counted_as_a_price(self, store: Store, lab: Driver) -> None:
+        assert store.totals(lab.id) == Totals()
+        for status in (Status.KEEP, Status.DISCARD, Status.DISCARD, Status.CRASH, Status.CHECKS_FAILED):
+            lab.decided(status, 1.0)
+        e = lab.propose(lab.open(), new_proposal(5, usd=None))  # killed here: its number and its tokens are kept
+        stored = store.experiment(lab.id, e.number).proposal
+        assert stored is not None
+        assert stored.cost.usd is None
+        assert store.totals(lab.id) == Totals(5, 1, 2, 1, 1, 1.25, 600, 120, 0.0)
+
+    def test_gpu_seconds_are_those_of_runs_on_a_gpu(self, store: Store, lab: Driver) -> None:
+        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        e = lab.run(e, Measurement(Label.INTERRUPTED), device="NVIDIA H100")
+        lab.run(e, Measurement(Label.NONE, 1.0), device="cpu")
+        assert store.totals(lab.id).gpu_s == 10.0
+
+    def test_a_learning_curve_comes_back_point_by_point(self, store: Store, lab: Driver) -> None:
+        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        points = tuple(CurvePoint(i, 10 / (i + 1), i / 500, None, i % 2 == 0) for i in range(500))
+        e = lab.run(e, Measurement(Label.NONE, 1.0, curve=points))
+        assert list(store.curve(e.runs[0].id)) == [(p.step, p.loss) for p in points]
+        e = lab.measured()
+        assert list(store.curve(e.runs[0].id)) == []
+
+    # -- values that no database likes
+    def test_numbers_that_are_not_finite_do_no_harm(self, store: Store, lab: Driver) -> None:
+        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        bad = {"loss": math.nan, "grad": math.inf, "low": -math.inf, "ok": 1.0}
+        run = store.open_run(lab.id, e.number, 1, AT)
+        measurement = Measurement(Label.NON_FINITE, math.nan, bad, curve=(CurvePoint(1, math.inf),))
+        e = store.close_run(run.id, measurement, result(exit_code=1), AT, last=True)
+        assert e.runs[0].value is None
+        found = dict(e.runs[0].metrics)
+        assert math.isnan(found.pop("loss"))
+        assert found == {"grad": math.inf, "low": -math.inf, "ok": 1.0}
+        assert list(store.curve(e.runs[0].id)) == [(1.0, math.inf)]
+        decision = Decision(Status.CRASH, Label.NON_FINITE, math.inf, math.nan, bad, math.nan, math.inf, -math.inf)
+        e = lab.decide(e, decision)
+        assert e.decision is not None
+        assert (e.decision.value, e.decision.delta, e.decision.reward) == (None, None, None)
+        assert list(store.values(lab.id, 0)) == []
+
+    def test_text_of_a_model_is_stored_whatever_it_holds(self, store: Store, lab: Driver) -> None:
+        text = "nul \0, lone \ud800, '; DROP TABLE run; --, 🎉"
+        odd = {"set": {1}, "nan": math.nan, "bytes": b"x", "big": 10**5000, text: [text]}
+        proposal = Proposal(
+            {"train.py": text},
+            text,
+            "agent",
+            description=text,
+            changes=odd,
+            asi=ASI(text, extra=odd),
+            generation=Generation(({"role": "user", "content": text},), text),
+        )
+        e = store.record_proposal(lab.id, lab.open().number, proposal, diff=text, code_hash="h")
+        assert e.proposal is not None
+        assert e.proposal.hypothesis.endswith("🎉")
+        e = lab.decide(e, Decision(Status.DISCARD, Label.NO_OP, reason=text))
+        store.log_event(lab.id, Event(EventKind.DECIDED, AT, text, 0, odd))
+        store.add_note(lab.id, text, AT)
+        stored = store.experiment(lab.id, e.number).proposal
+        assert stored is not None
+        assert stored.generation.completion.endswith("🎉")
+        assert "DROP TABLE" in store.diff(lab.id, e.number)
+        assert store.events(lab.id)[0].message.endswith("🎉")
+
+    # -- notes, controls, events
+    def test_notes_wait_until_a_prompt_has_carried_them(self, store: Store, lab: Driver) -> None:
+        first, second = (store.add_note(lab.id, text, AT) for text in ("try GELU", "more heads"))
+        assert list(store.unseen_notes(lab.id)) == [first, second]
+        store.mark_notes_seen(lab.id, [first.id], 4)
+        store.mark_notes_seen(lab.id, [], 5)
+        assert list(store.unseen_notes(lab.id)) == [second]
+
+    def test_a_control_is_handed_out_once(self, store: Store, lab: Driver) -> None:
+        assert list(store.take_controls(lab.id)) == []
+        added = [store.add_control(lab.id, kind, AT) for kind in ("pause", "unpause", "stop")]
+        assert list(store.take_controls(lab.id)) == added
+        assert list(store.take_controls(lab.id)) == []
+
+    def test_events_come_back_oldest_first(self, store: Store, lab: Driver) -> None:
+        for i in range(5):
+            store.log_event(lab.id, Event(EventKind.WARNING, AT, f"event {i}", i, {"n": i}))
+        assert [e.message for e in store.events(lab.id, last=2)] == ["event 3", "event 4"]
+        assert store.events(lab.id)[0] == Event(EventKind.WARNING, AT, "event 0", 0, {"n": 0})
+
+    # -- after a crash
+    def test_a_store_that_was_never_closed_is_found_as_it_was(self, reopen: Callable[[], Store], lab: Driver) -> None:
+        lab.decided(Status.KEEP, 1.0)
+        e = lab.propose(lab.open())
+        lab.store.record_commit(lab.id, e.number, commit_of(1))
+        run = lab.store.open_run(lab.id, e.number, 5, AT)
+        again = reopen()
+        try:
+            found = again.latest(lab.id)
+            assert found is not None
+            assert (found.number, found.phase, found.runs[-1].open) == (1, Phase.RUNNING, True)
+            assert found == lab.store.experiment(lab.id, 1)
+            again.close_run(run.id, Measurement(Label.INTERRUPTED), None, AT, last=False)
+            assert again.open_run(lab.id, 1, 5, AT).index == 1
+            assert Driver(again, lab.id).open().number == 2
+        finally:
+            again.close()
+
+    def test_a_backup_is_a_journal_of_its_own_or_the_store_says_how_to_make_one(
+        self, store: Store, lab: Driver, tmp_path: Path
+    ) -> None:
+        lab.decided(Status.KEEP, 1.0)
+        with suppress(StoreError):
+            store.backup(tmp_path / "copy.db")
+            assert (tmp_path / "copy.db").stat().st_size > 0
+            assert not list(tmp_path.glob("copy.db.*"))

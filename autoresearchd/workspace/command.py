@@ -1,0 +1,213 @@
+"""Running git: a clean environment, settings under which it runs no program, its errors in the project's words.
+
+Settings are handed over through ``GIT_CONFIG_COUNT`` (git-config(1)), which outranks every configuration file and takes
+names with any character. No argument, setting or ref name is ever made from a model's text: that goes through standard
+input only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, MissingCapability, RepositoryError
+from autoresearchd.workspace.files import disk_errors
+
+OLDEST = (2, 32)
+IDENTITY = "autoresearchd"
+ADDRESS = "autoresearchd@localhost"
+_TIMEOUT_S = 900.0
+
+SETTINGS: Mapping[str, str] = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+    "core.autocrlf": "false",
+    "core.quotePath": "false",
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.filesRefLockTimeout": "500",
+    "core.packedRefsTimeout": "2000",
+    "commit.gpgSign": "false",
+    "tag.gpgSign": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "submodule.recurse": "false",
+    "credential.helper": "",
+    "protocol.allow": "never",  # a partial clone must not fetch what it lacks
+}
+
+_LOCKED = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
+_PASSING = re.compile(
+    r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files"
+    r"|Cannot allocate memory|[Oo]ut of memory|Resource temporarily unavailable|File too large|Stale file handle"
+)
+_DAMAGED = re.compile(
+    r"object file \S+ is empty|is corrupt|unable to read tree|bad object|missing blob|missing tree"
+    r"|inflate: data stream error|unable to unpack|unable to read sha1 file|unable to read \S* ?[0-9a-f]{40}"
+    r"|nonexistent object|invalid object|[Cc]ould not parse object|not a valid object|missing necessary objects"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a git command answered."""
+
+    args: tuple[str, ...]
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return self.code == 0
+
+    @property
+    def text(self) -> str:
+        """Standard output without the last line end."""
+        return self.out.decode("utf-8", "surrogateescape").rstrip("\n")
+
+    @property
+    def lock(self) -> Path | None:
+        """The lock file that was in the way, None when it failed for another reason."""
+        found = _LOCKED.search(self.err)
+        return Path(found.group(1)) if found else None
+
+    def failure(self) -> AutoresearchdError:
+        """The error that this failure is."""
+        name = f"git {self.args[0]}"
+        said = " ".join(self.err.split())[:400] or f"exit code {self.code}"
+        if self.lock is not None:
+            return EnvironmentFailure(
+                f"git is locked: {self.lock} is there",
+                mend="another git is at work and the daemon tries again; if none is, delete that file",
+            )
+        if _PASSING.search(self.err):
+            return EnvironmentFailure(
+                f"{name}: {said}", mend="free some space or mend the disk; the daemon tries again"
+            )
+        if self.code < 0:
+            return EnvironmentFailure(f"{name} was ended by signal {-self.code}", mend="the daemon tries again")
+        if "dubious ownership" in self.err:
+            return RepositoryError(
+                f"the repository belongs to another user, so git refuses it: {said}",
+                mend="if you trust it: git config --global --add safe.directory <the repository's folder>",
+            )
+        if _DAMAGED.search(self.err):
+            return RepositoryError(
+                f"the repository is damaged: {name}: {said}", mend="run `git fsck`; fetch what is missing from a clone"
+            )
+        if "Permission denied" in self.err:
+            return RepositoryError(
+                f"{name}: {said}", mend="the user that runs the daemon must be able to write to the repository"
+            )
+        return RepositoryError(f"{name} failed: {said}", mend="run `git fsck`; then `autoresearchd resume`")
+
+
+def find_git() -> str:
+    """Path of the git program; MissingCapability when there is none."""
+    found = shutil.which("git")
+    if found is None:
+        raise MissingCapability("git was not found", mend="install git, e.g. `apt install git`, or put it on PATH")
+    return found
+
+
+def surroundings(settings: Mapping[str, str] = SETTINGS) -> dict[str, str]:
+    """The environment that git gets: nothing of ours but what a program needs to start."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+    pairs = list(settings.items())
+    numbered = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
+    numbered |= {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
+    return {
+        **kept,
+        **numbered,
+        "GIT_CONFIG_COUNT": str(len(pairs)),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_AUTHOR_NAME": IDENTITY,
+        "GIT_AUTHOR_EMAIL": ADDRESS,
+        "GIT_COMMITTER_NAME": IDENTITY,
+        "GIT_COMMITTER_EMAIL": ADDRESS,
+        "LC_ALL": "C",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """git at work in one git directory, named outright so that git never goes looking for one.
+
+    directory: the git directory; tree: the files that belong to it, None where a command needs none.
+    """
+
+    program: str
+    directory: Path
+    tree: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=surroundings)
+
+    def run(
+        self,
+        *args: str,
+        stdin: bytes = b"",
+        index: Path | None = None,
+        keep_open: Sequence[int] = (),
+        gently: bool = False,
+    ) -> Result:
+        """Run a command; its answer, whether it succeeded or not.
+
+        index: another index file; keep_open: descriptors that the process inherits; gently: leave the processors to
+        others.
+        """
+        environment = {**self.environment, "GIT_DIR": str(self.directory)}
+        if self.tree is not None:
+            environment["GIT_WORK_TREE"] = str(self.tree)
+        if index is not None:
+            environment["GIT_INDEX_FILE"] = str(index)
+        with disk_errors(f"running git {args[0]}"):
+            process = subprocess.Popen(
+                [self.program, *args],
+                cwd=self.tree or self.directory,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=tuple(keep_open),
+                process_group=0,  # Ctrl-C in the terminal is for the daemon, which lets git finish
+            )
+        with process:
+            if gently:
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, process.pid, 10)
+            try:
+                out, err = process.communicate(stdin, timeout=_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise EnvironmentFailure(
+                    f"git {args[0]} did not end within {_TIMEOUT_S:.0f} s",
+                    mend="look at the disk; the daemon tries again",
+                ) from None
+            except BaseException:
+                process.kill()
+                raise
+        return Result(args, process.returncode, out, err.decode("utf-8", "replace"))
+
+    def ask(self, *args: str, stdin: bytes = b"", index: Path | None = None) -> str:
+        """Run a command that must succeed; its output."""
+        result = self.run(*args, stdin=stdin, index=index)
+        if not result.ok:
+            raise result.failure()
+        return result.text

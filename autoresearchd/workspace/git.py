@@ -1,0 +1,286 @@
+"""``GitWorkspace``: the files of a session under version control, as ``ports.Workspace`` wants them.
+
+Commits are built in the object database, without an index or a worktree; the branch and the refs of experiments are
+moved by ``git update-ref``; runs happen in slots (``slots.py``) that only look at objects. The user's checkout, index
+and configuration are neither read for any of this nor written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+
+from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.command import Git, find_git
+from autoresearchd.workspace.exports import Exports
+from autoresearchd.workspace.files import disk_errors, held
+from autoresearchd.workspace.message import commit_message
+from autoresearchd.workspace.objects import CommitObject, Entry, ObjectStore, serialise_commit
+from autoresearchd.workspace.paths import split_path
+from autoresearchd.workspace.private import is_private, make_private
+from autoresearchd.workspace.refs import SessionRefs
+from autoresearchd.workspace.slots import Slots
+
+HISTORIES = ("refs", "revert")
+_USAGE = 129
+"""Exit code of a git that does not know an option."""
+
+
+class GitWorkspace:
+    """The workspace of one session. Made by ``open``; ends its helper process with ``close``.
+
+    Attributes:
+        root: top of the user's checkout.
+        tag: the session's tag.
+        branch: short name of the session's branch.
+    """
+
+    def __init__(
+        self, root: Path, tag: str, *, folder: str, editable: Sequence[str], history: str, keep: Sequence[str] = ()
+    ) -> None:
+        if history not in HISTORIES:
+            raise UsageError(f"history: {history!r} is not known", mend=f"use one of {', '.join(HISTORIES)}")
+        self.root, self.tag, self._folder, self._history = root, layout.require_tag(tag), folder, history
+        self._parts = split_path(folder) if folder else ()
+        self._editable = {path: split_path(path) for path in editable}
+        program, common, state = find_git(), layout.common_dir(root), layout.state_dir(root)
+        objects = common / "objects"
+        with disk_errors(f"preparing {state}"):
+            if not is_private(state / "git", objects):
+                make_private(state / "git", objects)
+        self._state = state
+        self._public, self._private = Git(program, common), Git(program, state / "git")
+        self._objects = ObjectStore(self._private, objects)
+        self._refs = SessionRefs(self._public, tag, state / "locks" / "refs")
+        self.branch = self._refs.branch
+        inside = [path.rstrip("/") for path in keep if not path.startswith(("/", "~"))]
+        kept = [PurePosixPath(*(part.decode() for part in split_path(path))) for path in inside]
+        self._slots = Slots(program, layout.worktrees_dir(root, tag), objects, [folder / path for path in kept])
+        self._exports = Exports(self._private, self._objects, state / "pristine", kept)
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        tag: str,
+        *,
+        task_folder: Path,
+        editable: Sequence[str],
+        history: str = "refs",
+        keep: Sequence[str] = (),
+    ) -> GitWorkspace:
+        """The workspace of a session; creates the daemon's folder in the git directory, and no ref.
+
+        Args:
+            root: top of the user's checkout.
+            tag: the session's tag.
+            task_folder: the task's folder in the checkout (absolute, or relative to ``root``).
+            editable: the only paths, relative to that folder, that ``commit`` takes.
+            history: ``refs`` or ``revert``.
+            keep: the task's data; ``checkout`` and ``pristine`` leave links and empty placeholders there alone.
+        """
+        layout.require_tag(tag)
+        top = layout.find_root(root)
+        preflight.check_owner(find_git(), top)
+        folder = (top / task_folder).resolve()
+        if not folder.is_relative_to(top):
+            raise RepositoryError(
+                f"the task's folder {folder} is not in the repository {top}",
+                mend="move it there, or start in its own repository",
+            )
+        name = folder.relative_to(top).as_posix()
+        return cls(top, tag, folder="" if name == "." else name, editable=editable, history=history, keep=keep)
+
+    def close(self) -> None:
+        """End the process that reads objects."""
+        self._objects.close()
+
+    # -- reading
+    def head(self) -> str:
+        """Commit that the user's checkout is at."""
+        return preflight.head_commit(self.root)
+
+    def read(self, commit: str, path: str) -> str:
+        entry = self._file(commit, path)
+        data = self._objects.read(entry.sha, "blob")
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise RepositoryError(
+                f"{path} at {commit[:10]} is not UTF-8 text: {error}", mend="convert it to UTF-8 and commit it"
+            ) from error
+
+    def check_tracked(self, commit: str, paths: Sequence[str]) -> None:
+        """Refuse task files that are not in a commit, or not as files (protected paths may be folders)."""
+        tree = self._task_tree(commit)
+        for path in paths:
+            entry = self._objects.lookup(tree, split_path(path.rstrip("/")))
+            if entry is None:
+                raise RepositoryError(
+                    f"{path} is not in commit {commit[:10]}, which the session would start from",
+                    mend=f"git add -- {path} && git commit; an ignored file needs git add --force",
+                )
+            if not entry.is_file and (path in self._editable or not entry.is_folder):
+                raise RepositoryError(
+                    f"{path} is not a regular file in commit {commit[:10]}",
+                    mend="commit the file itself, not a link to it",
+                )
+
+    def fingerprint(self, commit: str, paths: Sequence[str]) -> str:
+        """SHA-256 over files (or folders) at a commit; it changes when one of them changes, comes or goes."""
+        tree, lines = self._task_tree(commit), []
+        for path in sorted(set(paths)):
+            entry = self._objects.lookup(tree, split_path(path.rstrip("/")))
+            found = f"{entry.mode.decode()} {entry.sha}" if entry else "absent"
+            lines.append(f"{path}\0{found}\n")
+        return sha256("".join(lines).encode()).hexdigest()
+
+    def diff(self, old: str, new: str) -> str:
+        trees = [self._task_tree(commit) for commit in (old, new)]
+        options = ("-r", "--patch", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index")
+        result = self._private.run("diff-tree", *options, *trees)
+        if not result.ok:
+            raise result.failure()
+        return result.out.decode("utf-8", "replace")
+
+    # -- writing
+    def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
+        base = self._objects.commit(parent)
+        blobs: dict[tuple[bytes, ...], str] = {}
+        for path, text in files.items():
+            self._file(parent, path)
+            if path not in self._editable:
+                raise RepositoryError(
+                    f"{path} is not an editable file of the task", mend="add it to workspace.target_file"
+                )
+            try:
+                data = text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise RepositoryError(f"the new {path} is not text: {error}", mend="propose text in UTF-8") from error
+            blobs[(*self._parts, *self._editable[path])] = self._objects.write("blob", data)
+        tree = self._objects.write_tree(base.tree, blobs)
+        commit = self._write_commit(tree, parent, message, when)
+        self._refs.set_experiment(number, commit)
+        return commit
+
+    def checkout(self, slot: int, commit: str) -> Path:
+        self._task_tree(commit)
+        return self._slots.checkout(slot, commit) / self._folder
+
+    def pristine(self, commit: str) -> Path:
+        """The task's folder at a commit as read-only files, checked each time; the same folder for the same content."""
+        return self._exports.pristine(self._task_tree(commit))
+
+    def materialise(self, commit: str, target: Path) -> None:
+        """Fill an empty folder with the task's folder at a commit, without anything of git."""
+        self._exports.materialise(self._task_tree(commit), target)
+
+    # -- the branch
+    def tip(self) -> str:
+        return self._refs.tip()
+
+    def begin(self, base_commit: str) -> None:
+        """Create the branch and the ref of experiment 0 at the base, both or none; may be repeated.
+
+        ``.autoresearchd/`` is hidden from the user's ``git status`` at the same time.
+
+        Raises RepositoryError when a branch of that name is anywhere else.
+        """
+        self._task_tree(base_commit)
+        preflight.exclude(self.root)
+        self._refs.begin(base_commit)
+
+    def abandon(self) -> None:
+        """Remove the branch, refs and worktrees of a session that never got a baseline."""
+        self._refs.abandon()
+        self._slots.remove()
+
+    def advance(self, old: str, new: str) -> None:
+        self._objects.commit(new)
+        self._refs.advance(old, new)
+
+    def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
+        if self._history != "revert":
+            raise UsageError("discards are not written on the branch", mend="set history: revert in task.yaml")
+        tip, kept = self._refs.tip(), self._objects.commit(incumbent).tree
+        before = self._before_discard(tip)
+        if (
+            # This discard may be on the branch already: it is when writing it again would give the tip.
+            before is not None
+            and self._objects.commit(before).tree == kept
+            and self._discard(before, number=number, commit=commit, when=when) == tip
+        ):
+            return tip
+        if self._objects.commit(tip).tree != kept:
+            raise RepositoryError(
+                f"branch {self.branch} was moved by somebody else: it is at {tip}, whose files are not those "
+                f"of {incumbent}",
+                mend=f"git branch --force {self.branch} {incumbent}, then `autoresearchd resume`",
+            )
+        new = self._discard(tip, number=number, commit=commit, when=when)
+        self._refs.advance(tip, new)
+        return new
+
+    def _before_discard(self, tip: str) -> str | None:
+        """The commit two before ``tip``, None when there is none."""
+        parents = self._objects.commit(tip).parents
+        grandparents = self._objects.commit(parents[0]).parents if parents else ()
+        return grandparents[0] if grandparents else None
+
+    def _discard(self, tip: str, *, number: int, commit: str, when: datetime) -> str:
+        """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert; the revert."""
+        tried: CommitObject = self._objects.commit(commit)
+        written = commit
+        if tried.parents[:1] != (tip,):
+            written = self._write_commit(tried.tree, tip, tried.message, when)
+        subject = tried.message.split("\n", 1)[0]
+        message = commit_message(
+            f'Revert "{subject}"',
+            f"This reverts commit {written}.",
+            {"Experiment": str(int(number)), "Status": "discard"},
+        )
+        return self._write_commit(self._objects.commit(tip).tree, written, message, when)
+
+    # -- upkeep
+    def pack(self) -> None:
+        """Pack loose refs and objects. Nothing is pruned, whether reachable or not; may run beside everything else."""
+        git = self._public
+        with held(self._state / "locks" / "pack") as lock:
+            result = git.run("pack-refs", "--include", f"{self._refs.prefix}*", keep_open=[lock], gently=True)
+            if result.code == _USAGE:
+                # Before 2.42 git packs all refs or none; how a ref is stored is nothing that a user can see.
+                result = git.run("pack-refs", "--all", keep_open=[lock], gently=True)
+            if result.ok:
+                # Geometric: each pack at least twice the next, so that neither packs nor time spent packing add up.
+                result = git.run("repack", "--geometric=2", "-d", "-l", "-n", "-q", keep_open=[lock], gently=True)
+            if not result.ok:
+                raise result.failure()
+
+    # -- parts
+    def _write_commit(self, tree: str, parent: str, message: str, when: datetime) -> str:
+        if when.tzinfo is None:
+            raise ValueError("the time of a commit needs a time zone")
+        return self._objects.write("commit", serialise_commit(tree, parent, message, int(when.timestamp())))
+
+    def _task_tree(self, commit: str) -> str:
+        """The tree of the task's folder at a commit."""
+        entry = self._objects.lookup(self._objects.commit(commit).tree, self._parts)
+        if entry is None or not entry.is_folder:
+            raise RepositoryError(
+                f"commit {commit[:10]} has no folder {self._folder!r}",
+                mend=f"git add -- {self._folder} && git commit, then start from that commit",
+            )
+        return entry.sha
+
+    def _file(self, commit: str, path: str) -> Entry:
+        """A regular file of the task at a commit."""
+        entry = self._objects.lookup(self._task_tree(commit), split_path(path))
+        if entry is None or not entry.is_file:
+            kind = "is not there" if entry is None else "is not a regular file"
+            raise RepositoryError(
+                f"{path} {kind} in commit {commit[:10]}", mend="commit it as a regular file, not as a link"
+            )
+        return entry

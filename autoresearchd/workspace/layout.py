@@ -1,0 +1,142 @@
+"""Where everything lies in a user's repository: paths only, without running git.
+
+::
+
+    <root>/.autoresearchd/                      what people read: daemon.log, runs/<tag>/<n>/<index>/, reports
+    <git common dir>/autoresearchd/
+        state.db                                the journal
+        locks/<tag>.lock                        held by the daemon of a session
+        git/                                    private repository to read through (no configuration of the user's)
+        worktrees/<tag>/slot<k>                 files of one slot; slot<k>.git beside it is its git directory
+        pristine/<tree>                         the task's folder, unedited
+        setup/<hash>                            what setup commands left
+
+How the git directory and the common directory are found: gitrepository-layout(5), files ``.git`` and ``commondir``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from autoresearchd.errors import RepositoryError, UsageError
+
+STATE = "autoresearchd"
+PUBLIC = ".autoresearchd"
+BRANCHES = "autoresearch"
+"""Session branches are refs/heads/autoresearch/<tag>; experiments are refs/autoresearch/<tag>/<n>."""
+
+_TAG = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,49})")
+
+
+def valid_tag(tag: str) -> bool:
+    """Whether ``tag`` can be part of a ref name (git-check-ref-format(1)) and of a path."""
+    return bool(_TAG.fullmatch(tag)) and ".." not in tag and not tag.endswith((".", ".lock"))
+
+
+def require_tag(tag: str) -> str:
+    """``tag`` itself; UsageError when it is none."""
+    if not valid_tag(tag):
+        raise UsageError(
+            f"{tag[:60]!r} cannot be a session tag",
+            mend="use at most 50 of a-z 0-9 . _ -; a letter or digit first; no '..'; no '.' or '.lock' at the end",
+        )
+    return tag
+
+
+def find_root(folder: Path) -> Path:
+    """Top of the checkout that ``folder`` stands in; RepositoryError when it stands in none."""
+    start = folder.resolve()
+    for candidate in (start, *start.parents):
+        if _git_dir(candidate) is not None:
+            return candidate
+        if candidate.name != ".git" and _is_git_dir(candidate):
+            raise RepositoryError(
+                f"{candidate} is a bare git repository: it has no files to work on",
+                mend="clone it, and start in the clone",
+            )
+    raise RepositoryError(
+        f"{start} is not in a git repository",
+        mend="run `git init`, add your files and commit them; or start in an empty folder with `--task autoresearch`",
+    )
+
+
+def git_dir(root: Path) -> Path:
+    """The git directory of a checkout (of a linked worktree: its own)."""
+    found = _git_dir(root)
+    if found is None:
+        raise RepositoryError(f"{root} is not the top of a git checkout", mend="start in a folder that holds a .git")
+    return found
+
+
+def common_dir(root: Path) -> Path:
+    """The git directory that all worktrees of the repository share."""
+    own = git_dir(root)
+    try:
+        text = (own / "commondir").read_text("utf-8", "surrogateescape").strip()
+    except OSError:
+        return own
+    return (own / text).resolve() if text else own
+
+
+def state_dir(root: Path) -> Path:
+    """What the daemon keeps, out of reach of ``git clean``."""
+    return common_dir(root) / STATE
+
+
+def public_dir(root: Path) -> Path:
+    """What people read."""
+    return root / PUBLIC
+
+
+def database_path(root: Path) -> Path:
+    """The SQLite file."""
+    return state_dir(root) / "state.db"
+
+
+def lock_path(root: Path, tag: str) -> Path:
+    """The file that the daemon of a session holds locked."""
+    return state_dir(root) / "locks" / f"{require_tag(tag)}.lock"
+
+
+def worktrees_dir(root: Path, tag: str) -> Path:
+    """The worktrees of a session."""
+    return state_dir(root) / "worktrees" / require_tag(tag)
+
+
+def setup_dir(root: Path, key: str) -> Path:
+    """Where setup commands leave their files; ``key``: hash of what they depend on."""
+    return state_dir(root) / "setup" / key
+
+
+def run_dir(root: Path, tag: str, number: int, index: int) -> Path:
+    """Logs and results of one run."""
+    return public_dir(root) / "runs" / require_tag(tag) / str(int(number)) / str(int(index))
+
+
+def daemon_log(root: Path) -> Path:
+    """The daemon's log."""
+    return public_dir(root) / "daemon.log"
+
+
+def branch_name(tag: str) -> str:
+    """Short name of a session's branch."""
+    return f"{BRANCHES}/{require_tag(tag)}"
+
+
+def _git_dir(root: Path) -> Path | None:
+    entry = root / ".git"
+    if entry.is_dir():
+        return entry.resolve() if _is_git_dir(entry) else None
+    try:
+        text = entry.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return None
+    if not text.startswith("gitdir:"):
+        return None
+    target = (root / text[len("gitdir:") :].strip()).resolve()
+    return target if target.is_dir() else None
+
+
+def _is_git_dir(folder: Path) -> bool:
+    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()

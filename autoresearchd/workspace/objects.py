@@ -1,0 +1,296 @@
+"""Git objects: trees and commits as bytes, and the object database, the one place that uses GitPython.
+
+Formats as git's own tree.c and commit.c write them: entries ``<mode> <name> NUL <20 bytes>``, sorted with a slash
+behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects are read by a
+``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written here, as
+loose objects: GitPython's own database neither flushes them nor closes its files when the disk is full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+import weakref
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoresearchd.errors import EnvironmentFailure, MissingCapability, RepositoryError
+from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git
+from autoresearchd.workspace.files import disk_errors
+
+if TYPE_CHECKING:
+    from git import Git as PythonGit
+
+FOLDER = b"40000"
+LINK = b"120000"
+SUBMODULE = b"160000"
+_SHA = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a tree. mode: as git writes it; sha: 40 hex digits."""
+
+    mode: bytes
+    name: bytes
+    sha: str
+
+    @property
+    def is_folder(self) -> bool:
+        """A tree."""
+        return self.mode in (FOLDER, b"040000")
+
+    @property
+    def is_file(self) -> bool:
+        """A regular file, executable or not."""
+        return self.mode.startswith(b"100")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitObject:
+    """What is needed of a commit."""
+
+    tree: str
+    parents: tuple[str, ...]
+    message: str
+
+
+def is_commit_id(text: str) -> bool:
+    """40 lower-case hex digits."""
+    return bool(_SHA.fullmatch(text))
+
+
+def object_id(kind: str, data: bytes) -> str:
+    """The name that git gives to an object."""
+    return hashlib.sha1(_framed(kind, data), usedforsecurity=False).hexdigest()
+
+
+def parse_tree(data: bytes) -> list[Entry]:
+    """Entries of a tree object; ValueError when it is damaged."""
+    entries, at = [], 0
+    while at < len(data):
+        space = data.index(b" ", at)
+        end = data.index(b"\0", space)
+        sha = data[end + 1 : end + 21]
+        if len(sha) != 20:
+            raise ValueError("a tree object ends in the middle of an entry")
+        entries.append(Entry(data[at:space], data[space + 1 : end], sha.hex()))
+        at = end + 21
+    return entries
+
+
+def serialise_tree(entries: list[Entry]) -> bytes:
+    """A tree object; sorted as git sorts."""
+    ordered = sorted(entries, key=lambda e: e.name + (b"/" if e.is_folder else b""))
+    return b"".join(e.mode + b" " + e.name + b"\0" + bytes.fromhex(e.sha) for e in ordered)
+
+
+def serialise_commit(tree: str, parent: str, message: str, timestamp: int) -> bytes:
+    """A commit object; author and committer are the daemon, the time is UTC."""
+    who = f"{IDENTITY} <{ADDRESS}> {timestamp} +0000"
+    text = message.replace("\0", "").encode("utf-8", "replace")
+    return f"tree {tree}\nparent {parent}\nauthor {who}\ncommitter {who}\n\n".encode() + text
+
+
+def parse_commit(data: bytes) -> CommitObject:
+    """The parts of a commit object; ValueError when it is damaged."""
+    head, _, message = data.partition(b"\n\n")
+    lines = head.split(b"\n")
+    if not lines[0].startswith(b"tree "):
+        raise ValueError("a commit object without a tree")
+    parents = tuple(line[7:].decode("ascii") for line in lines if line.startswith(b"parent "))
+    return CommitObject(lines[0][5:].decode("ascii"), parents, message.decode("utf-8", "replace"))
+
+
+class ObjectStore:
+    """Reads and writes objects. Safe to use from several threads.
+
+    Args:
+        reader: git in the private repository, whose alternate is the user's object database.
+        objects: the user's object database, which new objects go to.
+    """
+
+    def __init__(self, reader: Git, objects: Path) -> None:
+        try:
+            # Here and not at the top: importing GitPython fails where git is missing, and takes 0.1 s where it is not.
+            from git import Git as PythonGit
+        except ImportError as error:
+            raise MissingCapability(
+                f"GitPython cannot be used: {error}", mend="install git and put it on PATH"
+            ) from error
+        self._objects = objects
+        self._git: PythonGit = PythonGit(str(reader.directory))
+        # GitPython adds this to our own environment, so what could lead it astray from there is named as well.
+        private = {
+            "GIT_DIR": str(reader.directory),
+            "GIT_COMMON_DIR": str(reader.directory),
+            "GIT_OBJECT_DIRECTORY": str(reader.directory / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": "",
+            "GIT_CONFIG_PARAMETERS": "",
+            "GIT_TRACE": "0",
+        }
+        self._git.update_environment(**{**reader.environment, **private})
+        self._lock = threading.Lock()
+        self._closer = weakref.finalize(self, _end, self._git)
+
+    def close(self) -> None:
+        """End the process that reads; it is started again when something is read."""
+        with self._lock:
+            _end(self._git)
+
+    # -- reading
+    def read(self, sha: str, kind: str) -> bytes:
+        """Content of an object; RepositoryError when it is missing, damaged or of another kind."""
+        if not is_commit_id(sha):
+            raise RepositoryError(f"{sha[:60]!r} is not a commit", mend="commits are named by 40 hex digits")
+        with self._lock:
+            found, data = self._read(sha)
+        if found != kind:
+            raise RepositoryError(f"{sha} is a {found}, not a {kind}", mend="name a commit of this session")
+        return data
+
+    def commit(self, sha: str) -> CommitObject:
+        """A commit."""
+        with _damage(sha):
+            return parse_commit(self.read(sha, "commit"))
+
+    def tree(self, sha: str) -> list[Entry]:
+        """Entries of a tree."""
+        with _damage(sha):
+            return parse_tree(self.read(sha, "tree"))
+
+    def lookup(self, tree: str, parts: tuple[bytes, ...]) -> Entry | None:
+        """The entry at a path below a tree, never through a symbolic link; None when there is none."""
+        entry = Entry(FOLDER, b"", tree)
+        for part in parts:
+            if not entry.is_folder:
+                return None
+            found = next((e for e in self.tree(entry.sha) if e.name == part), None)
+            if found is None:
+                return None
+            entry = found
+        return entry
+
+    def _read(self, sha: str) -> tuple[str, bytes]:
+        for attempt in (1, 2):
+            try:
+                name, kind, size, data = self._git.get_object_data(sha)
+            except ValueError as error:
+                _end(self._git)
+                if "could not be resolved" in str(error) or attempt == 2:
+                    raise _missing(sha) from error
+                continue
+            except OSError as error:
+                # The process has gone (killed with its terminal, out of memory): a new one answers.
+                _end(self._git)
+                if attempt == 2:
+                    raise EnvironmentFailure(f"git cat-file ended: {error}", mend="the daemon tries again") from error
+                continue
+            if _text(name) == sha and len(data) == size:
+                return _text(kind), data
+            _end(self._git)
+        raise _missing(sha)
+
+    # -- writing
+    def write(self, kind: str, data: bytes) -> str:
+        """Store a loose object and bring it to the disk; its name. A damaged object of that name is replaced."""
+        sha, content = object_id(kind, data), _framed(kind, data)
+        path = self._objects / sha[:2] / sha[2:]
+        with disk_errors("writing to the git repository"):
+            if not _holds(path, content):
+                self._make_folder(path.parent)
+                try:
+                    self._place(path, content)
+                except FileNotFoundError:
+                    # A git that packs at this moment removed the folder, which it had emptied.
+                    self._make_folder(path.parent)
+                    self._place(path, content)
+        return sha
+
+    def _place(self, path: Path, content: bytes) -> None:
+        """Git itself does not flush loose objects; but a ref to one that a power cut took breaks the user's gc."""
+        temporary = path.with_name(f"tmp_obj_{os.getpid()}_{threading.get_ident()}")  # git gc removes one left behind
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(zlib.compress(content, 1))
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(0o444)
+            temporary.rename(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def _make_folder(self, folder: Path) -> None:
+        """With the mode of the database, which may be shared by a group (core.sharedRepository)."""
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            return
+        with contextlib.suppress(OSError):
+            folder.chmod(self._objects.stat().st_mode & 0o7777)
+
+    def write_tree(self, tree: str, files: Mapping[tuple[bytes, ...], str]) -> str:
+        """The tree with the blobs of existing files (path → blob) replaced; its name. Modes stay."""
+        entries = self.tree(tree)
+        by_name: dict[bytes, dict[tuple[bytes, ...], str]] = {}
+        for (first, *rest), blob in files.items():
+            by_name.setdefault(first, {})[tuple(rest)] = blob
+        changed = []
+        for entry in entries:
+            below = by_name.pop(entry.name, None)
+            if below is None:
+                changed.append(entry)
+            elif () in below:
+                changed.append(Entry(entry.mode, entry.name, below[()]))
+            else:
+                changed.append(Entry(entry.mode, entry.name, self.write_tree(entry.sha, below)))
+        if by_name:
+            raise RepositoryError(f"not in the tree: {sorted(by_name)}", mend="only files that exist can be edited")
+        return self.write("tree", serialise_tree(changed))
+
+
+def _framed(kind: str, data: bytes) -> bytes:
+    return f"{kind} {len(data)}\0".encode() + data
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a loose object is there and whole; a power cut can leave an empty file under its name."""
+    try:
+        return zlib.decompress(path.read_bytes()) == content
+    except (zlib.error, OSError):
+        return False
+
+
+def _end(git: PythonGit) -> None:
+    """End the process that reads, with its pipes, which GitPython leaves to the garbage collector."""
+    process: Any = git.cat_file_all
+    for stream in (process.stdin, process.stdout, process.stderr) if process is not None else ():
+        with contextlib.suppress(OSError):
+            stream.close()
+    git.clear_cache()
+
+
+def _text(word: object) -> str:
+    """GitPython says that header words are text; they are bytes."""
+    return word.decode("ascii") if isinstance(word, bytes) else str(word)
+
+
+def _missing(sha: str) -> RepositoryError:
+    return RepositoryError(
+        f"git object {sha} is missing or damaged", mend="run `git fsck`; fetch what is missing from a clone"
+    )
+
+
+@contextlib.contextmanager
+def _damage(sha: str) -> Any:
+    try:
+        yield
+    except (ValueError, IndexError) as error:
+        raise _missing(sha) from error

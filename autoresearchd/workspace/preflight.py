@@ -1,0 +1,217 @@
+"""What must hold of a repository before anything is changed in it, and the making of a new one.
+
+Every check only reads. What is refused, and why, is in git's own words where git knows better: gitrepository-layout(5)
+for the files that mark an operation in progress, git-check-ref-format(1) for names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from autoresearchd.errors import MissingCapability, RepositoryError
+from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
+from autoresearchd.workspace.files import disk_errors, remove_tree
+from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
+from autoresearchd.workspace.objects import is_commit_id
+
+_IN_PROGRESS = {
+    "MERGE_HEAD": ("a merge", "git merge --continue or --abort"),
+    "rebase-merge": ("a rebase", "git rebase --continue or --abort"),
+    "rebase-apply": ("a rebase or git am", "git rebase --continue or --abort"),
+    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue or --abort"),
+    "REVERT_HEAD": ("a revert", "git revert --continue or --abort"),
+    "BISECT_LOG": ("a bisection", "git bisect reset"),
+}
+_SHOWN = 5
+
+
+def require_git() -> str:
+    """Path of a git that is new enough; MissingCapability otherwise."""
+    program = find_git()
+    with disk_errors("running git"):
+        said = subprocess.run([program, "version"], capture_output=True, text=True, check=False, timeout=60).stdout
+    found = re.search(r"(\d+)\.(\d+)", said)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise MissingCapability(
+            f"{program} is {said.strip() or 'no git'}: too old", mend=f"install git {needed} or newer"
+        )
+    return program
+
+
+def check_repository(root: Path) -> None:
+    """Refuse a repository that a session cannot begin in; each error says what to do."""
+    program = require_git()
+    top = find_root(root)
+    check_owner(program, top)
+    git = _plain(program, top)
+    if git.ask("rev-parse", "--show-object-format") != "sha1":
+        raise RepositoryError(f"{top} uses SHA-256 object names", mend="use a repository with SHA-1 object names")
+    if not git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").ok:
+        raise RepositoryError(
+            f"{top} has no commits yet", mend="commit the task's files: git add -A && git commit -m 'my task'"
+        )
+    for name, (what, mend) in _IN_PROGRESS.items():
+        if (git.directory / name).exists():
+            raise RepositoryError(f"{what} is in progress in {top}", mend=f"finish or give up: {mend}")
+    if not git.run("symbolic-ref", "--quiet", "HEAD").ok:
+        raise RepositoryError(
+            f"{top} has a detached HEAD: it is on no branch", mend="git switch <branch>, or git switch -c <new branch>"
+        )
+    _refuse_modified(git, top)
+
+
+def check_tag(root: Path, tag: str) -> None:
+    """Refuse a tag that is none, and one whose branch or experiments are there already."""
+    require_tag(tag)
+    branch = branch_name(tag)
+    git = _plain(find_git(), find_root(root))
+    git.ask("check-ref-format", f"refs/heads/{branch}")
+    if git.run("show-ref", "--verify", "--quiet", f"refs/heads/{BRANCHES}").ok:
+        raise RepositoryError(
+            f"a branch named {BRANCHES!r} is there, so git allows none below it",
+            mend=f"rename it: git branch -m {BRANCHES} <another name>",
+        )
+    taken = git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/heads/{branch}")
+    if taken:
+        raise RepositoryError(
+            f"branch {taken.removeprefix('refs/heads/')} is there already",
+            mend=f"`autoresearchd resume {tag}` goes on with its session; or choose another tag with --tag",
+        )
+    if git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/{BRANCHES}/{tag}/"):
+        raise RepositoryError(
+            f"experiments of an earlier session {tag!r} are there (refs/{BRANCHES}/{tag}/)",
+            mend="choose another tag with --tag; they stay as they are",
+        )
+
+
+def check_not_checked_out(root: Path, branch: str) -> None:
+    """Refuse when the session branch is checked out anywhere: that checkout would look modified when it moves."""
+    git = _plain(find_git(), find_root(root))
+    folder = ""
+    for line in git.ask("worktree", "list", "--porcelain").splitlines():
+        if line.startswith("worktree "):
+            folder = line.removeprefix("worktree ")
+        elif line == f"branch refs/heads/{branch}":
+            raise RepositoryError(
+                f"branch {branch} is checked out in {folder}",
+                mend=f"git -C {folder} switch <another branch>: the daemon moves this branch while you sleep",
+            )
+
+
+def check_owner(program: str, root: Path) -> None:
+    """Refuse what git itself refuses: a repository of another user's that the user has not called safe."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["LC_ALL"] = "C"
+    # The user's own configuration counts here, for safe.directory; rev-parse runs no program that it names.
+    command = [program, "-C", str(root), "rev-parse", "--is-inside-work-tree", "--is-bare-repository"]
+    with disk_errors("running git"):
+        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+    said = " ".join(done.stderr.decode("utf-8", "replace").split())
+    if "dubious ownership" in said:
+        raise RepositoryError(
+            f"{root} belongs to another user, so git refuses to work in it",
+            mend=f"if you trust what is in it: git config --global --add safe.directory {root}",
+        )
+    if done.returncode != 0:
+        raise RepositoryError(
+            f"git cannot use {root}: {said[:300]}", mend="run `git status` there and mend what it says"
+        )
+    if done.stdout.split() != [b"true", b"false"]:
+        raise RepositoryError(f"{root} is a bare git repository", mend="clone it, and start in the clone")
+
+
+def exclude(root: Path) -> None:
+    """Hide ``.autoresearchd/`` from the user's ``git status``, once; nothing tracked is changed."""
+    path = common_dir(root) / "info" / "exclude"
+    line = f"{PUBLIC}/".encode()
+    with disk_errors("excluding .autoresearchd/ from version control"):
+        text = path.read_bytes() if path.exists() else b""
+        if line in (known.strip() for known in text.splitlines()):
+            return
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as stream:
+            stream.write((b"" if not text or text.endswith(b"\n") else b"\n") + line + b"\n")
+
+
+def init_repository(folder: Path) -> str:
+    """Make a repository of a folder's files, all committed on ``main``; the commit. Appears at once or not at all."""
+    program = require_git()
+    if os.path.lexists(folder / ".git"):
+        raise RepositoryError(f"{folder} is a git repository already", mend="start in it without scaffolding")
+    with disk_errors(f"making a git repository in {folder}"):
+        (folder / PUBLIC).mkdir(exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="init-", dir=folder / PUBLIC))
+        try:
+            made = scratch / ".git"
+            _init(program, scratch)
+            (made / "info").mkdir(exist_ok=True)
+            (made / "info" / "exclude").write_text(f"{PUBLIC}/\n")
+            git = Git(program, made, folder.resolve(), {**surroundings(), **_author(program)})
+            git.ask("add", "--all")
+            git.ask(
+                "commit", "--quiet", "--no-verify", "--allow-empty", "--file=-", stdin=b"Start from the bundled task\n"
+            )
+            commit = git.ask("rev-parse", "HEAD")
+            made.rename(folder / ".git")
+        finally:
+            remove_tree(scratch)
+    return commit
+
+
+def _init(program: str, folder: Path) -> None:
+    command = [program, "init", "--quiet", "--template=", "--initial-branch=main", "--object-format=sha1", str(folder)]
+    done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
+    if done.returncode != 0:
+        raise RepositoryError(
+            f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}", mend="see git's words"
+        )
+
+
+def head_commit(root: Path) -> str:
+    """Commit that the user's checkout is at."""
+    found = _plain(find_git(), root).ask("rev-parse", "--verify", "HEAD^{commit}")
+    if not is_commit_id(found):
+        raise RepositoryError(f"{root} uses object names that are not SHA-1", mend="use a repository with SHA-1 names")
+    return found
+
+
+def _plain(program: str, root: Path) -> Git:
+    """Git in the user's own git directory and checkout, for reading."""
+    return Git(program, git_dir(root), root)
+
+
+def _author(program: str) -> dict[str, str]:
+    """The user as author of the first commit, where git knows the user; the daemon is the committer."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    known: dict[str, str] = {}
+    for key, variable, fallback in (
+        ("user.name", "GIT_AUTHOR_NAME", IDENTITY),
+        ("user.email", "GIT_AUTHOR_EMAIL", ADDRESS),
+    ):
+        command = [program, "config", "--global", "--get", key]
+        said = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60).stdout
+        known[variable] = said.decode("utf-8", "replace").strip() or fallback
+    return known
+
+
+def _refuse_modified(git: Git, top: Path) -> None:
+    """Tracked files must be as committed: the session starts from the commit, and the user would miss the rest."""
+    settings = dict(SETTINGS)
+    for name in git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0"):
+        # A filter is a program: to look at the status is no reason to run it.
+        if name:
+            settings[name] = "false" if name.endswith(".required") else ""
+    quiet = Git(git.program, git.directory, top, surroundings(settings))
+    said = quiet.ask("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")
+    names = [entry[3:] for entry in said.split("\0") if len(entry) > 3]
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise RepositoryError(
+            f"{top} has modified files that are not committed: {', '.join(names[:_SHOWN])}{more}",
+            mend="commit them (git commit -am …) or put them away (git stash); the session starts from the last commit",
+        )

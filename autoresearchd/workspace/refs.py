@@ -1,0 +1,148 @@
+"""The refs of a session: its branch, and one ref for each experiment.
+
+Refs are written by ``git update-ref`` (compare-and-swap, any ref storage) and never listed where one is asked for: ten
+thousand loose refs take 0.3 s to list. A loose ref is read as the file that it is; git is asked when there is no such
+file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from autoresearchd.errors import RepositoryError
+from autoresearchd.workspace.command import Git, Result
+from autoresearchd.workspace.files import held
+from autoresearchd.workspace.layout import BRANCHES, branch_name
+from autoresearchd.workspace.objects import is_commit_id
+
+STALE_AFTER_S = 10.0
+"""A ref's lock is held for milliseconds; one older than this, in our own namespace, was left by a git that died."""
+
+ABSENT = "0" * 40
+
+
+class SessionRefs:
+    """Reads and moves the refs of one session.
+
+    Args:
+        git: git in the repository's common directory.
+        tag: the session's tag, already validated.
+        guard: file that is locked while a ref is written.
+    """
+
+    def __init__(self, git: Git, tag: str, guard: Path) -> None:
+        self._git, self._guard = git, guard
+        self.branch = branch_name(tag)
+        self.branch_ref = f"refs/heads/{self.branch}"
+        self.prefix = f"refs/{BRANCHES}/{tag}/"
+
+    def experiment_ref(self, number: int) -> str:
+        """Name of an experiment's ref."""
+        if number < 0:
+            raise ValueError(f"experiments are numbered from 0: {number}")
+        return f"{self.prefix}{int(number)}"
+
+    def read(self, ref: str) -> str | None:
+        """Commit that a ref points at, None when there is no such ref."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = (self._git.directory / ref).read_text("ascii").strip()
+            if is_commit_id(text):
+                return text
+        result = self._git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref)
+        return result.text if result.ok and is_commit_id(result.text) else None
+
+    def tip(self) -> str:
+        """Commit that the session branch points at."""
+        found = self.read(self.branch_ref)
+        if found is None:
+            raise RepositoryError(
+                f"branch {self.branch} is gone",
+                mend=f"git branch {self.branch} <the last kept commit, see `autoresearchd experiments`>, then resume",
+            )
+        return found
+
+    def set_experiment(self, number: int, commit: str) -> None:
+        """Point an experiment's ref at a commit."""
+        ref = self.experiment_ref(number)
+        if self.read(ref) != commit:
+            self._write([f"update {ref} {commit}"])
+
+    def advance(self, old: str, new: str) -> None:
+        """Compare-and-swap of the branch; nothing when it is at ``new``."""
+        tip = self.tip()
+        if tip == old and old != new:
+            result = self._try([f"update {self.branch_ref} {new} {old}"])
+            if result.ok:
+                return
+            tip = self.tip()
+            if tip == old:
+                raise result.failure()
+        if tip != new:
+            raise RepositoryError(
+                f"branch {self.branch} was moved by somebody else: it is at {tip}, this session left it at {old} "
+                f"and wants to move it to {new}",
+                mend=f"git branch --force {self.branch} {old}, then `autoresearchd resume`; "
+                "to build on your own commit, start a new session from it",
+            )
+
+    def begin(self, base: str) -> None:
+        """Create the branch and the ref of experiment 0 in one transaction; nothing when both are at ``base``."""
+        zero = self.experiment_ref(0)
+        there = self.read(self.branch_ref), self.read(zero)
+        if there == (base, base):
+            return
+        if there[0] is not None:
+            raise RepositoryError(
+                f"branch {self.branch} is there already", mend="choose another tag with --tag, or delete the branch"
+            )
+        commands = [f"create {self.branch_ref} {base}"]
+        if there[1] != base:
+            commands.append(f"update {zero} {base} {there[1] or ABSENT}")
+        self._write(commands)
+
+    def abandon(self) -> None:
+        """Delete the branch, unless it is anywhere but where it began, and the refs of all experiments."""
+        zero, tip = self.read(self.experiment_ref(0)), self.read(self.branch_ref)
+        if tip is not None and tip != zero:
+            raise RepositoryError(
+                f"branch {self.branch} is at {tip}, not where the session began: it is left as it is",
+                mend=f"look at it; `git branch -D {self.branch}` deletes it",
+            )
+        names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
+        commands = [f"delete {name}" for name in names]
+        if tip is not None:
+            commands.append(f"delete {self.branch_ref} {tip}")
+        if commands:
+            self._write(commands)
+
+    # -- writing
+    def _write(self, commands: list[str]) -> None:
+        result = self._try(commands)
+        if not result.ok:
+            raise result.failure()
+
+    def _try(self, commands: list[str]) -> Result:
+        """One transaction; once more after a lock that a dead git left in our own namespace was removed."""
+        # Each word is ours: a validated tag, numbers and hex digits.
+        stdin = "".join(f"{command}\n" for command in commands).encode("ascii")
+        with held(self._guard) as descriptor:
+            arguments = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
+            result = self._git.run(*arguments, stdin=stdin, keep_open=[descriptor])
+            if not result.ok and result.lock is not None and self._remove_stale(result.lock):
+                result = self._git.run(*arguments, stdin=stdin, keep_open=[descriptor])
+        return result
+
+    def _remove_stale(self, lock: Path) -> bool:
+        name = Path(self._git.directory, lock)
+        ours = {self._git.directory / f"{self.branch_ref}.lock"}
+        if name not in ours and not name.is_relative_to(self._git.directory / self.prefix):
+            return False
+        try:
+            if time.time() - name.stat().st_mtime < STALE_AFTER_S:
+                return False
+            name.unlink()
+        except FileNotFoundError:
+            return True
+        return True

@@ -1,0 +1,113 @@
+"""Slots: worktrees in which runs happen, one folder for each slot, with a private git directory beside it.
+
+A checkout is ``git reset --hard`` in the slot's own git directory, named outright, then removal of all that is
+untracked. What is damaged (by hand, by a job, by a crash) is made anew rather than mended.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from autoresearchd.errors import RepositoryError
+from autoresearchd.workspace.command import Git
+from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
+from autoresearchd.workspace.private import is_private, make_private
+
+
+class Slots:
+    """The worktrees of one session.
+
+    Args:
+        program: the git program.
+        folder: where they lie.
+        objects: the user's object database.
+        keep: paths from the top of the worktree; untracked links and empty placeholders at and below them stay.
+    """
+
+    def __init__(self, program: str, folder: Path, objects: Path, keep: Iterable[PurePosixPath] = ()) -> None:
+        self._program, self._folder, self._objects = program, folder, objects
+        self._keep = frozenset(keep)
+
+    def checkout(self, slot: int, commit: str) -> Path:
+        """Make a slot hold exactly ``commit``; the top of its worktree."""
+        if slot < 0:
+            raise ValueError(f"slots are numbered from 0: {slot}")
+        tree = self._folder / f"slot{int(slot)}"
+        git = Git(self._program, self._folder / f"slot{int(slot)}.git", tree)
+        with disk_errors(f"checking out into {tree}"), held(self._folder / f"slot{int(slot)}.lock") as lock:
+            if not self._usable(git, tree):
+                self._make(git, tree, commit)
+            try:
+                self._reset(git, tree, commit, lock)
+            except (RepositoryError, OSError):
+                # Whatever is wrong with it, a new one has nothing wrong. What fails then is not the worktree's fault.
+                self._make(git, tree, commit)
+                self._reset(git, tree, commit, lock)
+        return tree
+
+    def remove(self) -> None:
+        """Remove all worktrees of the session."""
+        remove_tree(self._folder)
+
+    def _usable(self, git: Git, tree: Path) -> bool:
+        try:
+            mode = tree.lstat().st_mode
+        except FileNotFoundError:
+            return False
+        return stat.S_ISDIR(mode) and not git.directory.is_symlink() and is_private(git.directory, self._objects)
+
+    def _make(self, git: Git, tree: Path, commit: str) -> None:
+        for path in (tree, git.directory):
+            self._set_aside(path)
+        tree.mkdir(parents=True)
+        make_private(git.directory, self._objects, commit)
+
+    def _set_aside(self, path: Path) -> None:
+        """Remove a path; what cannot be removed (another user's) is renamed, which needs no right to what is in it."""
+        for old in self._folder.glob(f"{path.name}.old-*"):
+            remove_tree(old)
+        if not os.path.lexists(path):
+            return
+        aside = path.with_name(f"{path.name}.old-{time.monotonic_ns()}")
+        path.rename(aside)
+        remove_tree(aside)
+
+    def _reset(self, git: Git, tree: Path, commit: str, lock: int) -> None:
+        # We hold the slot's lock and no git of an earlier daemon does, so lock files in it are stale.
+        for stale in ("index.lock", "HEAD.lock", "ORIG_HEAD.lock"):
+            (git.directory / stale).unlink(missing_ok=True)
+        pointer = tree / ".git"
+        if pointer.is_symlink() or not pointer.is_file():
+            remove_tree(pointer)
+            pointer.write_text(
+                f"gitdir: ../{git.directory.name}\n"
+            )  # for people and programs that look around in there
+        result = git.run("reset", "--quiet", "--hard", commit, keep_open=[lock])
+        if not result.ok:
+            raise result.failure()
+        result = git.run("ls-files", "--others", "--directory", "-z")
+        if not result.ok:
+            raise result.failure()
+        for name in result.out.split(b"\0"):
+            if name:
+                self._clear(tree, PurePosixPath(os.fsdecode(name)))
+
+    def _clear(self, tree: Path, name: PurePosixPath) -> None:
+        """Remove what is untracked at a path, but for what is to be kept at or below it."""
+        path = tree / name
+        if is_placeholder(path) and any(name.is_relative_to(kept) for kept in self._keep):
+            return
+        holds_kept = (
+            path.is_dir() and not path.is_symlink() and any(k.is_relative_to(name) for k in self._keep if k != name)
+        )
+        if holds_kept:
+            for child in sorted(path.iterdir()):
+                self._clear(tree, name / child.name)
+            if any(path.iterdir()):
+                return
+        if not remove_tree(path):
+            raise RepositoryError(f"{path} cannot be removed", mend="remove it by hand")

@@ -1,0 +1,167 @@
+"""How long each method of the store takes, with few and with many experiments behind it, and how long ``status`` takes.
+
+    python benchmarks/store.py [EXPERIMENTS ...]
+
+The floor is one commit of one small row on the same disk at the same time, by plain ``sqlite3`` in WAL mode with
+synchronous=FULL.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import insert, update
+
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.ports import NewSession
+from autoresearchd.store.database import Database
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.tables import (
+    AsiTable,
+    ExperimentTable,
+    ProposalBodyTable,
+    ProposalTable,
+    RunTable,
+    TotalsTable,
+)
+
+ROUNDS = 40
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+SOURCE = "".join(f"def layer_{i}(x, width={i}):\n    return x * {i * 7919 % 1000} + width\n\n" for i in range(450))
+CURVE = tuple(CurvePoint(i, 10 / (i + 1), i / 300) for i in range(300))
+RESULT = RunResult((StageResult("training", "ok", 0, 300.0, "runs/1/training.log"),), 301.0, "bubblewrap")
+
+
+def proposal(number: int) -> Proposal:
+    """A proposal of a usual size: the whole of a 30 kB file."""
+    files = {"train.py": SOURCE.replace("width=7", f"width={number}")}
+    return Proposal(files, f"width {number} is better", "search", f"width → {number}", 0.01, {"width": number})
+
+
+def one(store: SqlStore, session_id: int, timed: Callable[[str, Callable[[], object]], object]) -> None:
+    """One experiment, each step timed."""
+    e = timed("open_experiment", lambda: store.open_experiment(session_id, parent="a" * 40, segment=0, at=AT))
+    n = e.number
+    p = proposal(n)
+    timed("find_duplicate", lambda: store.find_duplicate(session_id, f"h{n}"))
+    timed(
+        "record_proposal",
+        lambda: store.record_proposal(session_id, n, p, diff="-width\n+width\n" * 9, code_hash=f"h{n}"),
+    )
+    timed("record_commit", lambda: store.record_commit(session_id, n, f"{n:040x}"))
+    run = timed("open_run", lambda: store.open_run(session_id, n, 1, AT))
+    value = 1 + (n * 7919 % 1000) / 1000
+    m = Measurement(Label.NONE, value, {"val_bpb": value, "peak_vram_mb": 1.0}, curve=CURVE)
+    timed("close_run", lambda: store.close_run(run.id, m, RESULT, AT, last=True))
+    d = Decision(Status.DISCARD, Label.NO_GAIN, value, -0.1, m.metrics, 1.0, 0.01, -1.0, "no gain")
+    asi = ASI(p.hypothesis, "", "no gain", "go down")
+    timed("record_decision", lambda: store.record_decision(session_id, n, d, asi, AT, incumbent=None))
+    timed("record_overhead", lambda: store.record_overhead(session_id, n, 50.0))
+    timed("log_event", lambda: store.log_event(session_id, Event(EventKind.DECIDED, AT, "discarded", n)))
+    timed("heartbeat", lambda: store.heartbeat(session_id, AT, 1.0))
+    timed("experiment", lambda: store.experiment(session_id, n))
+    timed("experiments(last=32)", lambda: store.experiments(session_id, last=32))
+    timed("top(5)", lambda: store.top(session_id, 0, 5, False))
+    timed("values", lambda: store.values(session_id, 0))
+    timed("totals", lambda: store.totals(session_id))
+    timed("trials(after)", lambda: store.trials(session_id, n - 2))
+    timed("take_controls (none)", lambda: store.take_controls(session_id))
+    timed("unseen_notes", lambda: store.unseen_notes(session_id))
+
+
+def fill(url: str, session_id: int, template: int, count: int) -> None:
+    """Copies of one experiment, until there are ``count``."""
+    database = Database(url)
+    with database.write() as c:
+        for table in (ExperimentTable, ProposalTable, ProposalBodyTable, AsiTable, RunTable):
+            columns = [col.name for col in table.__table__.columns if (table, col.name) != (RunTable, "id")]
+            row = c.execute(table.__table__.select().where(table.number == template)).mappings().first()
+            base = {name: row[name] for name in columns}
+            copies = []
+            for n in range(template + 1, count):
+                value = 1 + (n * 7919 % 1000) / 1000
+                changed = {"number": n, "code_hash": f"h{n}", "value": value, "commit_sha": f"{n:040x}"}
+                copies.append({k: changed.get(k, v) for k, v in base.items()})
+            for i in range(0, len(copies), 1000):
+                c.execute(insert(table), copies[i : i + 1000])
+        done = {"opened": count, "experiments": count, "discards": count}
+        c.execute(update(TotalsTable).where(TotalsTable.session_id == session_id).values(**done))
+    database.close()
+
+
+def open_floor(path: Path) -> sqlite3.Connection:
+    """A database for the floor."""
+    db = sqlite3.connect(path, isolation_level=None)
+    for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+        db.execute(f"PRAGMA {pragma}")
+    db.execute("CREATE TABLE t (a TEXT)")
+    return db
+
+
+def process(code: str) -> float:
+    """Median of a whole process."""
+    times = []
+    for _ in range(9):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1000
+
+
+def measure(count: int, folder: Path) -> dict[str, float]:
+    """Medians in milliseconds."""
+    path = folder / f"{count}.db"
+    url = f"sqlite:///{path}"
+    store = SqlStore.open(url)
+    task = '{"name":"b","scoring":{"metric":"val_bpb","direction":"minimize"},"execution":{"budget":300}}'
+    session = store.create_session(NewSession("b", "autoresearch/b", task, "search", "local", "a" * 40, 1), AT)
+    store.open_segment(session.id, "f", "start", "cpu", AT)
+    one(store, session.id, lambda _, call: call())
+    if count > 1:
+        fill(url, session.id, 0, count)
+    times: dict[str, list[float]] = {}
+
+    def timed(name: str, call: Callable[[], object]) -> object:
+        started = time.perf_counter()
+        value = call()
+        times.setdefault(name, []).append(time.perf_counter() - started)
+        return value
+
+    floor = open_floor(folder / f"{count}.floor.db")
+    for _ in range(ROUNDS):
+        timed("floor: one commit", lambda: floor.execute("INSERT INTO t VALUES ('x')"))
+        one(store, session.id, timed)
+    floor.close()
+    store.close()
+    found = {name: statistics.median(values) * 1000 for name, values in times.items()}
+    imports = "import json; from pathlib import Path; from autoresearchd.store.reader import Reader; "
+    reader = f"r = Reader(Path({str(path)!r})); "
+    found["process: pass"] = process("pass")
+    found["process: status"] = process(imports + reader + "print(json.dumps(r.status('b')))")
+    found["process: experiments"] = process(imports + reader + "print(json.dumps(list(r.experiments('b'))))")
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    counts = [int(a) for a in sys.argv[1:]] or [10, 10_000]
+    with tempfile.TemporaryDirectory() as name:
+        columns = [measure(count, Path(name)) for count in counts]
+    print(f"{'median ms':24}" + "".join(f"{count:>12,}" for count in counts))
+    for label in columns[0]:
+        print(f"{label:24}" + "".join(f"{column[label]:12.2f}" for column in columns))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The SQL store keeps the contract of ``ports.Store``, step by step and under any order of steps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from autoresearchd.domain.experiment import Decision, Measurement
+from autoresearchd.domain.labels import RULES, Label, Phase
+from autoresearchd.errors import StoreError
+from autoresearchd.ports import Store
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.store_contract import AT, PARENT, Driver, StoreContract, commit_of, new_proposal, new_session
+
+LABELS = [label for label in Label if RULES[label].status is not None]
+UNCOUNTED = [label for label in Label if RULES[label].status is None]
+
+
+class TestSqliteStore(StoreContract):
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], Store]:
+        return lambda: SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}")
+
+
+class LifeCycle(RuleBasedStateMachine):
+    """Many experiments at once, steps in any order, the daemon killed in between: the journal agrees with a model."""
+
+    open_ones = Bundle("open_ones")
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.url = f"sqlite:///{self.folder.name}/state.db"
+        self.store = SqlStore.open(self.url)
+        session = self.store.create_session(new_session(), AT)
+        self.store.open_segment(session.id, "f", "start", "cpu", AT)
+        self.lab = Driver(self.store, session.id)
+        self.model: dict[int, tuple[Phase, int]] = {}
+        self.statuses: list[str] = []
+        self.usd = 0.0
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+            self.folder.cleanup()
+
+    @rule(target=open_ones)
+    def open(self) -> int:
+        e = self.lab.open()
+        assert e.number == len(self.model)
+        self.model[e.number] = (Phase.PROPOSING, 0)
+        return e.number
+
+    @rule(number=open_ones, attempt=st.integers(0, 2))
+    def propose(self, number: int, attempt: int) -> None:
+        phase, runs = self.model[number]
+        before = self.store.experiment(self.lab.id, number)
+        legal = phase in (Phase.PROPOSING, Phase.PROPOSED, Phase.MEASURED)
+        if before.proposal is not None and attempt <= before.proposal.attempt:
+            legal = phase is Phase.PROPOSED and attempt == before.proposal.attempt
+            charged = 0.0
+        else:
+            charged = 0.25
+        self._try(legal, lambda: self.lab.propose(before, new_proposal(number, attempt=attempt)))
+        if legal:
+            self.model[number] = (Phase.PROPOSED, runs)
+            self.usd += charged
+
+    @rule(number=open_ones)
+    def commit(self, number: int) -> None:
+        phase, runs = self.model[number]
+        done = phase in (Phase.COMMITTED, Phase.RUNNING, Phase.MEASURED)
+        self._try(
+            done or phase is Phase.PROPOSED, lambda: self.store.record_commit(self.lab.id, number, commit_of(number))
+        )
+        if phase is Phase.PROPOSED:
+            self.model[number] = (Phase.COMMITTED, runs)
+
+    @rule(number=open_ones)
+    def run(self, number: int) -> None:
+        phase, runs = self.model[number]
+        self._try(phase is Phase.COMMITTED, lambda: self.store.open_run(self.lab.id, number, 1, AT))
+        if phase is Phase.COMMITTED:
+            self.model[number] = (Phase.RUNNING, runs + 1)
+
+    @rule(number=open_ones, label=st.sampled_from([Label.NONE, Label.ERROR, *UNCOUNTED]), last=st.booleans())
+    def close(self, number: int, label: Label, last: bool) -> None:
+        phase, runs = self.model[number]
+        if phase is not Phase.RUNNING:
+            return
+        run = self.store.experiment(self.lab.id, number).runs[-1]
+        assert run.open
+        self.store.close_run(run.id, Measurement(label, 1.0), None, AT, last=last)
+        ended = Phase.MEASURED if last and label not in UNCOUNTED else Phase.COMMITTED
+        self.model[number] = (ended, runs)
+
+    @rule(number=consumes(open_ones), label=st.sampled_from(LABELS))
+    def decide(self, number: int, label: Label) -> None:
+        phase, runs = self.model[number]
+        status = RULES[label].status
+        assert status is not None
+        e = self.store.experiment(self.lab.id, number)
+        legal = phase is not Phase.RUNNING
+        self._try(legal, lambda: self.lab.decide(e, Decision(status, label, 1.0)))
+        if legal:
+            self.model[number] = (Phase.DECIDED, runs)
+            self.statuses.append(status.value)
+
+    @precondition(lambda self: getattr(self, "model", None))
+    @rule()
+    def kill_and_reopen(self) -> None:
+        self.store = SqlStore.open(self.url)  # the old one is not closed: nobody closes anything after kill -9
+        self.lab = Driver(self.store, self.lab.id)
+
+    @invariant()
+    def the_journal_says_what_happened(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        found = self.store.experiments(self.lab.id)
+        assert [(e.number, e.phase, len(e.runs)) for e in found] == [(n, p, r) for n, (p, r) in self.model.items()]
+        totals = self.store.totals(self.lab.id)
+        assert totals.experiments == len(self.statuses) == sum(e.decision is not None for e in found)
+        assert totals.keeps == self.statuses.count("keep")
+        assert totals.usd == pytest.approx(self.usd)
+        assert all(e.parent == PARENT for e in found)
+
+    def _try(self, legal: bool, step: Callable[[], object]) -> None:
+        if legal:
+            step()
+        else:
+            with pytest.raises(StoreError):
+                step()
+
+
+LifeCycle.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+TestLifeCycle = LifeCycle.TestCase

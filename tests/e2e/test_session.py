@@ -1,0 +1,206 @@
+"""A whole session through the command line: what a user starts, watches, stops, resumes and takes home."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
+
+SLOW = PROGRAM.replace("print(f", "import time\ntime.sleep(60)\nprint(f")
+
+
+def numbers(project: Project) -> list[int]:
+    return [e["experiment"] for e in project.json("experiments", "--json")]
+
+
+def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkout_alone(project: Project) -> None:
+    before = project.snapshot()
+    done = project.cli("start", "--foreground", "--tag", "t", "--policy", "search", "--max-experiments", "12")
+    assert done.returncode == 0, done.stderr + done.stdout
+
+    after = project.snapshot()
+    assert {k: v for k, v in before.items() if k != "branches"} == {k: v for k, v in after.items() if k != "branches"}
+    experiments = project.json("experiments", "--json")
+    assert [e["experiment"] for e in experiments] == list(range(13))
+    assert experiments[0]["status"] == "keep"
+    assert len(experiments[0]["runs"]) == 3
+    assert len({run["seed"] for run in experiments[0]["runs"]}) == 3
+
+    kept = [e["commit"] for e in experiments[1:] if e["status"] == "keep"]
+    assert kept, "twelve experiments on a bowl find an improvement"
+    on_branch = project.git("rev-list", "--reverse", "main..autoresearch/t").split()
+    assert on_branch == kept, "the branch holds the kept commits, in order, and nothing else"
+    for e in experiments:
+        if e["commit"]:
+            assert project.git("rev-parse", f"refs/autoresearch/t/{e['experiment']}") == e["commit"]
+    message = project.git("log", "-1", "--format=%B", "autoresearch/t")
+    assert "Experiment:" in message
+    assert "Metric: score=" in message
+
+    status = project.json("status", "--json")
+    assert status["session"]["state"] == "stopped"
+    assert status["session"]["experiments"] >= 12
+    assert status["metric"]["source"] == "self-reported"
+    assert status["metric"]["best"] < status["metric"]["baseline"]
+    assert status["current"] is None
+    assert status["overhead"]["median_ms"] > 0
+
+
+def test_the_limit_on_experiments_holds_after_a_resume(project: Project) -> None:
+    arguments = ("--foreground", "--max-experiments", "3")
+    assert project.cli("start", *arguments, "--tag", "t", "--policy", "random").returncode == 0
+    assert project.cli("resume", "t", "--foreground").returncode == 0
+    assert numbers(project) == [0, 1, 2, 3]
+
+
+def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project: Project) -> None:
+    project.write("train.py", SLOW.replace("sleep(60)", "sleep(0.3)"))
+    project.commit()
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
+    wait_until(lambda: (project.root / ".autoresearchd/runs/t/2/0").exists())
+    daemon.kill()
+    daemon.wait()
+    marker = str(project.root)
+    wait_until(lambda: not processes_below(marker))
+    assert project.json("status", "--json")["session"]["state"] == "crashed"
+
+    again = project.start_process("resume", "--foreground")
+    wait_until(lambda: (project.root / ".autoresearchd/runs/t/5").exists())
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=60)
+    assert again.returncode == 143
+    found = project.json("experiments", "--json")
+    assert [e["experiment"] for e in found] == list(range(len(found)))
+    kept = [e["commit"] for e in found if e["status"] == "keep" and e["experiment"]]
+    assert project.git("rev-list", "--reverse", "main..autoresearch/t").split() == kept
+    assert all(e["status"] for e in found)
+    assert not processes_below(marker)
+
+
+def processes_below(folder: str) -> list[str]:
+    """Command lines of live processes whose working folder lies below ``folder``, the daemon's own not counted."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                where = os.readlink(f"/proc/{name}/cwd")
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    line = file.read().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if where.startswith(folder) and line:
+                found.append(line)
+    return found
+
+
+def test_a_second_daemon_is_told_who_holds_the_session(project: Project) -> None:
+    project.write("train.py", SLOW)
+    project.commit()
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
+    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0").exists())
+    for command in (("start", "--policy", "random"), ("resume", "t"), ("start", "--tag", "t")):
+        second = project.cli(*command)
+        assert second.returncode == 75, second.stderr
+        assert str(daemon.pid) in second.stderr
+    assert project.cli("stop", "--now").returncode == 0
+    daemon.communicate(timeout=30)
+    assert daemon.returncode == 0
+    assert project.json("status", "--json")["session"]["state"] == "stopped"
+
+
+def test_a_daemon_in_the_background_can_be_watched_paused_and_stopped(project: Project) -> None:
+    done = project.cli("start", "--tag", "t", "--policy", "random")
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: len(numbers(project)) > 3)
+    assert project.cli("note", "look at SHIFT").returncode == 0
+    assert project.cli("pause").returncode == 0
+    wait_until(lambda: project.json("status", "--json")["session"]["state"] == "paused")
+    count = len(numbers(project))
+    assert project.cli("unpause").returncode == 0
+    wait_until(lambda: len(numbers(project)) > count)
+    assert project.cli("stop").returncode == 0
+    wait_until(lambda: project.json("status", "--json")["session"]["state"] == "stopped")
+    assert "t" in project.cli("logs").stdout
+
+
+def test_a_note_reaches_the_next_prompt_of_a_command_policy(project: Project) -> None:
+    project.write("propose.sh", 'cp "$AUTORESEARCHD_STATE" "$KEEP"; sed -i "s/^SCALE = .*/SCALE = 2.0/" train.py\n')
+    project.commit()
+    assert project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1").returncode == 0
+    keep = project.root.parent / "state.json"
+    project.cli("note", "the answer is two", "--session", "t")
+    command = f"command:sh {project.root}/propose.sh"
+    done = project.cli(
+        "start", "--foreground", "--tag", "u", "--policy", command, "--max-experiments", "1", env={"KEEP": str(keep)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(keep.read_text())
+    found = project.json("experiments", "--json", "--session", "u")
+    assert found[1]["status"] == "keep"
+    assert found[1]["policy"].startswith("command")
+
+
+def test_an_edit_that_changes_nothing_costs_no_run(project: Project) -> None:
+    done = project.cli("start", "--foreground", "--tag", "t", "--policy", "command:true", "--max-experiments", "2")
+    assert done.returncode == 0, done.stderr
+    found = project.json("experiments", "--json")
+    assert [(e["status"], e["label"], len(e["runs"])) for e in found[1:]] == [("discard", "no_op", 0)] * 2
+
+
+def test_the_same_program_twice_costs_one_run(project: Project) -> None:
+    command = "command:sed -i 's/^SCALE = .*/SCALE = 9.0/' train.py"
+    done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "2")
+    assert done.returncode == 0, done.stderr
+    found = project.json("experiments", "--json")
+    assert [(e["status"], e["label"], len(e["runs"])) for e in found[1:]] == [("discard", "no_gain", 1), ("discard", "duplicate", 0)]
+
+
+def test_a_crashing_edit_is_recorded_and_the_session_goes_on(project: Project) -> None:
+    command = "command:sed -i \"1i raise RuntimeError('$RANDOM$$')\" train.py"
+    done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "2")
+    assert done.returncode == 0, done.stderr
+    found = project.json("experiments", "--json")
+    assert [(e["status"], e["label"]) for e in found[1:]] == [("crash", "error")] * 2
+    assert project.git("rev-parse", "autoresearch/t") == project.git("rev-parse", "main")
+
+
+def test_a_folder_shaped_like_karpathys_works_unmodified_and_is_marked_self_reported(empty: Project) -> None:
+    empty.git("init", "-q", "-b", "master")
+    empty.write("prepare.py", "TIME_BUDGET = 300\n")
+    empty.write("program.md", "# autoresearch\n")
+    empty.write("pyproject.toml", '[project]\nname = "autoresearch"\nversion = "0.1"\n')
+    empty.write(
+        "train.py",
+        "import random\nfrom prepare import TIME_BUDGET\nMATRIX_LR = 0.04\nDEPTH = 8\n"
+        "for i in range(20):\n"
+        "    print(f'\\rstep {i:05d} ({5 * i:.1f}%) | loss: {9 - i / 10:.6f} | lrm: 1.00 | dt: 300ms | tok/sec: 1,700,000 "
+        "| mfu: 39.8% | epoch: 1 | remaining: {300 - i}s    ', end='')\n"
+        "print()\nprint('---')\n"
+        "print(f'val_bpb:          {0.99 + abs(MATRIX_LR - 0.05) + random.gauss(0, 1e-4):.6f}')\n"
+        "print('training_seconds: 300.1')\nprint('peak_vram_mb:     45060.2')\nprint(f'depth:            {DEPTH}')\n",
+    )
+    empty.commit("start")
+    done = empty.cli("start", "--foreground", "--tag", "t", "--policy", "search", "--max-experiments", "3")
+    assert done.returncode == 0, done.stderr + done.stdout
+    status = empty.json("status", "--json")
+    assert status["metric"]["name"] == "val_bpb"
+    assert status["metric"]["source"] == "self-reported"
+    assert "self-reported" in empty.cli("status").stdout
+    baseline = empty.json("experiments", "--json")[0]
+    assert baseline["metrics"]["peak_vram_mb"] == pytest.approx(45060.2)
+    assert empty.git("status", "--porcelain") == ""
+
+
+def test_history_revert_writes_discards_and_their_reverts_on_the_branch(project: Project) -> None:
+    project.write("task.yaml", TASK + "history: revert\n")
+    project.commit()
+    command = "command:sed -i 's/^SCALE = .*/SCALE = 9.0/' train.py"
+    done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "1")
+    assert done.returncode == 0, done.stderr
+    assert len(project.git("rev-list", "main..autoresearch/t").split()) == 2
+    assert project.git("rev-parse", "autoresearch/t^{tree}") == project.git("rev-parse", "main^{tree}")
+    assert project.cli("resume", "--foreground").returncode == 0

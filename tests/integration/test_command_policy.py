@@ -1,0 +1,193 @@
+"""The policy ``command:CMD`` with real shells: what it gives the tool, what it takes back, and what it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import Interrupted, PolicyError
+from autoresearchd.policy.command import CommandPolicy
+from autoresearchd.testing.policies import make_state, make_task
+
+CODE = "DEPTH = 4\n"
+
+
+def materialise(state: ResearchState, folder: Path) -> None:
+    for path, text in state.code.items():
+        (folder / path).write_text(text, encoding="utf-8")
+    (folder / "prepare.py").write_text("# protected\n")
+    (folder / "guarded").mkdir()
+    (folder / "guarded" / "data.txt").write_text("1\n")
+    (folder / "notes.txt").write_text("not protected\n")
+
+
+def run(command: str, scratch: Path, *, timeout: float = 20.0, cancel: threading.Event | None = None) -> Proposal:
+    task = make_task(protected=("prepare.py", "guarded"))
+    policy = CommandPolicy(command, materialise, timeout=timeout, scratch=scratch)
+    return policy.propose(make_state(CODE, task=task), cancel or threading.Event())
+
+
+def refused(command: str, scratch: Path, **options: float) -> PolicyError:
+    with pytest.raises(PolicyError) as caught:
+        run(command, scratch, **options)  # type: ignore[arg-type]
+    assert not list(scratch.iterdir()), "the private copy was left behind"
+    return caught.value
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        threading.Event().wait(0.01)
+    return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_its_edit_and_its_words_are_the_proposal(tmp_path: Path) -> None:
+    words = {
+        "hypothesis": "deeper is better",
+        "description": "DEPTH 6",
+        "expected_delta": 0.02,
+        "cost_usd": 0.1,
+        "x": [1],
+    }
+    proposal = run(f"sed -i s/4/6/ train.py; echo thinking; echo '{json.dumps(words)}'", tmp_path)
+    assert proposal.files == {"train.py": "DEPTH = 6\n"}
+    assert (proposal.hypothesis, proposal.description, proposal.expected_delta) == ("deeper is better", "DEPTH 6", 0.02)
+    assert proposal.cost.usd == 0.1
+    assert proposal.asi.extra == {"x": [1]}
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_gets_the_prompt_on_its_input_and_the_state_as_json_outside_the_copy(tmp_path: Path) -> None:
+    command = (
+        "cat > train.py; printf '# ' >> train.py; cat \"$AUTORESEARCHD_STATE\" | tr -d '\\n' >> train.py;"
+        ' case "$AUTORESEARCHD_STATE" in "$PWD"/*) exit 9;; esac'
+    )
+    text = run(command, tmp_path).files["train.py"]
+    assert "improve val_loss" in text
+    assert json.loads(text.rpartition("# {")[2].join(["{", ""]))["task"]["metric"] == "val_loss"
+
+
+def test_it_has_the_users_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "abc")
+    assert run('echo "# $SOME_KEY" >> train.py', tmp_path).files["train.py"].endswith("# abc\n")
+
+
+def test_no_words_still_give_a_hypothesis(tmp_path: Path) -> None:
+    proposal = run("echo 'DEPTH = 5' > train.py; echo not json", tmp_path)
+    assert proposal.hypothesis
+    assert proposal.cost.usd is None
+
+
+def test_new_files_and_unprotected_ones_are_ignored(tmp_path: Path) -> None:
+    assert set(run("echo 'A = 1' > train.py; echo > new.py; echo > notes.txt", tmp_path).files) == {"train.py"}
+
+
+@pytest.mark.parametrize(
+    ("command", "label", "words"),
+    [
+        ("true", Label.NO_OP, "changed nothing"),
+        ("touch train.py", Label.NO_OP, "changed nothing"),
+        ("echo >> prepare.py; echo 'A = 1' > train.py", Label.ILLEGAL_EDIT, "prepare.py"),
+        ("rm prepare.py", Label.ILLEGAL_EDIT, "prepare.py"),
+        ("echo 2 > guarded/data.txt", Label.ILLEGAL_EDIT, "guarded/data.txt"),
+        ("rm train.py", Label.ILLEGAL_EDIT, "deleted"),
+        ("rm train.py; ln -s /etc/passwd train.py", Label.ILLEGAL_EDIT, "symbolic link"),
+        ("rm train.py; mkfifo train.py", Label.ILLEGAL_EDIT, "regular file"),
+        ("rm train.py; mkdir train.py", Label.ILLEGAL_EDIT, "train.py"),
+        ("head -c 2000000 /dev/zero | tr '\\0' x > train.py", Label.ILLEGAL_EDIT, "larger"),
+        ("printf '\\377\\376' > train.py", Label.MALFORMED_ANSWER, "UTF-8"),
+        ("printf 'a\\0b' > train.py", Label.MALFORMED_ANSWER, "zero byte"),
+        ("echo 'A = 1' > train.py; echo no key >&2; exit 3", Label.ERROR, "exit code 3"),
+        ("kill -9 $$", Label.ERROR, "exit code -9"),
+        ("/no/such/tool", Label.ERROR, "exit code 127"),
+    ],
+)
+def test_what_cannot_be_a_proposal_is_refused_under_its_label(
+    tmp_path: Path, command: str, label: Label, words: str
+) -> None:
+    error = refused(command, tmp_path)
+    assert error.label is label
+    assert words in str(error)
+
+
+def test_the_end_of_its_complaint_is_shown_without_control_characters(tmp_path: Path) -> None:
+    error = refused("printf 'first\\n\\033[31mno key\\033[0m\\n' >&2; exit 1", tmp_path)
+    assert "no key" in str(error)
+    assert "\033" not in str(error)
+
+
+def test_a_tool_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
+    pid_file = tmp_path.parent / "child.pid"
+    error = refused(f"trap '' TERM; sleep 600 & echo $! > {pid_file}; wait; sleep 600", tmp_path, timeout=0.5)
+    assert "did not end within" in str(error)
+    assert until(lambda: not alive(int(pid_file.read_text())))
+
+
+def test_cancel_ends_a_running_tool_and_all_it_started(tmp_path: Path) -> None:
+    pid_file, cancel = tmp_path.parent / "cancelled.pid", threading.Event()
+
+    def set_when_running() -> None:
+        until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        cancel.set()
+
+    thread = threading.Thread(target=set_when_running)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        run(f"sleep 600 & echo $! > {pid_file}; wait", tmp_path, timeout=60.0, cancel=cancel)
+    thread.join()
+    assert time.monotonic() - began < 15
+    assert until(lambda: not alive(int(pid_file.read_text())))
+
+
+def test_children_left_behind_by_a_finished_tool_are_ended(tmp_path: Path) -> None:
+    pid_file = tmp_path.parent / "left.pid"
+    run(f"echo 'A = 1' > train.py; sleep 600 & echo $! > {pid_file}", tmp_path)
+    assert until(lambda: not alive(int(pid_file.read_text())))
+
+
+def test_a_flood_of_output_is_read_and_not_kept(tmp_path: Path) -> None:
+    command = "echo 'A = 1' > train.py; head -c 50000000 /dev/zero | tr '\\0' x; echo; echo '{\"hypothesis\": \"h\"}'"
+    assert run(command, tmp_path).hypothesis == "h"
+
+
+def test_the_tool_dies_when_the_daemon_is_killed(tmp_path: Path) -> None:
+    pid_file = tmp_path / "tool.pid"
+    script = f"""
+import threading
+from pathlib import Path
+from autoresearchd.policy.tool import run_tool
+stdin = Path({str(tmp_path)!r}) / "in"
+stdin.write_text("")
+run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), stdin=stdin, env={{"PATH": "/usr/bin:/bin"}},
+         timeout=600, cancel=threading.Event())
+"""
+    daemon = subprocess.Popen([sys.executable, "-c", script])
+    assert until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+    tool = int(pid_file.read_text())
+    assert alive(tool)
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    assert until(lambda: not alive(tool))

@@ -1,0 +1,383 @@
+"""A session never touches what is the user's, and runs no program that a repository or a commit names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.errors import AutoresearchdError, RepositoryError
+from autoresearchd.testing.repositories import (
+    FILES,
+    checkout_snapshot,
+    commit_all,
+    git,
+    make_repository,
+    write_files,
+)
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.git import GitWorkspace
+
+WHEN = datetime(2026, 5, 6, tzinfo=UTC)
+HOOKS = (
+    "reference-transaction",
+    "post-checkout",
+    "pre-commit",
+    "commit-msg",
+    "post-commit",
+    "prepare-commit-msg",
+    "post-index-change",
+    "post-rewrite",
+    "pre-auto-gc",
+    "update",
+    "post-update",
+)
+PROGRAM_KEYS = (
+    "filter.evil.clean",
+    "filter.evil.smudge",
+    "filter.evil.process",
+    "diff.evil.textconv",
+    "diff.evil.command",
+    "core.fsmonitor",
+    "core.editor",
+    "core.pager",
+    "core.sshCommand",
+    "core.askPass",
+    "gpg.program",
+    "diff.external",
+    "credential.helper",
+    "core.alternateRefsCommand",
+    "uploadpack.packObjectsHook",
+    "sequence.editor",
+    "core.gitProxy",
+    "alias.reset",
+    "alias.update-ref",
+)
+LF = "# two\n# lines\nx = '$Id$'\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    make_repository(folder)
+    return folder
+
+
+def open_session(root: Path, **options: object) -> Iterator[GitWorkspace]:
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], **options)  # type: ignore[arg-type]
+    yield workspace
+    workspace.close()
+
+
+@pytest.fixture
+def workspace(root: Path) -> Iterator[GitWorkspace]:
+    yield from open_session(root)
+
+
+def whole_session(workspace: GitWorkspace, copies: Path) -> list[str]:
+    """Everything that a session does: begin, keeps, discards, exports, packing, abandoning its worktrees."""
+    base = workspace.head()
+    preflight.check_repository(workspace.root)
+    preflight.check_tag(workspace.root, workspace.tag)
+    workspace.begin(base)
+    tip, commits = base, [base]
+    for number in range(1, 5):
+        text = f"learning_rate = 0.{number}\n{LF}"
+        commit = workspace.commit(
+            number=number, parent=tip, files={"train.py": text}, message=f"try {number}\n", when=WHEN
+        )
+        folder = workspace.checkout(0, commit)
+        assert (folder / "train.py").read_bytes() == text.encode()
+        (folder / "output.bin").write_bytes(b"x")
+        if number % 2:
+            workspace.advance(tip, commit)
+            tip = commit
+        else:
+            workspace.checkout(0, tip)
+        assert workspace.diff(base, commit)
+        commits.append(commit)
+    workspace.pristine(base)
+    workspace.materialise(tip, copies / "copy")
+    workspace.pack()
+    preflight.check_not_checked_out(workspace.root, workspace.branch)
+    return commits
+
+
+def test_the_users_checkout_is_the_same_byte_for_byte_after_a_session(
+    root: Path, workspace: GitWorkspace, tmp_path: Path
+) -> None:
+    write_files(root, {"train.py": "stashed = True\n"})
+    git(root, "stash")
+    write_files(root, {"notes.txt": "untracked\n", "deep/er/data.bin": b"\0\1"})
+    (root / "link").symlink_to("train.py")
+    git(root, "status")
+    preflight.exclude(root)
+    before = checkout_snapshot(root)
+    whole_session(workspace, tmp_path)
+    assert checkout_snapshot(root) == before
+    assert git(root, "fsck", "--full", "--strict") == ""
+    assert git(root, "worktree", "list").count("\n") == 0
+    assert git(root, "stash", "show", "-p")
+
+
+def test_the_session_folder_is_hidden_from_the_users_status(root: Path, workspace: GitWorkspace) -> None:
+    write_files(root, {".git/info/exclude": "*.swp"})
+    workspace.begin(workspace.head())
+    workspace.begin(workspace.head())
+    write_files(root, {".autoresearchd/daemon.log": "x"})
+    assert git(root, "status", "--porcelain") == ""
+    assert (root / ".git/info/exclude").read_text() == "*.swp\n.autoresearchd/\n"
+
+
+def plant_programs(root: Path, canary: Path) -> None:
+    """Name a program everywhere where git would run one: it writes a canary."""
+    program = canary.with_name("program.sh")
+    program.write_text(f"#!/bin/sh\necho \"$0 $*\" >> '{canary}'\ncat\n")
+    program.chmod(0o755)
+    hooks = canary.with_name("hooks")
+    hooks.mkdir()
+    for folder in (hooks, root / ".git" / "hooks"):
+        folder.mkdir(exist_ok=True)
+        for hook in HOOKS:
+            (folder / hook).write_text(program.read_text())
+            (folder / hook).chmod(0o755)
+    attributes = "* filter=evil diff=evil ident text eol=crlf working-tree-encoding=UTF-16\n"
+    write_files(root, {".git/info/attributes": attributes})
+    for key in PROGRAM_KEYS:
+        git(root, "config", key, f"!{program}" if key.startswith("alias") else str(program))
+    git(root, "config", "filter.evil.required", "true")
+    git(root, "config", "core.hooksPath", str(hooks))
+    git(root, "config", "commit.gpgSign", "true")
+    git(root, "config", "core.autocrlf", "true")
+    git(root, "config", "init.templateDir", str(hooks))
+
+
+def test_no_hook_filter_monitor_or_signature_program_ever_runs(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(
+        root, {".gitattributes": "*.py filter=evil diff=evil ident text eol=crlf working-tree-encoding=UTF-16\n"}
+    )
+    git(root, "add", "-A", "--", ".gitattributes")
+    git(root, "commit", "--quiet", "-m", "attributes")
+    canary = tmp_path / "canary"
+    plant_programs(root, canary)
+    monkeypatch.setenv("GIT_TEMPLATE_DIR", str(tmp_path / "hooks"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write_files(tmp_path / "home", {".gitconfig": f"[core]\n\tfsmonitor = {tmp_path / 'program.sh'}\n"})
+    for workspace in open_session(root):
+        whole_session(workspace, tmp_path)
+    assert not canary.exists(), canary.read_text()
+    git(root, "status", check=False)
+    git(root, "branch", "another", check=False)
+    assert canary.exists(), "the programs were not planted where git runs them, so the test shows nothing"
+
+
+def test_variables_of_the_surroundings_do_not_lead_git_astray(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    make_repository(other, {"a": "b"})
+    before = checkout_snapshot(other)
+    for name, value in {
+        "GIT_DIR": str(other / ".git"),
+        "GIT_WORK_TREE": str(other),
+        "GIT_INDEX_FILE": str(other / ".git/index"),
+        "GIT_OBJECT_DIRECTORY": str(other / ".git/objects"),
+        "GIT_COMMON_DIR": str(other / ".git"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(other),
+        "GIT_NAMESPACE": "elsewhere",
+        "GIT_CONFIG_PARAMETERS": "'core.bare=true'",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "core.bare",
+        "GIT_CONFIG_VALUE_0": "true",
+        "GIT_CEILING_DIRECTORIES": str(root.parent),
+    }.items():
+        monkeypatch.setenv(name, value)
+    for workspace in open_session(root):
+        commits = whole_session(workspace, tmp_path)
+        assert layout.state_dir(root) == root / ".git" / "autoresearchd"
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    assert git(root, "rev-parse", "refs/autoresearch/night/4") == commits[4]
+    assert checkout_snapshot(other) == before
+
+
+def test_an_edit_through_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    make_repository(root)
+    (root / "link.py").symlink_to("prepare.py")
+    (root / "folder").symlink_to("lib")
+    base = commit_all(root)
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["link.py", "folder/model.py", "lib"])
+    for path in ("link.py", "folder/model.py", "lib"):
+        with pytest.raises(RepositoryError):
+            workspace.commit(number=1, parent=base, files={path: "x"}, message="m", when=WHEN)
+    with pytest.raises(RepositoryError, match="regular"):
+        workspace.read(base, "link.py")
+    workspace.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "/x",
+        "a//b",
+        "a/./b",
+        ".git/x",
+        ".Git/x",
+        "a/.GIT",
+        "git~1/x",
+        ".git /x",
+        ".g\u200cit/x",
+        "a\\b",
+        "a\0b",
+        "",
+    ],
+)
+def test_a_task_cannot_make_a_path_outside_its_folder_editable(root: Path, path: str) -> None:
+    with pytest.raises(RepositoryError):
+        GitWorkspace.open(root, "night", task_folder=root, editable=[path])
+
+
+def test_a_task_folder_outside_the_repository_or_behind_a_link_is_refused(root: Path, tmp_path: Path) -> None:
+    (root / "elsewhere").symlink_to(tmp_path)
+    for folder in (tmp_path, root / "elsewhere"):
+        with pytest.raises(RepositoryError):
+            GitWorkspace.open(root, "night", task_folder=folder, editable=["train.py"])
+
+
+def test_a_worktree_folder_that_became_a_link_is_not_written_through(
+    root: Path, workspace: GitWorkspace, tmp_path: Path
+) -> None:
+    base = workspace.head()
+    folder = workspace.checkout(0, base)
+    precious = tmp_path / "precious"
+    write_files(precious, {"lib/model.py": "mine\n", "mine.txt": "mine\n"})
+    (folder / "lib" / "model.py").unlink()
+    (folder / "lib").rmdir()
+    (folder / "lib").symlink_to(precious / "lib")
+    (folder / "untracked").symlink_to(precious)
+    workspace.checkout(0, base)
+    assert not (folder / "lib").is_symlink() and not (folder / "untracked").exists()
+    moved = folder.with_name("moved")
+    folder.rename(moved)
+    folder.symlink_to(precious)
+    assert not workspace.checkout(0, base).is_symlink()
+    assert (precious / "lib/model.py").read_text() == "mine\n" and (precious / "mine.txt").exists()
+
+
+def test_data_links_and_mount_points_stay_while_all_else_untracked_goes(root: Path, tmp_path: Path) -> None:
+    for workspace in open_session(root, keep=["data/train.bin", "lib/cache", "/absolute", "~/home"]):
+        base = workspace.head()
+        for folder in (workspace.checkout(0, base), workspace.pristine(base)):
+            (folder / "data" / "other").mkdir(parents=True)
+            (folder / "data" / "train.bin").symlink_to(tmp_path)
+            (folder / "lib" / "cache").touch()
+            (folder / "lib" / "strange").touch()
+        for folder in (workspace.checkout(0, base), workspace.pristine(base)):
+            assert (folder / "data" / "train.bin").is_symlink() and (folder / "lib" / "cache").exists()
+            assert not (folder / "data" / "other").exists() and not (folder / "lib" / "strange").exists()
+            (folder / "lib" / "cache").write_text("smuggled")
+        for folder in (workspace.checkout(0, base), workspace.pristine(base)):
+            assert not (folder / "lib" / "cache").exists()
+
+
+def test_a_pristine_file_that_a_job_altered_is_what_it_was_when_it_is_handed_out(
+    root: Path, workspace: GitWorkspace
+) -> None:
+    base = workspace.head()
+    folder = workspace.pristine(base)
+    assert {p.name: p.read_text() for p in folder.iterdir() if p.is_file()} == {
+        n: t for n, t in FILES.items() if "/" not in n
+    }
+    assert (folder / "prepare.py").stat().st_mode & 0o222 == 0
+    stamp = (folder / "prepare.py").stat()
+    (folder / "prepare.py").chmod(0o644)
+    (folder / "prepare.py").write_text("print('cheated!')\n")
+    os.utime(folder / "prepare.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    (folder / "lib" / "__pycache__").mkdir()
+    (folder / "lib" / "model.py").unlink()
+    (folder / "lib" / "model.py").symlink_to("/dev/null")
+    assert workspace.pristine(base) == folder
+    assert (folder / "prepare.py").read_text() == FILES["prepare.py"]
+    assert (folder / "lib" / "model.py").read_text() == FILES["lib/model.py"]
+    assert not (folder / "lib" / "__pycache__").exists()
+
+
+def test_a_copy_for_a_policy_is_writable_complete_and_without_git(
+    root: Path, workspace: GitWorkspace, tmp_path: Path
+) -> None:
+    workspace.materialise(workspace.head(), tmp_path / "copy")
+    found = {p.relative_to(tmp_path / "copy").as_posix(): p.read_text() for p in (tmp_path / "copy").rglob("*.py")}
+    assert found == dict(FILES) and not (tmp_path / "copy" / ".git").exists()
+    (tmp_path / "copy" / "train.py").write_text("mine\n")
+    with pytest.raises(RepositoryError, match="not empty"):
+        workspace.materialise(workspace.head(), tmp_path / "copy")
+
+
+def test_names_that_are_not_text_executables_and_submodules_survive_an_experiment(tmp_path: Path) -> None:
+    root, other = tmp_path / "repository", tmp_path / "other"
+    make_repository(other, {"a": "b"})
+    make_repository(root)
+    (root / os.fsdecode(b"caf\xe9.txt")).write_text("latin\n")
+    write_files(root, {"run.sh": "#!/bin/sh\n"})
+    (root / "run.sh").chmod(0o755)
+    git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "module")
+    base = commit_all(root)
+    for workspace in open_session(root):
+        workspace.begin(base)
+        commit = workspace.commit(number=1, parent=base, files={"train.py": "x\n"}, message="m\n", when=WHEN)
+        folder = workspace.checkout(0, commit)
+        assert git(root, "diff", "--name-only", base, commit) == "train.py"
+        assert (folder / os.fsdecode(b"caf\xe9.txt")).read_text() == "latin\n" and os.access(folder / "run.sh", os.X_OK)
+        assert (workspace.pristine(base) / "module").is_dir()
+        assert git(root, "fsck", "--strict") == ""
+
+
+def test_a_linked_worktree_of_the_users_shares_the_state_with_its_repository(root: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    git(root, "worktree", "add", "--quiet", "-b", "other", str(linked))
+    assert layout.find_root(linked / "lib") == linked
+    assert layout.state_dir(linked) == layout.state_dir(root) == root / ".git" / "autoresearchd"
+    preflight.check_repository(linked)
+    before = checkout_snapshot(root)
+    for workspace in open_session(linked):
+        whole_session(workspace, tmp_path)
+    assert {k: v for k, v in checkout_snapshot(root).items() if "info" not in k} == {
+        k: v for k, v in before.items() if "info" not in k
+    }
+
+
+def test_where_things_lie_is_known_without_git_and_without_gitpython(root: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom autoresearchd.workspace import layout\n"
+        f"print(layout.database_path(layout.find_root(Path({str(root / 'lib')!r}))))\n"
+        "assert not {'git', 'gitdb', 'subprocess'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PATH": ""}
+    )
+    assert done.stdout.strip() == str(root / ".git/autoresearchd/state.db"), done.stderr
+
+
+def test_everything_wrong_is_one_of_our_errors(root: Path, workspace: GitWorkspace) -> None:
+    base = workspace.head()
+    blob = git(root, "rev-parse", "HEAD:train.py")
+    for wrong in (blob, "HEAD", "--help", "0" * 40):
+        for operation in (
+            lambda w=wrong: workspace.begin(w),
+            lambda w=wrong: workspace.pristine(w),
+            lambda w=wrong: workspace.diff(base, w),
+            lambda w=wrong: workspace.advance(base, w),
+            lambda w=wrong: workspace.commit(number=1, parent=w, files={}, message="m", when=WHEN),
+        ):
+            with pytest.raises(AutoresearchdError):
+                operation()
+    assert git(root, "for-each-ref", "refs/heads").count("\n") == 0

@@ -1,0 +1,163 @@
+"""Commit messages and trees from hostile text, held against what git itself makes of them."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.errors import RepositoryError
+from autoresearchd.testing.repositories import git, make_repository
+from autoresearchd.workspace.message import SUBJECT_LENGTH, commit_message, one_line
+from autoresearchd.workspace.objects import Entry, object_id, parse_commit, parse_tree, serialise_commit, serialise_tree
+from autoresearchd.workspace.paths import split_path
+
+TRAILERS = {"Experiment": "7", "Metric": "val_bpb=1.02", "Delta": "+0.01", "Policy": "search"}
+EXPECTED = "".join(f"{key}: {value}\n" for key, value in TRAILERS.items()).rstrip("\n")
+SPOOFS = [
+    "Experiment: 8",
+    "try\n\nExperiment: 8\nMetric: val_bpb=0",
+    "---\nMetric: val_bpb=0",
+    "Metric : 0\r\n\r\nMetric: 0",
+    "x\u2028Metric: 0\u2029\u2029Metric: 0",
+    "x\x0bMetric: 0\x0c\x85\x1eMetric: 0",
+    "(cherry picked from commit 0000)",
+    "# comment\n# ------------------------ >8 ------------------------",
+    "Signed-off-by: Linus <l@example.org>\nDelta: +9",
+    "\u202eevil\x00\x1b[31m",
+]
+lines = st.lists(st.sampled_from(["", " ", "---", "Metric: 0", "text", "\tMetric: 0", "a-b : c", "#", "é"]), max_size=8)
+texts = st.one_of(st.text(max_size=200), lines.map("\n".join), st.sampled_from(SPOOFS))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("repository")
+    make_repository(folder)
+    yield folder
+
+
+def trailers_of(root: Path, message: str) -> tuple[str, str]:
+    """The trailers that git finds in a message, and in a commit with it."""
+    commit = git(
+        root,
+        "hash-object",
+        "-w",
+        "-t",
+        "commit",
+        "--stdin",
+        stdin=serialise_commit(
+            git(root, "rev-parse", "HEAD^{tree}"), git(root, "rev-parse", "HEAD"), message, 0
+        ).decode(),
+    )
+    return git(root, "interpret-trailers", "--parse", stdin=message), git(
+        root, "log", "-1", "--format=%(trailers)", commit
+    )
+
+
+@pytest.mark.parametrize("text", SPOOFS)
+def test_a_hypothesis_cannot_forge_the_figures_of_its_experiment(root: Path, text: str) -> None:
+    for subject, body in ((text, ""), ("subject", text), (text, text)):
+        parsed, logged = trailers_of(root, commit_message(subject, body, TRAILERS))
+        assert parsed == logged == EXPECTED
+        assert trailers_of(root, commit_message(subject, body, {})) == ("", "")
+
+
+@given(texts, texts)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+def test_no_text_at_all_forges_a_trailer(root: Path, subject: str, body: str) -> None:
+    message = commit_message(subject, body, TRAILERS)
+    assert trailers_of(root, message) == (EXPECTED, EXPECTED)
+
+
+@given(texts, texts, st.dictionaries(st.sampled_from(["Experiment", "Policy"]), texts))
+@settings(derandomize=True)
+def test_a_message_has_one_subject_line_and_is_text_without_controls(
+    subject: str, body: str, trailers: dict[str, str]
+) -> None:
+    message = commit_message(subject, body, trailers)
+    first, rest = message.split("\n", 1)
+    assert 0 < len(first) <= SUBJECT_LENGTH and (not rest or rest.startswith("\n"))
+    assert message.encode("utf-8").decode("utf-8") == message
+    assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in message.replace("\n", ""))
+    assert message.endswith("\n") and not message.endswith("\n\n")
+    assert commit_message(subject, body, trailers) == message
+
+
+def test_a_long_hypothesis_is_cut_and_the_whole_of_it_is_in_the_body() -> None:
+    text = "raise the learning rate " * 10
+    message = commit_message(text, text, TRAILERS)
+    assert message.split("\n")[0].endswith("…") and text.strip() in message
+    assert commit_message("short", "short", {}) == "short\n"
+    assert commit_message("", "", {}).strip()
+    assert one_line("a\n b\t c", 10) == "a b c"
+
+
+def test_a_trailer_key_is_never_taken_from_text() -> None:
+    for key in ("", "a b", "a:", "é", "x\ny"):
+        with pytest.raises(ValueError, match="not a trailer"):
+            commit_message("s", "", {key: "v"})
+
+
+modes = st.sampled_from([b"100644", b"100755", b"120000", b"40000", b"160000"])
+names = st.binary(min_size=1, max_size=12).filter(lambda n: not set(b"/\0") & set(n))
+entries = st.lists(
+    st.builds(Entry, modes, names, st.binary(min_size=20, max_size=20).map(bytes.hex)), unique_by=lambda e: e.name
+)
+
+
+@given(entries)
+@settings(derandomize=True)
+def test_a_tree_written_is_the_tree_read(tree: list[Entry]) -> None:
+    data = serialise_tree(tree)
+    assert sorted(parse_tree(data), key=lambda e: e.name) == sorted(tree, key=lambda e: e.name)
+    assert serialise_tree(parse_tree(data)) == data
+    if data:
+        with pytest.raises(ValueError):
+            parse_tree(data[:-1])
+
+
+def test_trees_are_sorted_as_git_sorts_them(root: Path) -> None:
+    blob = git(root, "rev-parse", "HEAD:train.py")
+    folder = git(root, "rev-parse", "HEAD:lib")
+    tree = [
+        Entry(b"40000", b"a", folder),
+        Entry(b"100644", b"a.txt", blob),
+        Entry(b"100755", b"a-b", blob),
+        Entry(b"100644", b"a0", blob),
+        Entry(b"100644", b"B", blob),
+    ]
+    listing = "".join(
+        f"{e.mode.decode():0>6} {'tree' if e.is_folder else 'blob'} {e.sha}\t{e.name.decode()}\n" for e in tree
+    )
+    assert object_id("tree", serialise_tree(tree)) == git(root, "mktree", stdin=listing)
+
+
+@given(st.binary(max_size=200))
+@settings(derandomize=True)
+def test_damaged_objects_are_never_read_as_something_else(data: bytes) -> None:
+    for parse in (parse_tree, parse_commit):
+        try:
+            parse(data)
+        except ValueError:
+            continue
+
+
+@given(st.text(max_size=30))
+@settings(derandomize=True)
+def test_a_path_either_stays_inside_or_is_refused(path: str) -> None:
+    try:
+        parts = split_path(path)
+    except RepositoryError:
+        return
+    assert b"/".join(parts).decode() == path
+    assert not {b"", b".", b".."} & set(parts) and not any(p.lower().startswith(b".git\0") for p in parts)
+
+
+@pytest.mark.parametrize("path", ["train.py", "a/b c/ü.py", ".gitignore", "x.git/y", "git/z", ".github/w", "-rf"])
+def test_ordinary_paths_are_taken(path: str) -> None:
+    assert b"/".join(split_path(path)).decode() == path

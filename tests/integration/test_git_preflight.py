@@ -1,0 +1,267 @@
+"""A start that is refused says why and what to do, and changes nothing; a repository is made whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
+from autoresearchd.testing.repositories import (
+    FILES,
+    checkout_snapshot,
+    commit_all,
+    git,
+    make_repository,
+    write_files,
+)
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.git import GitWorkspace
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    make_repository(folder)
+    return folder
+
+
+def in_progress(root: Path, *command: str) -> None:
+    """Two branches that disagree, and an operation that stops at the conflict."""
+    git(root, "switch", "--quiet", "-c", "theirs")
+    write_files(root, {"train.py": "theirs\n"})
+    commit_all(root)
+    git(root, "switch", "--quiet", "main")
+    write_files(root, {"train.py": "ours\n"})
+    commit_all(root)
+    git(root, *command, "theirs", check=False)
+
+
+def modify(root: Path) -> None:
+    for name in FILES:
+        write_files(root, {name: "changed\n"})
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "modified files": (modify, "lib/model.py, prepare.py, train.py", "git stash"),
+    "a staged file": (lambda r: (write_files(r, {"new.py": ""}), git(r, "add", "new.py")), "new.py", "commit"),
+    "a deleted file": (lambda r: (r / "train.py").unlink(), "train.py", "git stash"),
+    "a detached HEAD": (lambda r: git(r, "checkout", "--quiet", "--detach"), "detached", "git switch"),
+    "a merge": (lambda r: in_progress(r, "merge"), "a merge is in progress", "git merge --continue"),
+    "a rebase": (lambda r: in_progress(r, "rebase"), "a rebase is in progress", "git rebase --continue"),
+    "a cherry-pick": (lambda r: in_progress(r, "cherry-pick"), "a cherry-pick is in progress", "--abort"),
+    "no commits": (lambda r: git(r, "switch", "--quiet", "--orphan", "empty"), "no commits yet", "git add"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_repository_that_cannot_be_used_is_refused_and_left_as_it_is(root: Path, case: str) -> None:
+    prepare, what, mend = REFUSED[case]
+    prepare(root)
+    before = checkout_snapshot(root)
+    with pytest.raises(RepositoryError) as caught:
+        preflight.check_repository(root)
+    assert what in caught.value.what and mend in caught.value.mend
+    assert checkout_snapshot(root) == before and not layout.state_dir(root).exists()
+
+
+def test_untracked_files_are_no_obstacle(root: Path) -> None:
+    write_files(root, {"notes.txt": "mine\n", "data/train.bin": b"\0"})
+    preflight.check_repository(root)
+    preflight.check_repository(root / "lib")
+
+
+def test_many_modified_files_are_not_all_listed(root: Path) -> None:
+    names = {f"f{n:02}.py": "a\n" for n in range(20)}
+    write_files(root, names)
+    commit_all(root)
+    write_files(root, dict.fromkeys(names, "b\n"))
+    with pytest.raises(RepositoryError, match=r"f04\.py and 15 more"):
+        preflight.check_repository(root)
+
+
+def test_a_folder_without_a_repository_and_a_bare_one_are_refused(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(RepositoryError, match="not in a git repository") as caught:
+        preflight.check_repository(tmp_path / "nothing")
+    assert "git init" in caught.value.mend
+    git(tmp_path, "clone", "--quiet", "--bare", str(root), "bare.git")
+    with pytest.raises(RepositoryError, match="bare"):
+        preflight.check_repository(tmp_path / "bare.git")
+    git(root, "config", "core.bare", "true")
+    with pytest.raises(RepositoryError, match="bare"):
+        preflight.check_repository(root)
+
+
+def test_a_machine_without_git_is_told_to_install_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingCapability, match="install git") as caught:
+        preflight.check_repository(root)
+    assert caught.value.exit_code == 5
+    with pytest.raises(MissingCapability):
+        GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+
+
+def test_a_git_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\necho git version 2.17.1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    with pytest.raises(MissingCapability, match=r"2\.32"):
+        preflight.require_git()
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["", "-x", "A", "a b", "a/b", "a..b", "a.lock", "a.", "a" * 51, ".a", "é", "a\n", "a~1", "a^", "@{", "a:b", "*"],
+)
+def test_a_tag_that_cannot_be_a_branch_is_refused(root: Path, tag: str) -> None:
+    with pytest.raises(UsageError):
+        preflight.check_tag(root, tag)
+    with pytest.raises(UsageError):
+        GitWorkspace.open(root, tag, task_folder=root, editable=["train.py"])
+    with pytest.raises(UsageError):
+        layout.run_dir(root, tag, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("ref", "what"),
+    [
+        ("refs/heads/autoresearch/night", "branch autoresearch/night is there already"),
+        ("refs/heads/autoresearch/night/deeper", "autoresearch/night/deeper is there already"),
+        ("refs/heads/autoresearch", "so git allows none below it"),
+        ("refs/autoresearch/night/17", "experiments of an earlier session"),
+    ],
+)
+def test_a_tag_that_is_taken_is_refused_before_anything_of_the_old_session_is_overwritten(
+    root: Path, ref: str, what: str
+) -> None:
+    preflight.check_tag(root, "night")
+    git(root, "update-ref", ref, "HEAD")
+    with pytest.raises(RepositoryError, match=what):
+        preflight.check_tag(root, "night")
+    if "heads" in ref:
+        workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+        with pytest.raises(RepositoryError):
+            workspace.begin(workspace.head())
+        workspace.close()
+
+
+def test_a_session_branch_that_is_checked_out_anywhere_is_refused(root: Path, tmp_path: Path) -> None:
+    branch = layout.branch_name("night")
+    git(root, "branch", branch)
+    preflight.check_not_checked_out(root, branch)
+    linked = tmp_path / "a linked one"
+    git(root, "worktree", "add", "--quiet", str(linked), branch)
+    with pytest.raises(RepositoryError, match="a linked one") as caught:
+        preflight.check_not_checked_out(root, branch)
+    assert "switch" in caught.value.mend
+    git(root, "worktree", "remove", str(linked))
+    git(root, "switch", "--quiet", branch)
+    with pytest.raises(RepositoryError):
+        preflight.check_not_checked_out(root, branch)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a repository of somebody else's")
+def test_a_repository_of_another_user_is_refused_until_it_is_called_safe(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for path in (root, *root.rglob("*")):
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    for use in (
+        lambda: preflight.check_repository(root),
+        lambda: GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"]),
+    ):
+        with pytest.raises(RepositoryError, match="belongs to another user") as caught:
+            use()
+        assert f"safe.directory {root}" in caught.value.mend
+    write_files(home, {".gitconfig": f"[safe]\n\tdirectory = {root}\n"})
+    preflight.check_repository(root)
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+    workspace.begin(workspace.head())
+    workspace.checkout(0, workspace.head())
+    workspace.close()
+
+
+def test_a_repository_with_longer_object_names_is_refused(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "--object-format=sha256", "--initial-branch=main")
+    write_files(tmp_path, FILES)
+    commit_all(tmp_path)
+    with pytest.raises(RepositoryError, match="SHA-256"):
+        preflight.check_repository(tmp_path)
+
+
+def test_task_files_that_are_not_committed_are_named(root: Path) -> None:
+    write_files(root, {"new.py": ""})
+    (root / "link.py").symlink_to("train.py")
+    git(root, "add", "link.py")
+    git(root, "commit", "--quiet", "-m", "link")
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py", "link.py"])
+    base = workspace.head()
+    workspace.check_tracked(base, ["train.py", "prepare.py", "lib", "lib/"])
+    with pytest.raises(RepositoryError, match=r"new\.py") as caught:
+        workspace.check_tracked(base, ["train.py", "new.py"])
+    assert "git add" in caught.value.mend
+    with pytest.raises(RepositoryError, match="regular"):
+        workspace.check_tracked(base, ["link.py"])
+    workspace.close()
+
+
+def test_the_fingerprint_changes_with_protected_files_and_with_nothing_else(root: Path) -> None:
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+    first = workspace.head()
+    write_files(root, {"train.py": "x\n"})
+    second = commit_all(root)
+    write_files(root, {"lib/model.py": "x\n"})
+    third = commit_all(root)
+    paths = ["prepare.py", "lib", "absent.py"]
+    assert workspace.fingerprint(first, paths) == workspace.fingerprint(second, paths[::-1])
+    assert workspace.fingerprint(second, paths) != workspace.fingerprint(third, paths)
+    workspace.close()
+
+
+def test_a_scaffolded_folder_becomes_a_repository_whatever_the_user_has_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "task"
+    write_files(
+        home, {".gitconfig": "[init]\n\tdefaultBranch = trunk\n[user]\n\tname = Ada\n[commit]\n\tgpgSign = true\n"}
+    )
+    monkeypatch.setenv("HOME", str(home))
+    write_files(folder, {**FILES, ".gitignore": "data/\n", "data/train.bin": b"\0"})
+    commit = preflight.init_repository(folder)
+    assert git(folder, "rev-parse", "main") == commit and git(folder, "status", "--porcelain") == ""
+    assert git(folder, "ls-files").split("\n") == sorted([*FILES, ".gitignore"])
+    assert git(folder, "log", "-1", "--format=%an %ae %cn") == "Ada autoresearchd@localhost autoresearchd"
+    preflight.check_repository(folder)
+    preflight.exclude(folder)
+    assert (folder / ".git/info/exclude").read_text().count(".autoresearchd/") == 1
+    with pytest.raises(RepositoryError, match="already"):
+        preflight.init_repository(folder)
+
+
+def test_a_repository_that_could_not_be_made_leaves_no_half_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    real = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True, check=True).stdout.strip()
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = commit ] && {{ echo "No space left on device" >&2; exit 128; }}\nexec {real} "$@"\n'
+    )
+    program.chmod(0o755)
+    write_files(tmp_path / "task", FILES)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        with pytest.raises(Exception, match="No space left"):
+            preflight.init_repository(tmp_path / "task")
+    assert not (tmp_path / "task" / ".git").exists()
+    assert preflight.init_repository(tmp_path / "task")

@@ -1,0 +1,378 @@
+"""Killed, moved, locked, damaged, full: what a session survives by itself, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.errors import EnvironmentFailure, RepositoryError
+from autoresearchd.testing.repositories import FILES, git, make_repository
+from autoresearchd.workspace import layout
+from autoresearchd.workspace.command import Git, Result, find_git
+from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.objects import object_id, serialise_commit
+
+WHEN = datetime(2026, 5, 6, tzinfo=UTC)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    make_repository(folder)
+    return folder
+
+
+@pytest.fixture
+def workspace(root: Path) -> Iterator[GitWorkspace]:
+    workspace = open_workspace(root)
+    workspace.begin(workspace.head())
+    yield workspace
+    workspace.close()
+
+
+def open_workspace(root: Path) -> GitWorkspace:
+    return GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+
+
+def edit(workspace: GitWorkspace, number: int = 1, text: str = "x = 1\n") -> str:
+    return workspace.commit(
+        number=number, parent=workspace.head(), files={"train.py": text}, message="try\n", when=WHEN
+    )
+
+
+def loose(root: Path, sha: str) -> Path:
+    return root / ".git" / "objects" / sha[:2] / sha[2:]
+
+
+def age(path: Path, seconds: float = 3600) -> None:
+    os.utime(path, (time.time() - seconds, time.time() - seconds))
+
+
+@pytest.mark.parametrize("lost", ["commit", "tree", "blob"])
+@pytest.mark.parametrize("how", ["never written", "emptied by a power cut"])
+def test_a_commit_that_was_cut_off_is_completed_by_doing_it_again(
+    root: Path, workspace: GitWorkspace, lost: str, how: str
+) -> None:
+    commit = edit(workspace)
+    victim = {
+        "commit": commit,
+        "tree": git(root, "rev-parse", f"{commit}^{{tree}}"),
+        "blob": git(root, "rev-parse", f"{commit}:train.py"),
+    }[lost]
+    git(root, "update-ref", "-d", "refs/autoresearch/night/1")
+    loose(root, victim).unlink()
+    if how != "never written":
+        loose(root, victim).touch()
+    again = open_workspace(root)
+    assert edit(again) == commit
+    again.close()
+    assert git(root, "rev-parse", "refs/autoresearch/night/1") == commit
+    assert git(root, "fsck", "--strict", "--no-dangling") == ""
+
+
+def test_a_damaged_object_is_named_with_a_way_to_mend_it(root: Path, workspace: GitWorkspace) -> None:
+    commit = edit(workspace)
+    blob = git(root, "rev-parse", f"{commit}:train.py")
+    for content in (None, b"", b"garbage"):
+        path = loose(root, blob)
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(RepositoryError) as caught:
+            workspace.read(commit, "train.py")
+        assert blob in caught.value.what and "git fsck" in caught.value.mend
+        with pytest.raises(RepositoryError) as caught:
+            workspace.checkout(0, commit)
+        assert "git fsck" in caught.value.mend
+    assert workspace.read(workspace.head(), "train.py") == FILES["train.py"], "one bad object must not stop the rest"
+
+
+def slot_git(workspace: GitWorkspace) -> Path:
+    return layout.worktrees_dir(workspace.root, "night") / "slot0.git"
+
+
+def unreadable(folder: Path) -> None:
+    (folder / "lib").chmod(0o500)
+
+
+BROKEN = {
+    "the folder is gone": lambda folder, own: shutil.rmtree(folder),
+    "the folder is a file": lambda folder, own: (shutil.rmtree(folder), folder.touch()),
+    "its .git file is gone": lambda folder, own: (folder / ".git").unlink(),
+    "its .git is a folder": lambda folder, own: ((folder / ".git").unlink(), (folder / ".git").mkdir()),
+    "a stale index lock": lambda folder, own: (own / "index.lock").touch(),
+    "a stale HEAD lock": lambda folder, own: (own / "HEAD.lock").touch(),
+    "its git directory is gone": lambda folder, own: shutil.rmtree(own),
+    "its HEAD is empty": lambda folder, own: (own / "HEAD").write_text(""),
+    "its HEAD is a lost commit": lambda folder, own: (own / "HEAD").write_text("f" * 40 + "\n"),
+    "its index is damaged": lambda folder, own: (own / "index").write_bytes(b"DIRCgarbage"),
+    "its configuration was changed": lambda folder, own: (own / "config").write_text("[core]\n\tbare = true\n"),
+    "a file became a folder": lambda folder, own: (
+        (folder / "train.py").unlink(),
+        (folder / "train.py" / "x").mkdir(parents=True),
+        (folder / "train.py" / "x" / "y").touch(),
+    ),
+    "a folder became a file": lambda folder, own: (shutil.rmtree(folder / "lib"), (folder / "lib").touch()),
+    "folders are read-only": lambda folder, own: unreadable(folder),
+    "a repository within": lambda folder, own: (make_repository(folder / "inner"), make_repository(folder / "lib/in")),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_damaged_worktree_is_made_whole(workspace: GitWorkspace, what: str) -> None:
+    commit = edit(workspace)
+    folder = workspace.checkout(0, workspace.head())
+    BROKEN[what](folder, slot_git(workspace))
+    assert workspace.checkout(0, commit) == folder
+    found = {
+        p.relative_to(folder).as_posix(): p.read_text()
+        for p in folder.rglob("*")
+        if not p.is_dir() and p != folder / ".git"
+    }
+    assert found == {**FILES, "train.py": "x = 1\n"}
+    assert git(folder, "rev-parse", "HEAD") == commit and git(folder, "status", "--porcelain") == ""
+    assert len(list(folder.parent.iterdir())) == 3, "nothing is left aside"
+
+
+def test_a_file_changed_without_a_trace_in_its_times_is_restored(workspace: GitWorkspace) -> None:
+    folder = workspace.checkout(0, workspace.head())
+    stamp = (folder / "prepare.py").stat()
+    (folder / "prepare.py").write_text(FILES["prepare.py"].swapcase())
+    os.utime(folder / "prepare.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    workspace.checkout(0, workspace.head())
+    assert (folder / "prepare.py").read_text() == FILES["prepare.py"]
+
+
+def test_a_repository_that_was_moved_goes_on_at_its_new_place(root: Path, workspace: GitWorkspace) -> None:
+    commit = edit(workspace)
+    workspace.checkout(0, commit)
+    workspace.close()
+    moved = root.rename(root.with_name("moved"))
+    again = open_workspace(moved)
+    assert again.tip() == again.head()
+    assert again.checkout(0, commit).is_relative_to(moved)
+    assert git(again.checkout(0, commit), "rev-parse", "HEAD") == commit
+    again.close()
+
+
+def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
+    head = workspace.head()
+    assert workspace.read(head, "train.py") == FILES["train.py"]
+    process = workspace._objects._git.cat_file_all
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.proc.wait()
+    assert workspace.read(head, "train.py") == FILES["train.py"]
+
+
+def test_a_lock_that_a_dead_git_left_on_our_own_refs_is_removed(root: Path, workspace: GitWorkspace) -> None:
+    for name in ("refs/autoresearch/night/1.lock", "refs/heads/autoresearch/night.lock"):
+        (root / ".git" / name).touch()
+        age(root / ".git" / name)
+    commit = edit(workspace)
+    workspace.advance(workspace.head(), commit)
+    assert workspace.tip() == commit == git(root, "rev-parse", "refs/autoresearch/night/1")
+
+
+def test_a_lock_that_somebody_may_hold_is_waited_for(root: Path, workspace: GitWorkspace) -> None:
+    lock = root / ".git" / "refs/heads/autoresearch/night.lock"
+    commit = edit(workspace)
+    lock.touch()
+    with pytest.raises(EnvironmentFailure, match="git is locked") as caught:
+        workspace.advance(workspace.head(), commit)
+    assert str(lock) in str(caught.value) and lock.exists() and workspace.tip() != commit
+    age(lock)
+    workspace.advance(workspace.head(), commit)
+    assert workspace.tip() == commit
+
+
+def test_a_lock_of_the_users_is_never_removed(root: Path, workspace: GitWorkspace) -> None:
+    edit(workspace)
+    lock = root / ".git" / "packed-refs.lock"
+    lock.touch()
+    age(lock)
+    with pytest.raises(EnvironmentFailure, match=r"packed-refs\.lock"):
+        workspace.pack()
+    assert lock.exists()
+    lock.unlink()
+    index = root / ".git" / "index.lock"
+    index.touch()
+    age(index)
+    workspace.checkout(0, edit(workspace, 2))
+    workspace.pack()
+    assert index.exists()
+
+
+def test_a_branch_that_was_deleted_is_named_with_the_command_that_brings_it_back(
+    root: Path, workspace: GitWorkspace
+) -> None:
+    git(root, "branch", "--quiet", "-D", "autoresearch/night")
+    with pytest.raises(RepositoryError, match="is gone") as caught:
+        workspace.tip()
+    assert "git branch autoresearch/night" in caught.value.mend
+
+
+def test_a_session_without_a_baseline_leaves_no_trace(root: Path, workspace: GitWorkspace) -> None:
+    edit(workspace, 1)
+    workspace.checkout(0, workspace.head())
+    workspace.pack()
+    edit(workspace, 2)
+    workspace.abandon()
+    workspace.abandon()
+    assert git(root, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
+    assert not layout.worktrees_dir(root, "night").exists()
+    workspace.begin(workspace.head())
+
+
+def test_abandoning_leaves_a_branch_that_the_user_built_on(root: Path, workspace: GitWorkspace) -> None:
+    commit = edit(workspace)
+    git(root, "branch", "--quiet", "--force", "autoresearch/night", commit)
+    with pytest.raises(RepositoryError, match="left as it is"):
+        workspace.abandon()
+    assert workspace.tip() == commit
+
+
+def test_beginning_is_completed_after_a_crash_but_takes_over_no_branch(root: Path, workspace: GitWorkspace) -> None:
+    head = workspace.head()
+    workspace.begin(head)
+    commit = edit(workspace, 5)
+    with pytest.raises(RepositoryError, match="already"):
+        workspace.begin(commit)
+    git(root, "update-ref", "-d", "refs/heads/autoresearch/night")
+    workspace.begin(commit)
+    assert workspace.tip() == commit == git(root, "rev-parse", "refs/autoresearch/night/0")
+
+
+def test_a_discard_on_a_branch_that_was_moved_is_refused(root: Path) -> None:
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], history="revert")
+    head = workspace.head()
+    workspace.begin(head)
+    commit = edit(workspace)
+    git(root, "branch", "--quiet", "--force", "autoresearch/night", edit(workspace, 9, "theirs\n"))
+    with pytest.raises(RepositoryError, match="moved by somebody else") as caught:
+        workspace.record_discard(number=1, commit=commit, incumbent=head, when=WHEN)
+    assert head in caught.value.mend
+    workspace.close()
+
+
+def test_a_full_disk_is_an_environment_failure_and_nothing_is_half_done(root: Path, workspace: GitWorkspace) -> None:
+    head = workspace.head()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(EnvironmentFailure):
+            edit(workspace, 1, "".join(f"x{n} = {n * n}\n" for n in range(2000)))
+        with pytest.raises(EnvironmentFailure):
+            workspace.checkout(0, head)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
+    assert git(root, "for-each-ref", "refs/autoresearch/night/1") == ""
+    assert edit(workspace, 1, "y = 1\n")
+    assert (workspace.checkout(0, head) / "train.py").read_text() == FILES["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "kind", "what"),
+    [
+        (128, "fatal: write error: No space left on device", EnvironmentFailure, "No space"),
+        (128, "error: unable to write file: Read-only file system", EnvironmentFailure, "Read-only"),
+        (128, "fatal: Unable to create '/r/.git/x.lock': File exists.", EnvironmentFailure, "git is locked"),
+        (-9, "", EnvironmentFailure, "signal 9"),
+        (128, "fatal: detected dubious ownership in repository at '/r'", RepositoryError, "another user"),
+        (128, "error: object file .git/objects/aa/bb is empty", RepositoryError, "damaged"),
+        (128, "error: cannot open '/r/.git/x': Permission denied", RepositoryError, "Permission"),
+        (1, "something new", RepositoryError, "something new"),
+    ],
+)
+def test_what_git_says_becomes_an_error_that_the_loop_can_act_on(code: int, said: str, kind: type, what: str) -> None:
+    error = Result(("reset",), code, b"", said).failure()
+    assert isinstance(error, kind) and what in error.what and error.mend
+
+
+def test_packing_beside_the_loop_disturbs_neither(root: Path, workspace: GitWorkspace) -> None:
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def housekeeping() -> None:
+        try:
+            while not done.is_set():
+                workspace.pack()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=housekeeping)
+    thread.start()
+    commits, tip = [], workspace.head()
+    for number in range(1, 41):
+        commit = workspace.commit(
+            number=number, parent=tip, files={"train.py": f"x = {number}\n"}, message="try\n", when=WHEN
+        )
+        workspace.checkout(0, commit)
+        if number % 3 == 0:
+            workspace.advance(tip, commit)
+            tip = commit
+        commits.append(commit)
+    done.set()
+    thread.join()
+    assert failures == []
+    assert [workspace.read(c, "train.py") for c in commits] == [f"x = {n}\n" for n in range(1, 41)]
+    names = [f"refs/autoresearch/night/{n}" for n in range(1, 41)]
+    assert git(root, "rev-parse", *names).split("\n") == commits
+    assert git(root, "fsck", "--full", "--strict", "--no-dangling") == ""
+    assert workspace.tip() == tip
+
+
+def test_unreachable_work_of_the_users_survives_packing(root: Path, workspace: GitWorkspace) -> None:
+    lost = git(root, "hash-object", "-w", "--stdin", stdin="the user's lost work\n")
+    for number in range(1, 30):
+        edit(workspace, number, f"x = {number}\n")
+        if number % 7 == 0:
+            workspace.pack()
+    workspace.pack()
+    assert git(root, "cat-file", "-p", lost) == "the user's lost work"
+    assert int(git(root, "count-objects", "-v").split("packs: ")[1].split()[0]) <= 4
+
+
+def test_ten_thousand_experiments_do_not_slow_the_next(root: Path, workspace: GitWorkspace) -> None:
+    head = workspace.head()
+
+    def best_of_ten(first: int) -> float:
+        times = []
+        for number in range(first, first + 10):
+            began = time.perf_counter()
+            edit(workspace, number, f"x = {number}\n")
+            assert workspace.tip() == head
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    few = best_of_ten(1)
+    folder = root / ".git/refs/autoresearch/night"
+    for number in range(100, 10_100):
+        (folder / str(number)).write_text(f"{head}\n")
+    assert best_of_ten(20_000) < 3 * few + 0.01
+
+
+def test_commits_are_those_that_git_itself_would_make(root: Path, workspace: GitWorkspace) -> None:
+    commit = workspace.commit(
+        number=1, parent=workspace.head(), files={"train.py": "é\n"}, message="subject ü\n\nbody\n", when=WHEN
+    )
+    assert git(root, "log", "-1", "--format=%an <%ae>|%cn <%ce>|%ad|%cd|%s|%b", "--date=iso-strict", commit) == (
+        "autoresearchd <autoresearchd@localhost>|autoresearchd <autoresearchd@localhost>"
+        "|2026-05-06T00:00:00+00:00|2026-05-06T00:00:00+00:00|subject ü|body\n"
+    ).rstrip("\n")
+    tree = git(root, "rev-parse", f"{commit}^{{tree}}")
+    expected = serialise_commit(tree, workspace.head(), "subject ü\n\nbody\n", int(WHEN.timestamp()))
+    assert object_id("commit", expected) == commit
+    scratch = Git(find_git(), root / ".git").run("cat-file", "commit", commit)
+    assert scratch.out == expected

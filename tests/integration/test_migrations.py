@@ -1,0 +1,188 @@
+"""The database is created and upgraded by migrations, loses nothing on the way, and a newer one is left alone."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from autoresearchd.errors import SchemaTooNew, StoreError
+from autoresearchd.resources import bundled
+from autoresearchd.store.database import Database
+from autoresearchd.store.migrate import alembic_config, open_store, upgrade
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.revision import HEAD_REVISION
+from autoresearchd.store.tables import Base
+from autoresearchd.testing.store_contract import AT, new_session
+
+NEXT = """
+from alembic import op
+import sqlalchemy as sa
+revision = "0002"
+down_revision = "0001"
+def upgrade():
+    op.add_column("session", sa.Column("colour", sa.Text(), nullable=True))
+    {more}
+def downgrade():
+    op.drop_column("session", "colour")
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'state.db'}"
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> Path:
+    """The migrations of a later version."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(bundled("migrations"), folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "0002_colour.py").write_text(NEXT.format(more=""))
+    return folder
+
+
+def columns(path: Path, table: str) -> list[str]:
+    db = sqlite3.connect(path)
+    try:
+        return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+    finally:
+        db.close()
+
+
+def test_migrations_and_tables_agree(url: str) -> None:
+    upgrade(url)
+    database = Database(url)
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+    database.close()
+
+
+def test_indices_and_foreign_keys_of_migrations_are_those_of_the_tables(url: str, tmp_path: Path) -> None:
+    upgrade(url)
+    made = Database(f"sqlite:///{tmp_path / 'made.db'}")
+    Base.metadata.create_all(made.engine)
+    made.close()
+
+    def schema(path: Path) -> dict[str, list[str]]:
+        db = sqlite3.connect(path)
+        found = db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name != 'alembic_version'")
+        text = {name: sorted("".join(sql.strip(")").split()).split(",")) for name, sql in found}
+        db.close()
+        return text
+
+    assert schema(tmp_path / "state.db") == schema(tmp_path / "made.db")
+
+
+def test_the_head_revision_is_that_of_the_newest_migration() -> None:
+    assert ScriptDirectory.from_config(alembic_config(bundled("migrations"))).get_current_head() == HEAD_REVISION
+
+
+def test_downgrade_takes_everything_away_again(url: str) -> None:
+    from alembic import command
+
+    upgrade(url)
+    database = Database(url)
+    with database.write() as connection:
+        config = alembic_config(bundled("migrations"))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    with database.read() as connection:
+        tables = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
+    assert set(tables) == {"alembic_version"}
+    database.close()
+
+
+def test_an_older_database_is_copied_before_it_is_upgraded_and_keeps_its_rows(
+    url: str, later: Path, tmp_path: Path
+) -> None:
+    with SqlStore.open(url) as store:
+        store.create_session(new_session(), AT)
+        backup = upgrade(url, migrations=later, head="0002")  # while the store is open: its WAL is part of the copy
+    assert backup == tmp_path / "state.db.backup-0001"
+    assert "colour" in columns(tmp_path / "state.db", "session")
+    assert "colour" not in columns(backup, "session")
+    for path in (tmp_path / "state.db", backup):
+        db = sqlite3.connect(path)
+        assert db.execute("SELECT tag FROM session").fetchall() == [("nov21",)]
+        db.close()
+    assert upgrade(url, migrations=later, head="0002") is None
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: Path, tmp_path: Path) -> None:
+    with SqlStore.open(url) as store:
+        store.create_session(new_session(), AT)
+    bad = NEXT.format(more='op.execute("INSERT INTO no_such_table VALUES (1)")')
+    (later / "versions" / "0002_colour.py").write_text(bad)
+    with pytest.raises(StoreError, match="0001 to 0002") as caught:
+        upgrade(url, migrations=later, head="0002")
+    assert "state.db.backup-0001" in str(caught.value)
+    assert "colour" not in columns(tmp_path / "state.db", "session")
+    with open_store(url) as store:
+        assert store.session("nov21").tag == "nov21"
+
+
+def test_a_newer_database_is_refused_with_the_command_that_mends_it(url: str, later: Path, tmp_path: Path) -> None:
+    upgrade(url, migrations=later, head="0002")
+    before = (tmp_path / "state.db").read_bytes()
+    with pytest.raises(SchemaTooNew, match="pip install --upgrade autoresearchd"):
+        SqlStore.open(url)
+    assert (tmp_path / "state.db").read_bytes() == before
+    assert not list(tmp_path.glob("*.backup-*"))
+
+
+def test_somebody_elses_database_is_not_touched(url: str, tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "state.db")
+    db.execute("CREATE TABLE recipes (a)")
+    db.close()
+    with pytest.raises(StoreError, match="recipes"):
+        SqlStore.open(url)
+
+
+def test_two_processes_may_create_the_database_at_the_same_moment(url: str) -> None:
+    failures: list[BaseException] = []
+    barrier = threading.Barrier(2)
+
+    def create() -> None:
+        barrier.wait()
+        code = f"from autoresearchd.store.migrate import upgrade; upgrade({url!r})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        if done.returncode:
+            failures.append(RuntimeError(done.stderr))
+
+    threads = [threading.Thread(target=create) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    with SqlStore.open(url) as store:
+        assert store.sessions() == []
+
+
+def test_opening_an_up_to_date_database_does_not_import_alembic(url: str) -> None:
+    upgrade(url)
+    code = (
+        "import sys; from autoresearchd.store.repository import SqlStore;"
+        f"SqlStore.open({url!r}).close(); sys.exit('alembic' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_migrating_leaves_the_logging_of_the_program_alone(url: str) -> None:
+    code = (
+        "import logging; before = list(logging.root.handlers); from autoresearchd.store.migrate import upgrade;"
+        f"upgrade({url!r}); import sys;"
+        "sys.exit(logging.root.handlers != before or logging.root.level != logging.WARNING)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

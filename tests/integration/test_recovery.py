@@ -1,0 +1,151 @@
+"""A daemon that dies at any instant loses nothing, repeats nothing and leaves nothing unjudged on the branch.
+
+The daemon is made to die before and after every call that it makes to the store, to git and to the executor: at each such
+instant a BaseException ends it, a new one is composed over the same store and repository, and the session must end as if
+nothing had happened.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.loop.session import Backoff, SessionLoop
+from tests.integration.bench import Bench
+
+EXPERIMENTS = 3
+
+
+class Killed(BaseException):
+    """What kill -9 looks like from inside: nothing catches it, nothing is cleaned up."""
+
+
+@dataclass
+class Doom:
+    """Counts instants and strikes at one of them."""
+
+    at: int
+    count: int = 0
+
+    def instant(self) -> None:
+        self.count += 1
+        if self.count == self.at:
+            raise Killed
+
+
+class Mortal:
+    """A port whose every call has an instant before and an instant after it."""
+
+    def __init__(self, inner: Any, doom: Doom) -> None:
+        self._inner = inner
+        self._doom = doom
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._doom.instant()
+            result = value(*arguments, **named)
+            self._doom.instant()
+            return result
+
+        return call
+
+
+def run_until_killed(bench: Bench, doom: Doom) -> bool:
+    """Run a daemon; whether it was killed before it was done."""
+    lab = bench.laboratory(wrap=lambda port: Mortal(port, doom))
+    try:
+        loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0))
+        loop.run()
+    except Killed:
+        return True
+    return False
+
+
+def check(bench: Bench) -> None:
+    found = bench.store.experiments(bench.session.id)
+    assert [e.number for e in found] == list(range(EXPERIMENTS + 1)), "no gap, no double"
+    assert all(e.phase is Phase.DECIDED and e.decision is not None for e in found)
+    kept = [e.commit for e in found if e.decision and e.decision.status is Status.KEEP and e.number]
+    assert bench.git("rev-list", "--reverse", "main..autoresearch/t").split() == kept, "kept commits only"
+    for e in found:
+        good = [run for run in e.runs if run.label is Label.NONE]
+        assert len(good) == (3 if e.number == 0 else 1), "measured once"
+        assert len({run.seed for run in good}) == len(good)
+        if e.commit:
+            assert bench.git("rev-parse", f"refs/autoresearch/t/{e.number}") == e.commit
+    assert bench.git("status", "--porcelain") == ""
+    assert bench.git("rev-parse", "--abbrev-ref", "HEAD") == "main"
+
+
+def outcome(bench: Bench) -> list[tuple[Any, ...]]:
+    """What must not depend on where the daemon died."""
+    return [
+        (e.number, e.decision.status, e.decision.value, dict(e.proposal.files) if e.proposal else None, e.parent)
+        for e in bench.store.experiments(bench.session.id)
+        if e.decision
+    ]
+
+
+def test_an_undisturbed_session_is_what_the_others_are_compared_with(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert not run_until_killed(bench, Doom(at=-1))
+    check(bench)
+    kept = [status for _, status, *_ in outcome(bench)[1:]]
+    assert Status.KEEP in kept and Status.DISCARD in kept, "the script has both, or the test proves little"
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_death_at_any_instant_changes_nothing(tmp_path: Path, part: int) -> None:
+    count = Doom(at=-1)
+    reference = Bench(tmp_path / "reference")
+    run_until_killed(reference, count)
+    for at in range(1 + part, count.count + 1, 6):
+        bench = Bench(tmp_path / str(at))
+        assert run_until_killed(bench, Doom(at=at)), f"instant {at}"
+        run_until_killed(bench, Doom(at=-1))
+        check(bench)
+        assert [row[:3] for row in outcome(bench)] == [row[:3] for row in outcome(reference)], f"instant {at}"
+        bench.close()
+    reference.close()
+
+
+@pytest.mark.parametrize("step", [3, 7, 13, 29])
+def test_death_again_and_again_during_recovery_itself(tmp_path: Path, step: int) -> None:
+    bench = Bench(tmp_path)
+    deaths = 0
+    while run_until_killed(bench, Doom(at=step + deaths // 2)):
+        deaths += 1
+        assert deaths < 500
+    check(bench)
+    bench.close()
+
+
+def test_a_branch_that_the_user_moved_is_refused_and_left_where_it_is(tmp_path: Path) -> None:
+    from autoresearchd.errors import RepositoryError
+
+    bench = Bench(tmp_path)
+    run_until_killed(bench, Doom(at=-1))
+    other = bench.git("commit-tree", "-m", "mine", "HEAD^{tree}")
+    bench.git("update-ref", "refs/heads/autoresearch/t", other)
+    with pytest.raises(RepositoryError, match="autoresearch/t"):
+        run_until_killed(bench, Doom(at=-1))
+    assert bench.git("rev-parse", "autoresearch/t") == other
+
+
+def test_a_worktree_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert run_until_killed(bench, Doom(at=60))
+    subprocess.run(["rm", "-rf", str(bench.root / ".git/autoresearchd/worktrees")], check=True)
+    run_until_killed(bench, Doom(at=-1))
+    check(bench)
+

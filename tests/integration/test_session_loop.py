@@ -1,0 +1,192 @@
+"""The loop goes on whatever one experiment does, waits when its surroundings fail, and stops when it is told to."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.testing.executors import Script, prints
+from tests.integration.bench import Bench, ByNumber, job
+
+
+def loop(bench: Bench, experiments: int | None = 3, **limits: Any) -> SessionLoop:
+    return SessionLoop(bench.laboratory(), Limits(max_experiments=experiments, **limits), backoff=Backoff(first=0.0))
+
+
+class Failing(ByNumber):
+    """Raises the given errors for experiment 2, then proposes as always."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        if state.number == 2 and self.errors:
+            raise self.errors.pop(0)
+        return super().propose(state, cancel)
+
+
+def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Failing(PolicyError("three answers could not be read", label=Label.MALFORMED_ANSWER))
+    loop(bench).run()
+    second = bench.store.experiment(bench.session.id, 2)
+    assert second.decision is not None
+    assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
+    assert "could not be read" in second.decision.reason
+    assert bench.store.totals(bench.session.id).experiments == 4
+
+
+def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Failing(ZeroDivisionError("a bug"))
+    loop(bench).run()
+    faults = [e for e in bench.events.events if e.kind is EventKind.FAULT]
+    assert len(faults) == 1
+    assert "ZeroDivisionError" in faults[0].data["traceback"]
+    assert "propose" in faults[0].data["traceback"]
+    second = bench.store.experiment(bench.session.id, 2)
+    assert second.runs, "the second attempt ran"
+
+
+def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Failing(*[ZeroDivisionError("a bug")] * 10)
+    loop(bench).run()
+    second = bench.store.experiment(bench.session.id, 2)
+    assert second.decision is not None
+    assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.ERROR)
+    assert "ZeroDivisionError" in second.decision.reason
+    assert bench.store.experiment(bench.session.id, 3).decision is not None
+
+
+def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Failing(*[EnvironmentFailure("the service is down", mend="wait")] * 3)
+    states = []
+    session_loop = loop(bench)
+    real = bench.store.set_state
+
+    def remember(session_id: int, state: SessionState, *rest: Any, **named: Any) -> None:
+        states.append((state, named.get("reason", "")))
+        real(session_id, state, *rest, **named)
+
+    bench.store.set_state = remember  # type: ignore[method-assign]
+    session_loop.run()
+    waiting = [reason for state, reason in states if state is SessionState.BACKING_OFF]
+    assert waiting
+    assert "the service is down" in waiting[0]
+    assert states[-1][0] is SessionState.RUNNING
+    assert bench.store.experiment(bench.session.id, 2).runs, "the same experiment, once the service was back"
+
+
+def test_waiting_times_grow_and_are_bounded() -> None:
+    backoff = Backoff(first=5, most=600)
+    assert [backoff.seconds(k) for k in (1, 2, 3, 8, 1000)] == [5, 10, 20, 600, 600]
+
+
+def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    full = [True]
+
+    def once(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/1/") and full[0]:
+            full[0] = False
+            return prints("", outcome="disk_full")
+        return job(request)
+
+    bench.job = once
+    loop(bench).run()
+    first = bench.store.experiment(bench.session.id, 1)
+    assert [run.label for run in first.runs] == [Label.DISK_FULL, Label.NONE]
+    assert len({run.seed for run in first.runs}) == 1, "the same seed again: nothing was measured before"
+    assert first.decision is not None and first.decision.label is not Label.DISK_FULL
+
+
+def test_a_baseline_without_a_metric_ends_the_session_with_a_clear_error(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.job = lambda request: "no metric here\n"
+    with pytest.raises(BaselineError, match="score"):
+        loop(bench).run()
+
+
+def test_stop_finishes_the_running_experiment(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    lab = bench.laboratory()
+
+    class Stopping(ByNumber):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.number == 2:
+                lab.stop.request("enough")
+            return super().propose(state, cancel)
+
+    bench.policy = Stopping()
+    session_loop = SessionLoop(replace(lab, policy=bench.policy), Limits(), backoff=Backoff(first=0.0))
+    assert session_loop.run() == "enough"
+    found = bench.store.experiments(bench.session.id)
+    assert [e.number for e in found] == [0, 1, 2]
+    assert found[-1].decision is not None
+
+
+def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    hang = threading.Event()
+
+    def hanging(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/2/") and not hang.is_set():
+            hang.set()
+            return Script(hang=True)
+        return job(request)
+
+    bench.job = hanging
+    lab = bench.laboratory()
+    threading.Thread(target=lambda: (hang.wait(), lab.stop.request("now", now=True)), daemon=True).start()
+    with pytest.raises(Interrupted):
+        SessionLoop(lab, Limits(), backoff=Backoff(first=0.0)).run()
+    second = bench.store.experiment(bench.session.id, 2)
+    assert second.decision is None
+    assert [run.label for run in second.runs] == [Label.INTERRUPTED]
+    loop(bench).run()
+    second = bench.store.experiment(bench.session.id, 2)
+    assert [run.label for run in second.runs] == [Label.INTERRUPTED, Label.NONE]
+
+
+def test_notes_are_shown_once_and_remembered_with_the_experiment_that_saw_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    seen: list[tuple[str, ...]] = []
+
+    class Reading(ByNumber):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            seen.append(state.notes)
+            return super().propose(state, cancel)
+
+    bench.policy = Reading()
+    bench.store.add_note(bench.session.id, "look at SCALE", bench.session.started_at)
+    loop(bench).run()
+    assert seen == [("look at SCALE",), (), ()]
+
+
+def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop(bench, 3).run()
+    incumbent = bench.store.session("t").incumbent
+    bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
+    loop(bench, 4).run()
+    found = bench.store.experiments(bench.session.id)
+    assert [e.segment for e in found] == [0, 0, 0, 0, 1, 1]
+    again = found[4]
+    assert again.commit == incumbent
+    assert len(again.good_runs) == 3
+    assert again.decision is not None and again.decision.status is Status.KEEP
+    assert found[5].parent == incumbent

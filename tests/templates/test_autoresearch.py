@@ -1,0 +1,261 @@
+"""The bundled `autoresearch` task: data, training, and a score that the edited code cannot touch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "autoresearch"
+FILES = ("train.py", "prepare.py", "evaluate.py", "serve_model.py")
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """Import a script from a path, under a name of its own and without writing bytecode beside it."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+prepare = load(TEMPLATE / "prepare.py", "template_prepare")
+evaluate = load(TEMPLATE / "evaluate.py", "template_evaluate")
+
+
+def environment(**extra: object) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
+    values = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
+    return {**kept, "GOMP_SPINCOUNT": "1000", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **values}
+
+
+def train(folder: Path, budget: float, output: Path) -> tuple[int, str, str]:
+    """Exit code, log and stderr of a training; the log keeps its carriage returns."""
+    env = environment(TIME_BUDGET=budget, SEED=1, OUTPUT_DIR=output)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, timeout=120, check=False
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def score(pristine: Path, workspace: Path, output: Path) -> tuple[subprocess.CompletedProcess[str], int, str]:
+    """Run both processes of the evaluation; gives the scorer's result, the model's exit code and its stderr."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as exchange:
+        env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=output)
+        model = subprocess.Popen(
+            [sys.executable, "serve_model.py"], cwd=workspace, env=env, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            scorer = subprocess.run(
+                [sys.executable, "evaluate.py"],
+                cwd=pristine, env=env, capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            _, stderr = model.communicate(timeout=20)
+        finally:
+            model.kill()
+        return scorer, model.returncode, stderr
+
+
+def metrics(output: str) -> dict[str, float]:
+    pairs = (line.removeprefix("METRIC ").split("=") for line in output.splitlines() if line.startswith("METRIC "))
+    return {name: float(value) for name, value in pairs}
+
+
+def workspace_with(base: Path, target: Path, edit: tuple[str, str] | None = None) -> Path:
+    """A workspace as a job sees it, without validation data; `edit` replaces one text in train.py."""
+    (target / "data").mkdir(parents=True)
+    for name in ("train.bin", "meta.json"):
+        shutil.copy(base / "data" / name, target / "data" / name)
+    shutil.copy(TEMPLATE / "serve_model.py", target)
+    text = (TEMPLATE / "train.py").read_text()
+    if edit is not None:
+        assert text.count(edit[0]) == 1, edit[0]
+        text = text.replace(*edit)
+    (target / "train.py").write_text(text)
+    return target
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The protected files and their data, made from a small corpus."""
+    folder = tmp_path_factory.mktemp("pristine")
+    for name in FILES:
+        shutil.copy(TEMPLATE / name, folder)
+    prepare.prepare(folder / "data", "cpu", train_bytes=400_000, val_bytes=160_000)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A workspace, the output folder of a short training in it, and the training log."""
+    workspace = workspace_with(pristine, tmp_path_factory.mktemp("job") / "workspace")
+    output = workspace.parent / "output"
+    code, log, stderr = train(workspace, 3, output)
+    assert code == 0, stderr
+    return workspace, output, log
+
+
+def test_task_yaml_names_what_is_there() -> None:
+    task: dict[str, Any] = yaml.safe_load((TEMPLATE / "task.yaml").read_text())
+    assert task["scoring"]["metric"] in task["scoring"]["metrics"]
+    assert {task["workspace"]["target_file"], *task["workspace"]["protected"]} == set(FILES)
+    assert {path.removeprefix("{purelib}/") for path in task["evaluation"]["hide"]} == set(prepare.HELD_OUT)
+    assert set(task["profiles"]) == {"cpu", "cuda"} == set(evaluate.PLANS)
+    private, data = set(task["evaluation"]["private"]), set(task["workspace"]["data"])
+    assert private | data == {f"data/{name}" for name in (*prepare.DATA_FILES, "meta.json")}
+    assert not private & data
+
+
+def test_hidden_folders_are_not_needed_to_import_torch() -> None:
+    hidden = tuple(folder.replace("/", ".") for folder in prepare.HELD_OUT)
+    code = f"import sys, torch; print([m for m in sys.modules if m.startswith({hidden!r})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_prepare_is_deterministic_and_idempotent(pristine: Path, tmp_path: Path) -> None:
+    first = json.loads((pristine / "data" / "meta.json").read_text())
+    again, built = prepare.prepare(pristine / "data", "cpu")
+    assert again == first and not built
+    other, built = prepare.prepare(tmp_path / "data", "cpu", train_bytes=400_000, val_bytes=160_000)
+    assert other == first and built
+    with (tmp_path / "data" / "val.bin").open("ab") as file:
+        file.write(b"xx")
+    assert prepare.up_to_date(tmp_path / "data", "cpu") is None
+
+
+def test_prepare_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where the folder should be")
+    done = subprocess.run(
+        [sys.executable, str(TEMPLATE / "prepare.py")],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("prepare.py: ") and done.stderr.count("\n") == 1
+
+
+def test_validation_text_is_nowhere_in_the_training_text(pristine: Path) -> None:
+    text = {
+        name: bytes(t if t < 256 else 0 for t in np.fromfile(pristine / "data" / name, dtype="<u2").tolist())
+        for name in ("train.bin", "val.bin")
+    }
+    seen = {text["train.bin"][i : i + 64] for i in range(len(text["train.bin"]) - 63)}
+    for document in text["val.bin"].split(b"\0"):
+        assert not any(document[i : i + 64] in seen for i in range(len(document) - 63))
+
+
+def test_deduplication_drops_the_lines_that_are_shared() -> None:
+    copied = b"    this line is long enough to hold a passage of sixty-four bytes and was copied\n"
+    own = b"".join(b"own line number %d of this document\n" % i for i in range(20))
+    cleaned, dropped = prepare.without_shared({"a.py": own[:300] + copied + own[300:]}, [b"# elsewhere\n" + copied])
+    assert dropped >= 1 and copied not in cleaned["a.py"]
+    assert prepare.shared_hashes(cleaned.values(), [copied]).size == 0
+
+
+def test_training_prints_what_the_daemon_reads(trained: tuple[Path, Path, str]) -> None:
+    _, output, log = trained
+    steps = [part for part in log.split("\r") if part.startswith("step ")]
+    assert "| loss: " in steps[0] and "| remaining: " in steps[0]
+    summary = dict(line.split(":", 1) for line in log.split("---\n", 1)[1].splitlines())
+    assert list(summary) == [
+        "training_seconds", "total_seconds", "peak_vram_mb", "mfu_percent",
+        "total_tokens_M", "num_steps", "num_params_M", "depth",
+    ]  # fmt: skip
+    assert "val_bpb" not in log
+    assert int(summary["num_steps"]) == len(steps)
+    assert float(summary["training_seconds"]) < 6
+    assert (output / "checkpoint.pt").is_file()
+
+
+def test_score_equals_a_direct_computation(pristine: Path, trained: tuple[Path, Path, str]) -> None:
+    import torch
+
+    workspace, output, _ = trained
+    scorer, model_code, model_stderr = score(pristine, workspace, output)
+    assert scorer.returncode == 0, scorer.stderr + model_stderr
+    assert model_code == 0, model_stderr
+    found = metrics(scorer.stdout)
+    assert found["causal"] == 1
+    assert found["checkpoint_bytes"] == (output / "checkpoint.pt").stat().st_size
+
+    plan = evaluate.PLANS["cpu"]
+    tokens = np.fromfile(pristine / "data" / "val.bin", dtype="<u2").astype(np.int64)
+    available = (len(tokens) - 1) // plan.window
+    count = min(plan.batches, available // plan.rows) * plan.rows
+    model = load(workspace / "train.py", "template_train").load_model(output / "checkpoint.pt", "cpu")
+    nats, characters = 0.0, 0
+    with torch.inference_mode():
+        for i in range(count):
+            start = i * available // count * plan.window
+            window = torch.from_numpy(tokens[start : start + plan.window + 1])
+            probabilities = model(window[None, :-1])[0].double().softmax(-1)
+            for t in range(plan.window):
+                target = int(window[t + 1])
+                if target < 256:
+                    nats -= math.log(float(probabilities[t, target]))
+                    characters += 1
+    assert found["val_bpb"] == pytest.approx(nats / math.log(2) / characters, abs=1e-4)
+
+
+def test_a_model_that_looks_ahead_is_caught(pristine: Path, trained: tuple[Path, Path, str], tmp_path: Path) -> None:
+    _, output, _ = trained
+    ahead = ("attn_mask=mask, is_causal=mask is None", "attn_mask=None, is_causal=False")
+    workspace = workspace_with(pristine, tmp_path / "workspace", ahead)
+    scorer, _, _ = score(pristine, workspace, output)
+    assert scorer.returncode == 3
+    assert "METRIC causal=0" in scorer.stdout and "LABEL not_causal" in scorer.stdout
+    assert "val_bpb" not in scorer.stdout
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (("    return model.to(device).eval()", "    os._exit(7)"), "the model process ended"),
+        (
+            ("        if targets is None:", "        os._exit(7)\n        if targets is None:"),
+            "the model process ended",
+        ),
+        (("            return logits\n", "            return logits[:, 1:]\n"), "shape"),
+        (("            return logits\n", "            return logits * float('nan')\n"), "NaN"),
+    ],
+    ids=["dies while loading", "dies in the first batch", "wrong shape", "not finite"],
+)
+def test_the_scorer_survives_a_bad_model(
+    pristine: Path, trained: tuple[Path, Path, str], tmp_path: Path, edit: tuple[str, str], says: str
+) -> None:
+    _, output, _ = trained
+    scorer, _, _ = score(pristine, workspace_with(pristine, tmp_path / "workspace", edit), output)
+    assert scorer.returncode == 1
+    assert "val_bpb" not in scorer.stdout
+    assert says in scorer.stderr and scorer.stderr.count("\n") == 1
+
+
+def test_without_a_checkpoint_there_is_no_score(pristine: Path, tmp_path: Path) -> None:
+    env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "evaluate.py"],
+        cwd=pristine, env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "checkpoint.pt" in done.stderr
+
+
+def test_training_fails_fast_when_the_loss_explodes(pristine: Path, tmp_path: Path) -> None:
+    nan = ("(loss / passes).backward()", "loss = loss * math.nan")
+    code, log, _ = train(workspace_with(pristine, tmp_path / "workspace", nan), 30, tmp_path / "output")
+    assert code == 1 and "FAIL" in log
+    assert not (tmp_path / "output" / "checkpoint.pt").exists()

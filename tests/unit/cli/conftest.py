@@ -1,0 +1,138 @@
+"""A repository with a session in it, written through the real store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.cli.main import run
+from autoresearchd.domain.experiment import Decision, Measurement
+from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.ports import NewSession
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout
+
+START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+HOSTILE = "try\x1b]0;owned\x07 a \x1b[31mred\x1b[0m [bold]herring[/bold]\r\n\u202egnirts $x_{"
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Answer:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command line in this process."""
+
+    def call(*arguments: str) -> Answer:
+        capsys.readouterr()
+        code = run(list(arguments))
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def empty_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a git repository without a session."""
+    root = tmp_path / "repository"
+    (root / ".git" / "objects").mkdir(parents=True)
+    (root / ".git" / "refs").mkdir()
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return root
+
+
+@pytest.fixture
+def repository(empty_repository: Path, written_once: Path) -> Path:
+    """The working directory: a repository with the session ``mar8`` of five experiments, stopped."""
+    target = layout.database_path(empty_repository)
+    target.parent.mkdir(parents=True)
+    shutil.copyfile(written_once, target)
+    return empty_repository
+
+
+@pytest.fixture(scope="session")
+def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of ``repository``: making one takes longer than most tests."""
+    root = tmp_path_factory.mktemp("written")
+    (root / ".git" / "objects").mkdir(parents=True)
+    (root / ".git" / "refs").mkdir()
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    add_session(root, "mar8")
+    return layout.database_path(root)
+
+
+def add_session(root: Path, tag: str, *, source: str = "evaluator", state: SessionState = SessionState.STOPPED) -> None:
+    """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
+    database = layout.database_path(root)
+    database.parent.mkdir(parents=True, exist_ok=True)
+    task = {
+        "name": "autoresearch",
+        "scoring": {"metric": "val_bpb", "direction": "minimize", "source": source},
+        "execution": {"budget": {"training": 300.0}},
+    }
+    with SqlStore.open(f"sqlite:///{database}") as store:
+        session = store.create_session(
+            NewSession(tag, f"autoresearch/{tag}", json.dumps(task), "search", "local", SHA, 7), START
+        )
+        store.open_segment(session.id, "f", "first", "cpu", START)
+        for values, status, label, description in (
+            ([0.9979, 0.9981, 0.9977], Status.KEEP, Label.NONE, "baseline"),
+            ([0.986041], Status.KEEP, Label.NONE, "halve batch 524K to 262K (more steps in 5 min)"),
+            ([0.982603], Status.DISCARD, Label.NO_GAIN, "add 5% warmup"),
+            ([], Status.CRASH, Label.OOM, "batch 131K"),
+            ([0.99], Status.DISCARD, Label.NO_GAIN, HOSTILE),
+        ):
+            add_experiment(store, session.id, values, status, label, description)
+        store.set_state(session.id, state, START + timedelta(hours=3), pid=None, reason="")
+
+
+def add_experiment(
+    store: SqlStore, session_id: int, values: list[float], status: Status, label: Label, description: str
+) -> None:
+    """One experiment, taken through all its phases."""
+    e = store.open_experiment(session_id, parent=SHA, segment=0, at=START)
+    at = START + timedelta(minutes=6 * e.number)
+    proposal = Proposal({"train.py": "x = 1\n"}, "more steps help", "search", description=description)
+    diff = f"--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x = 0\n+x = {e.number}  # \x1b[31m\n"
+    store.record_proposal(session_id, e.number, proposal, diff=diff, code_hash=f"hash-{e.number}")
+    commit = f"{e.number:040x}"
+    store.record_commit(session_id, e.number, commit)
+    for index, value in enumerate(values):
+        run_row = store.open_run(session_id, e.number, 100 + index, at)
+        measured = Measurement(Label.NONE, value, {"val_bpb": value, "peak_vram_mb": 45060.2})
+        store.close_run(run_row.id, measured, None, at + timedelta(minutes=5), last=index == len(values) - 1)
+    mean = sum(values) / len(values) if values else None
+    metrics = {} if mean is None else {"val_bpb": mean, "peak_vram_mb": 45060.2}
+    delta = None if mean is None or e.number == 0 else 0.9979 - mean
+    store.record_decision(
+        session_id,
+        e.number,
+        Decision(status, label, mean, delta, metrics, confidence=2.5 if e.number else None, reason="as measured"),
+        ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}),
+        at + timedelta(minutes=5, seconds=2),
+        incumbent=commit if status is Status.KEEP else None,
+    )
+    store.record_overhead(session_id, e.number, 41.0)

@@ -1,0 +1,278 @@
+"""The command line as a whole: help, exit codes, the short way of status, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from autoresearchd.__main__ import _plain_status
+from autoresearchd.cli.failure import guarded
+from autoresearchd.cli.main import build
+from autoresearchd.errors import MissingCapability, SessionLocked, UsageError
+from tests.unit.cli.conftest import Command
+
+COMMANDS = [
+    "start", "resume", "stop", "pause", "unpause", "status", "note", "experiments", "show", "logs", "task list",
+    "task init", "task check", "plot", "export", "import", "doctor",
+]  # fmt: skip
+LATER = ["learn", "adapters", "report", "finalize", "web"]
+
+
+def program(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autoresearchd", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: Command, name: str) -> None:
+    answer = command(*name.split(), "--help")
+    assert answer.code == 0
+    assert "Examples:" in answer.out
+    assert f"autoresearchd {name}" in answer.out
+
+
+def test_there_are_no_commands_that_do_not_work_yet() -> None:
+    group = typer.main.get_command(build())
+    names = set(group.commands)
+    assert names == {name.split()[0] for name in COMMANDS}
+    assert not names & set(LATER)
+
+
+def test_the_version_is_told(command: Command) -> None:
+    from autoresearchd import __version__
+
+    assert command("--version").out == f"autoresearchd {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["status", "--nonsense"],
+        ["show"],
+        ["show", "-1"],
+        ["show", "one"],
+        ["experiments", "--status", "great"],
+        ["experiments", "--last", "0"],
+        ["export", "--format", "xml"],
+        ["export", "--format", "parquet"],
+        ["status", "--json", "--watch"],
+        ["note", "  "],
+        ["start", "--budget", "soon"],
+        ["start", "--max-time", "-1"],
+        ["start", "--max-cost", "nan"],
+        ["start", "--slots", "many"],
+        ["start", "--max-experiments", "-1"],
+        ["task", "check", "--all", "somewhere"],
+        ["task", "check", "no-such-task"],
+        ["task", "init", "no-such-task", "folder"],
+        ["task", "init", "new", "folder", "--file", "train.py"],
+        ["import", "no-such-file.jsonl"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("repository")
+def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, arguments: list[str]) -> None:
+    answer = command(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert "rror: " in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["status", "--json"],
+        ["experiments", "--json"],
+        ["show", "1"],
+        ["plot"],
+        ["export"],
+        ["stop"],
+        ["note", "x"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("inside", [True, False], ids=["repository", "no repository"])
+def test_without_a_session_it_is_said_how_to_begin_one(
+    command: Command, empty_repository: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], inside: bool
+) -> None:
+    if not inside:
+        monkeypatch.chdir(empty_repository.parent)
+    answer = command(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert "autoresearch" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("u"), 2),
+        (MissingCapability("m"), 5),
+        (SessionLocked("s"), 75),
+        (KeyboardInterrupt(), 130),
+        (ValueError("v"), 1),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int
+) -> None:
+    def fail() -> int:
+        raise error
+
+    assert guarded(fail) == code
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_says_what_and_how_to_mend_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise UsageError("it is \x1b[31mbroken", mend="glue it")
+
+    guarded(fail)
+    assert capsys.readouterr().err == "error: it is broken\n  → glue it\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "plain"),
+    [
+        (["status"], (False, False, None)),
+        (["status", "--json"], (True, False, None)),
+        (["status", "--session", "mar8", "--watch"], (False, True, "mar8")),
+        (["status", "--session=mar8"], (False, False, "mar8")),
+        (["status", "--help"], None),
+        (["status", "--session"], None),
+        (["status", "--session", "--json"], None),
+        (["status", "--json", "--watch"], None),
+        (["status", "more"], None),
+        (["show", "status"], None),
+        ([], None),
+    ],
+)
+def test_only_plain_forms_of_status_take_the_short_way(
+    arguments: list[str], plain: tuple[bool, bool, str | None] | None
+) -> None:
+    assert _plain_status(arguments) == plain
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["status", "--session", "nope"]], ids=" ".join)
+def test_both_ways_of_status_answer_alike(repository: Path, command: Command, arguments: list[str]) -> None:
+    short, long = program(*arguments, cwd=repository), command(*arguments)
+    assert (short.returncode, short.stdout, short.stderr) == (long.code, long.out, long.err)
+
+
+def test_status_answers_without_the_heavy_libraries(repository: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['autoresearchd', 'status', '--json']\n"
+        "from autoresearchd.__main__ import main\nmain()\n"
+        "heavy = ('typer', 'rich', 'sqlalchemy', 'pydantic', 'yaml', 'git', 'matplotlib')\n"
+        "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr.strip() == "[]"
+    assert json.loads(done.stdout)["session"]["tag"] == "mar8"
+
+
+def test_a_reader_that_goes_away_is_no_error(repository: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "autoresearchd", "status"],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert done.stderr == b""
+
+
+def test_the_shell_completes_commands(repository: Path) -> None:
+    done = program(
+        cwd=repository,
+        _AUTORESEARCHD_COMPLETE="complete_bash",
+        COMP_WORDS="autoresearchd stat",
+        COMP_CWORD="1",
+    )
+    assert done.stdout.split() == ["status"]
+
+
+def test_a_stream_without_unicode_ends_no_command(repository: Path) -> None:
+    done = program("status", cwd=repository, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "val_bpb" in done.stdout
+
+
+def test_task_list_says_what_there_is(command: Command) -> None:
+    tasks = json.loads(command("task", "list", "--json").out)
+    assert all(set(task) == {"name", "metric", "direction", "path", "profiles"} for task in tasks)
+    own = next(task for task in tasks if task["name"] == "autoresearch")
+    assert (own["metric"], own["direction"], own["profiles"]) == ("val_bpb", "minimize", ["cpu", "cuda"])
+    assert Path(own["path"], "task.yaml").is_file()
+
+
+def test_task_init_copies_a_bundled_task_and_overwrites_nothing(command: Command, tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    assert command("task", "init", "autoresearch", str(target)).code == 0
+    assert (target / "train.py").is_file()
+    again = command("task", "init", "autoresearch", str(target))
+    assert again.code == 2
+    assert "not an empty folder" in again.err
+
+
+def test_task_init_writes_a_task_for_a_program_that_is_there(command: Command, tmp_path: Path) -> None:
+    arguments = [
+        "task",
+        "init",
+        "speed",
+        str(tmp_path),
+        "--file",
+        "kernel.py",
+        "--command",
+        "python kernel.py",
+        "--metric",
+        "ms",
+    ]
+    missing = command(*arguments)
+    assert missing.code == 2
+    assert "kernel.py does not exist" in missing.err
+    (tmp_path / "kernel.py").write_text("print('ms: 3.5')\n")
+    assert command(*arguments).code == 0
+    checked = command("task", "check", str(tmp_path))
+    assert (checked.code, checked.out) == (0, "✓ speed: ms (minimize), edits kernel.py\n")
+    assert command(*arguments).code == 2, "a task.yaml that is there is never overwritten"
+
+
+def test_task_check_names_the_line_that_is_wrong(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("name: broken\nexecution:\n  budgt: 5\n")
+    answer = command("task", "check", str(tmp_path))
+    assert answer.code == 2
+    assert "task.yaml:3" in answer.err
+
+
+def test_the_bundled_tasks_are_in_order(command: Command) -> None:
+    answer = command("task", "check", "--all")
+    assert (answer.code, answer.err) == (0, "")
+    assert "✓ autoresearch: val_bpb (minimize), edits train.py" in answer.out

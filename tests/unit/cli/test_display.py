@@ -1,0 +1,177 @@
+"""The foreground display: lines without a terminal, a live picture with one, and never a reason to fail."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from autoresearchd.cli.display import LiveDisplay, Picture, PlainDisplay, draw, foreground_sink
+from autoresearchd.domain.events import Event, EventKind
+
+AT = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+HOSTILE = "a [red]b[/red] \x1b[31mc\x1b]0;owned\x07 [link=http://evil]d"
+
+
+def event(kind: EventKind, message: str = "", experiment: int | None = None, **data: Any) -> Event:
+    return Event(kind, AT, message, experiment, data)
+
+
+def decided(number: int, status: str, value: float | None, description: str = "", **data: Any) -> Event:
+    return event(
+        EventKind.DECIDED,
+        f"{status}: {value}",
+        number,
+        status=status,
+        label="",
+        value=value,
+        description=description,
+        **data,
+    )
+
+
+NIGHT = [
+    (0.0, event(EventKind.SESSION_STARTED, "begins", tag="mar8", task="autoresearch", metric="val_bpb",
+                direction="minimize", policy="search", tier="bubblewrap", source="self-reported", branch="b")),
+    (1.0, event(EventKind.OPENED, "baseline", 0, parent="x")),
+    (2.0, event(EventKind.RUN_STARTED, "run", 0, run=1, runs=3, seed=1, budget_s=300.0, wall_s=660.0)),
+    (400.0, event(EventKind.RUN_FINISHED, "run", 0, label="", value=1.0)),
+    (401.0, decided(0, "keep", 1.0, "baseline", best=1.0, baseline=1.0, sigma=0.001, experiments=0, keeps=1,
+                    max_experiments=8)),
+    (402.0, event(EventKind.OPENED, "next", 1)),
+    (403.0, event(EventKind.PROPOSED, "p", 1, description=HOSTILE)),
+    (404.0, event(EventKind.COMMITTED, "c", 1, commit="abc")),
+    (405.0, event(EventKind.RUN_STARTED, "run", 1, run=0, runs=1, seed=1, budget_s=300.0)),
+    (800.0, event(EventKind.RUN_FINISHED, "run", 1)),
+    (802.0, decided(1, "keep", 0.98, HOSTILE, best=0.98, baseline=1.0, sigma=0.001, experiments=1, keeps=2,
+                    max_experiments=8)),
+    (802.0, event(EventKind.OPENED, "next", 2)),
+    (803.0, event(EventKind.RUN_STARTED, "run", 2, run=0, runs=1, budget_s=300.0)),
+]  # fmt: skip
+
+
+def picture_at(now: float) -> Picture:
+    picture = Picture()
+    for at, happened in NIGHT:
+        if at <= now:
+            picture.apply(happened, at)
+    return picture
+
+
+def shown(picture: Picture, now: float, columns: int = 100) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=columns, force_terminal=False).print(draw(picture, now, columns))
+    return stream.getvalue()
+
+
+def test_the_picture_shows_what_runs_how_long_and_how_good_it_is() -> None:
+    text = shown(picture_at(903.0), 903.0)
+    for words in (
+        "autoresearch · mar8 · policy search · bubblewrap", "#2  running", "3m 20s left of 5m 00s",
+        "val_bpb 0.980000  2.00% better, 20.0σ", "self-reported", "to end after 8", "about", "keep", "0.980000",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_before_the_baseline_there_is_a_picture_too() -> None:
+    text = shown(picture_at(100.0), 100.0)
+    assert "baseline  running  run 2 of 3" in text
+    assert "measuring the baseline" in text
+
+
+def test_the_time_to_go_follows_from_the_pace_so_far() -> None:
+    assert picture_at(802.0).eta(802.0) == pytest.approx(7 * 400.0)
+    assert picture_at(401.0).eta(401.0) is None
+
+
+def test_beyond_its_budget_a_run_is_said_to_be_finishing() -> None:
+    assert "budget spent, finishing" in shown(picture_at(803.0), 1200.0)
+
+
+def test_a_description_cannot_style_the_picture_or_steer_the_terminal() -> None:
+    text = shown(picture_at(802.0), 802.0, 140)
+    assert "a [red]b[/red] c [link=http://evil]d" in text
+    assert "\x1b" not in text
+
+
+def test_a_narrow_terminal_is_no_problem() -> None:
+    assert max(len(line) for line in shown(picture_at(903.0), 903.0, 60).splitlines()) <= 60
+
+
+numbers = st.one_of(st.integers(), st.floats(), st.just(10**400))
+NAMES = [
+    "run",
+    "runs",
+    "budget_s",
+    "status",
+    "label",
+    "value",
+    "delta",
+    "best",
+    "baseline",
+    "sigma",
+    "task",
+    "experiments",
+    "keeps",
+    "max_experiments",
+    "description",
+    "hypothesis",
+    "direction",
+]
+anything = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=20), st.lists(st.integers(), max_size=2))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(EventKind)),
+            st.text(max_size=20),
+            st.one_of(st.none(), st.integers(0, 20)),
+            st.dictionaries(
+                st.sampled_from(
+                    [*NAMES]
+                ),
+                anything,
+            ),
+        ),
+        max_size=6,
+    )
+)  # fmt: skip
+def test_no_event_can_break_the_picture(drawn: list[tuple[EventKind, str, int | None, dict[str, Any]]]) -> None:
+    picture = Picture()
+    for second, (kind, message, number, data) in enumerate(drawn):
+        picture.apply(Event(kind, AT, message, number, data), float(second))
+        shown(picture, second + 0.5)
+
+
+def test_without_a_terminal_each_event_is_a_plain_line() -> None:
+    stream = io.StringIO()
+    with foreground_sink(stream=stream) as sink:
+        assert isinstance(sink, PlainDisplay)
+        for _, happened in NIGHT[:3]:
+            sink.emit(happened)
+        sink.emit(event(EventKind.WARNING, HOSTILE))
+    lines = [line.split("  ", 1)[1] for line in stream.getvalue().splitlines()]
+    assert lines == ["begins", "#0    run", "warning: a [red]b[/red] c [link=http://evil]d"]
+
+
+def test_a_reader_that_went_away_does_not_end_the_research() -> None:
+    stream = io.StringIO()
+    stream.close()
+    PlainDisplay(stream).emit(event(EventKind.WARNING, "nobody reads this"))
+
+
+def test_the_live_display_draws_and_leaves_the_last_picture() -> None:
+    stream = io.StringIO()
+    with LiveDisplay(Console(file=stream, width=100, force_terminal=True)) as display:
+        for _, happened in NIGHT:
+            display.emit(happened)
+        display.emit(event(EventKind.FAULT, "the disk is full"))
+    text = stream.getvalue()
+    assert "fault: the disk is full" in text
+    assert "running" in text

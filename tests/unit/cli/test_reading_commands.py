@@ -1,0 +1,227 @@
+"""Commands that look: what they print, where, and how they end."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.loop.lock import SessionLock
+from autoresearchd.workspace import layout
+from tests.unit.cli.conftest import Command, add_session
+
+pytestmark = pytest.mark.usefixtures("repository")
+
+STATUS_KEYS = {"session", "metric", "current", "abort", "cost", "overhead", "policy"}
+READING = [
+    ["status"], ["status", "--json"], ["experiments"], ["experiments", "--json"], ["show", "4"],
+    ["show", "4", "--diff"], ["show", "4", "--json"], ["show", "4", "--log"], ["export", "--format", "tsv"], ["export"],
+]  # fmt: skip
+
+
+def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
+    answer = command("status")
+    assert answer.code == 0
+    assert answer.err == ""
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("● autoresearch · mar8 · stopped begun 08 Mar")
+    assert lines[2:6] == [
+        "  metric  val_bpb  0.997900 → 0.986041  1.19% better (59.3σ) in #1 · σ 0.0002  (lower is better)",
+        "  tried   5 experiments: 2 kept · 2 discarded · 1 crashed",
+        "  cost    overhead 41 ms per experiment (p95 41 ms)",
+        "",
+    ]
+    assert lines[-1] == "  go on   autoresearchd resume mar8"
+
+
+def test_a_metric_that_the_job_reports_itself_is_marked(repository: Path, command: Command) -> None:
+    add_session(repository, "own", source="self-reported")
+    assert "self-reported" in command("status", "--session", "own").out
+    assert "self-reported" not in command("status", "--session", "mar8").out
+
+
+def test_the_status_for_scripts_is_one_json_document(command: Command) -> None:
+    answer = command("status", "--json")
+    status = json.loads(answer.out)
+    assert set(status) == STATUS_KEYS
+    assert status["metric"]["best_experiment"] == 1
+    assert answer.err == ""
+
+
+def test_a_daemon_that_died_is_shown_as_crashed(repository: Path, command: Command) -> None:
+    add_session(repository, "dead", state=SessionState.RUNNING)
+    assert json.loads(command("status", "--session", "dead", "--json").out)["session"]["state"] == "crashed"
+    assert "autoresearchd resume dead" in command("status", "--session", "dead").out
+
+
+def test_a_living_daemon_is_shown_as_running_and_how_to_stop_it(repository: Path, command: Command) -> None:
+    add_session(repository, "alive", state=SessionState.RUNNING)
+    add_session(repository, "newer")
+    with SessionLock(layout.lock_path(repository, "alive"), "alive"):
+        answer = command("status")
+    assert answer.out.startswith("● autoresearch · alive · running since")
+    assert "autoresearchd stop" in answer.out
+
+
+def test_without_a_running_session_the_newest_is_meant(repository: Path, command: Command) -> None:
+    add_session(repository, "newer")
+    assert json.loads(command("status", "--json").out)["session"]["tag"] == "newer"
+
+
+def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command: Command) -> None:
+    add_session(repository, "newer")
+    with (
+        SessionLock(layout.lock_path(repository, "mar8"), "mar8"),
+        SessionLock(layout.lock_path(repository, "newer"), "newer"),
+    ):
+        answer = command("experiments")
+        named = command("experiments", "--session", "mar8")
+    assert (answer.code, answer.out, named.code) == (2, "", 0)
+    assert "mar8, newer" in answer.err
+    assert "--session" in answer.err
+
+
+def test_an_unknown_session_is_refused_with_those_that_are_there(command: Command) -> None:
+    answer = command("status", "--session", "x\x1b[31m")
+    assert answer.code == 2
+    assert "mar8" in answer.err
+    assert "\x1b" not in answer.err
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_no_text_of_a_model_reaches_the_terminal_as_an_order(command: Command, arguments: list[str]) -> None:
+    answer = command(*arguments)
+    assert answer.code == 0
+    orders = [c for c in answer.out if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"]
+    assert orders == []
+
+
+def test_experiments_are_a_table_in_order(command: Command) -> None:
+    assert command("experiments").out.splitlines() == [
+        "#  status   label      metric      delta  description",
+        "0  keep              0.997900          —  baseline",
+        "1  keep              0.986041  +0.011859  halve batch 524K to 262K (more steps in 5 min)",
+        "2  discard  no_gain  0.982603  +0.015297  add 5% warmup",
+        "3  crash    oom             —          —  batch 131K",
+        "4  discard  no_gain  0.990000  +0.007900  try a red [bold]herring[/bold] gnirts $x_{",
+    ]
+
+
+def test_experiments_for_scripts_are_one_list(command: Command) -> None:
+    records = json.loads(command("experiments", "--json").out)
+    assert [r["experiment"] for r in records] == [0, 1, 2, 3, 4]
+    assert json.loads(command("experiments", "--json", "--status", "checks_failed").out) == []
+
+
+def test_experiments_can_be_chosen(command: Command) -> None:
+    chosen = json.loads(command("experiments", "--json", "--status", "discard", "--last", "1").out)
+    assert [r["experiment"] for r in chosen] == [4]
+
+
+def test_show_tells_all_of_an_experiment(command: Command) -> None:
+    out = command("show", "1").out
+    for words in (
+        "#1 keep",
+        "halve batch",
+        "+0.011859",
+        "more steps help",
+        "peak_vram_mb 45060.20",
+        "as measured",
+        "learned",
+    ):
+        assert words in out
+
+
+def test_show_has_the_diff_also_of_what_was_discarded(command: Command) -> None:
+    assert command("show", "2", "--diff").out.splitlines()[-2:] == ["-x = 0", "+x = 2  # "]
+
+
+def test_show_prints_logs_of_any_bytes(repository: Path, command: Command) -> None:
+    folder = layout.run_dir(repository, "mar8", 2, 0)
+    folder.mkdir(parents=True)
+    (folder / "training.log").write_bytes(b"step 1\rstep 2\rdone \xff\n" + b"x" * 200_000 + b"\n\x1b[2Jlast\n")
+    lines = command("show", "2", "--log").out.splitlines()
+    assert lines[1:4] == ["step 1", "step 2", "done \ufffd"]
+    assert lines[-1] == "last"
+    assert sum(len(line) for line in lines[4:-1]) == 200_000
+
+
+def test_an_experiment_that_does_not_exist_is_a_usage_error(command: Command) -> None:
+    answer = command("show", "99")
+    assert (answer.code, answer.out) == (2, "")
+    assert "0 to 4" in answer.err
+
+
+def test_export_and_import_speak_the_same_format(repository: Path, command: Command) -> None:
+    from autoresearchd.report.log_import import read_log
+
+    target = repository / "log.jsonl"
+    answer = command("export", "--format", "jsonl", "-o", str(target))
+    assert (answer.code, answer.out) == (0, "")
+    assert [e.metric for e in read_log(target).experiments] == [pytest.approx(0.9979), 0.986041, 0.982603, None, 0.99]
+
+
+def test_export_into_a_missing_folder_is_a_usage_error(command: Command) -> None:
+    answer = command("export", "-o", "nowhere/log.jsonl")
+    assert answer.code == 2
+    assert "nowhere/log.jsonl" in answer.err
+
+
+def test_plot_writes_a_picture_and_says_where(repository: Path, command: Command) -> None:
+    answer = command("plot")
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err == "wrote progress.png: 5 experiments, 1 kept\n"
+    assert (repository / "progress.png").stat().st_size > 10_000
+
+
+def test_the_end_of_the_daemons_log_is_printed(repository: Path, command: Command) -> None:
+    log = layout.daemon_log(repository)
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo \x1b[31mred\nthree\n")
+    assert command("logs", "-n", "2").out == "two red\nthree\n"
+
+
+def test_without_a_log_that_is_said(command: Command) -> None:
+    assert command("logs").code == 2
+
+
+def test_colours_are_for_terminals_or_for_those_who_ask(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in command("status").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[32" in command("status").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in command("status").out
+
+
+def test_doctor_finds_out_and_changes_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    before = sorted(Path().iterdir())
+    answer = command("doctor", "--json")
+    findings = {f["name"]: f for f in json.loads(answer.out)}
+    assert {"python", "git", "sandbox", "gpu", "torch", "cpu", "memory", "disk", "keys", "session"} <= set(findings)
+    assert "OPENAI_API_KEY" in findings["keys"]["value"]
+    assert "secret" not in answer.out
+    assert all(f["status"] in ("ok", "warning", "missing") for f in findings.values())
+    assert sorted(Path().iterdir()) == before
+
+
+def test_doctor_tells_people_how_to_mend(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    out = command("doctor").out
+    assert "✗ git" in out
+    assert "→ apt install git" in out
+
+
+def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path, command: Command) -> None:
+    log = repository / "results.tsv"
+    log.write_text(command("export", "--format", "tsv").out)
+    assert "5 experiments" in command("import", str(log)).err
+    shown = command("status", "--session", "imported-results")
+    assert "0.997900 → 0.986041" in shown.out
+    assert "resume" not in shown.out
+    kept = [line for line in log.read_text().splitlines() if "\tkeep\t" in line]
+    again = command("export", "--format", "tsv", "--session", "imported-results").out.splitlines()
+    assert [line for line in again if "\tkeep\t" in line] == kept

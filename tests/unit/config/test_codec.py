@@ -1,0 +1,102 @@
+"""A task survives the store: resume runs exactly what start was given."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.config import dump_task, parse_task, read_task_text
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import StoreError
+from tests.unit.config.test_load import HERE, MINIMAL
+
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=8),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    int: st.integers(),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Any values of a type of the domain."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind in SCALARS:
+        return SCALARS[kind]
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return st.sampled_from(list(kind))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return st.builds(kind, **{name: values_of(hint) for name, hint in typing.get_type_hints(kind).items()})
+    if origin is tuple:
+        return st.lists(values_of(parts[0]), max_size=2).map(tuple)
+    if origin is Mapping:
+        return st.dictionaries(values_of(parts[0]), values_of(parts[1]), max_size=2)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values_of(part) for part in parts])
+    raise AssertionError(f"no values for {kind}")
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(values_of(Task))
+def test_a_task_comes_back_from_the_store_as_it_was(task: Task) -> None:
+    assert parse_task(dump_task(task)) == task
+
+
+@pytest.mark.parametrize("source", ["seed.yaml", "full.yaml"])
+def test_a_task_from_a_file_comes_back_as_it_was(source: str) -> None:
+    task = read_task_text((HERE / source).read_text())
+    again = parse_task(dump_task(task))
+    assert again == task
+    assert dump_task(again) == dump_task(task)
+
+
+def test_a_reader_without_this_package_finds_what_status_shows() -> None:
+    values = json.loads(dump_task(read_task_text(MINIMAL)))
+    assert values["name"] == "tiny"
+    assert {key: values["scoring"][key] for key in ("metric", "direction", "source")} == {
+        "metric": "val_loss",
+        "direction": "minimize",
+        "source": "self-reported",
+    }
+    assert values["execution"]["budget"] == 300
+
+
+def test_a_task_stored_before_a_key_existed_has_its_default() -> None:
+    values = json.loads(dump_task(read_task_text(MINIMAL)))
+    for key in ("source_dir", "history", "checks", "roles", "prompt", "curve", "evaluation", "fleet"):
+        del values[key]
+    assert parse_task(json.dumps(values)) == read_task_text(MINIMAL)
+
+
+def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
+    task = read_task_text(MINIMAL)
+    scoring = dataclasses.replace(task.scoring, reference=math.inf)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dump_task(dataclasses.replace(task, scoring=scoring))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"name": "x"}',
+        '{"name": "log", "scoring": {"metric": "a"}, "execution": {"budget": null}}',
+    ],
+)
+def test_a_session_without_a_program_says_so_when_it_is_resumed(text: str) -> None:
+    with pytest.raises(StoreError, match="cannot be read"):
+        parse_task(text)

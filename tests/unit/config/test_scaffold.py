@@ -1,0 +1,82 @@
+"""`task init`: the file that it writes is understood, whatever it was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.config import TaskFields, load_task, read_task_text, write_task_yaml
+from autoresearchd.config.scaffold import render_task_yaml
+from autoresearchd.domain.metric import Direction, Metric
+from autoresearchd.errors import ConfigError, UsageError
+
+FIELDS = TaskFields(
+    name="my task",
+    target_file="src/model.py",
+    run_command='python train.py --note "a: b # c" 2>&1',
+    metric="accuracy",
+    direction="maximize",
+    budget="5m",
+)
+
+
+def test_a_new_file_loads_back_to_what_it_was_given(tmp_path: Path) -> None:
+    write_task_yaml(tmp_path / "task.yaml", FIELDS)
+    task = load_task(tmp_path)
+    assert (task.name, task.editable) == ("my task", ("src/model.py",))
+    assert task.execution.run_command == FIELDS.run_command
+    assert task.metric == Metric("accuracy", Direction.MAXIMIZE)
+    assert task.execution.budget.training == 300
+
+
+def test_every_commented_key_of_a_new_file_is_one_that_works(tmp_path: Path) -> None:
+    lines = []
+    for line in render_task_yaml(FIELDS).splitlines():
+        indent = len(line) - len(line.lstrip())
+        body = line.lstrip().removeprefix("# ")
+        is_key = (
+            line.lstrip().startswith("# ") and body.split(":")[0].strip().replace("_", "").isalpha() and ":" in body
+        )
+        lines.append(" " * indent + body if is_key else line)
+    text = "\n".join(lines)
+    for path in ("evaluation", "profiles", "checks"):
+        assert path in yaml.safe_load(text)
+    assert read_task_text(text).evaluation is not None
+
+
+def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("mine\n")
+    with pytest.raises(UsageError, match="there already"):
+        write_task_yaml(tmp_path / "task.yaml", FIELDS)
+    assert (tmp_path / "task.yaml").read_text() == "mine\n"
+
+
+def test_a_field_that_is_not_valid_leaves_no_file_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"scoring\.direction"):
+        write_task_yaml(tmp_path / "task.yaml", TaskFields(name="a", direction="up"))
+    with pytest.raises(ConfigError, match=r"execution\.budget"):
+        write_task_yaml(tmp_path / "task.yaml", TaskFields(name="a", budget="soon"))
+    assert not (tmp_path / "task.yaml").exists()
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_task_yaml(tmp_path / "none" / "task.yaml", FIELDS)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(command=st.text(max_size=60), name=st.text(max_size=30), budget=st.floats(0.5, 1e8))
+def test_no_text_breaks_out_of_its_place_in_the_file(command: str, name: str, budget: float) -> None:
+    fields = TaskFields(name=name, run_command=command, budget=budget)
+    try:
+        task = read_task_text(render_task_yaml(fields))
+    except ConfigError as error:
+        assert error.key in ("name", "execution.run_command")
+        return
+    assert (task.name, task.execution.run_command) == (name.strip(), command)
+    assert task.execution.budget.training == budget
+    assert task.editable == ("train.py",)

@@ -1,0 +1,167 @@
+"""Learning curves are read out of the logs that people's programs print, however the log arrives."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.errors import ConfigError
+from autoresearchd.evaluator.curve import MAX_NON_FINITE, MAX_POINTS, CurveParser, parse_curve, read_curve
+
+KARPATHY = (
+    "\rstep {step:05d} ({percent:.1f}%) | loss: {loss:.6f} | lrm: 1.00 | dt: 300ms | tok/sec: 1,700,000 | mfu: 39.8% "
+    "| epoch: 1 | remaining: 297s    "
+)
+
+
+def karpathy(*rows: tuple[int, float, float]) -> str:
+    return "".join(KARPATHY.format(step=s, percent=p, loss=x) for s, p, x in rows)
+
+
+def test_karpathys_rewritten_line_gives_steps_and_progress() -> None:
+    log = "Vocab size: 8,192\nloss: 3\n" + karpathy((12, 0.3, 6.12), (13, 0.6, 6.0)) + "\n---\nval_bpb: 0.99\n"
+    first, second = parse_curve(log, "auto", 300.0)
+    assert (first.step, first.loss, first.validation) == (12.0, 6.12, False)
+    assert first.progress == pytest.approx(0.003) and first.seconds == pytest.approx(0.9)
+    assert second.progress == pytest.approx(0.006)
+
+
+def test_the_last_line_without_an_end_is_read_when_the_log_is_closed() -> None:
+    parser = CurveParser("auto", 300.0)
+    assert parser.feed(karpathy((1, 1.0, 5.0))) == []
+    assert [p.loss for p in parser.close()] == [5.0]
+
+
+def test_nanogpt_gives_training_and_validation_points() -> None:
+    log = "step 0: train loss 4.3, val loss 4.4\n"
+    log += "iter 0: loss 4.2774, time 112.3ms, mfu -100.00%\niter 10: loss 3.2, time 12ms\n"
+    points = parse_curve(log)
+    assert [(p.step, p.loss, p.validation) for p in points] == [(0, 4.4, True), (0, 4.2774, False), (10, 3.2, False)]
+    assert all(p.progress is None for p in points)
+
+
+def test_modded_nanogpt_gives_time_and_share_of_the_run() -> None:
+    (point,) = parse_curve("step:125/1250 val_loss:4.5 train_time:30000ms step_avg:240ms\n", "auto", 300)
+    assert point.validation and point.seconds == 30.0 and point.progress == 0.1
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_hugging_face_dictionaries_give_points_but_not_their_summary(quote: str) -> None:
+    q = quote
+    log = (
+        f"{{'loss': {q}2.1{q}, 'grad_norm': {q}1.5{q}, 'learning_rate': {q}1e-05{q}, 'epoch': {q}0.4{q}}}\n"
+        f"  3%|▎ | 1/30 [00:01<00:30]\r{{'eval_loss': {q}2.0{q}, 'eval_runtime': {q}1.0{q}, 'epoch': {q}1.0{q}}}\n"
+        f"{{'train_runtime': {q}9.0{q}, 'train_loss': {q}1.0{q}, 'epoch': {q}1.0{q}}}\n"
+    )
+    assert [(p.step, p.loss, p.validation) for p in parse_curve(log)] == [(0.4, 2.1, False), (1.0, 2.0, True)]
+
+
+def test_json_lines_give_points_with_their_time() -> None:
+    log = '{"config": {"loss": "ce"}}\n{"step": 5, "train_loss": 2, "val_loss": 3, "elapsed": 30, "ok": true}\n'
+    log += '{"step": 6, "loss": null}\n'
+    parser = read_curve(log, "auto", 300)
+    assert [(p.loss, p.validation, p.seconds, p.progress) for p in parser.points] == [
+        (2, False, 30, 0.1),
+        (3, True, 30, 0.1),
+    ]
+    assert parser.diverged and len(parser.non_finite) == 1
+
+
+def test_a_pattern_of_the_task_names_its_groups() -> None:
+    pattern = r"ep (?P<step>\d+) (?P<progress>[\d.]+)% L=(?P<loss>\S+)"
+    assert [(p.step, p.loss, p.progress) for p in parse_curve("ep 3 50% L=1.5\nep x\n", pattern, 10)] == [(3, 1.5, 0.5)]
+    by_time = parse_curve("L=2 t=5s\nL=1 t=6s\n", r"L=(?P<loss>\S+) t=(?P<seconds>[\d.]+)s", 10)
+    assert [(p.step, p.progress) for p in by_time] == [(0, 0.5), (1, 0.6)]
+
+
+@pytest.mark.parametrize("pattern", [r"step (\d+)", "(", r"(?P<loss>(a+)+)"])
+def test_a_pattern_that_cannot_give_a_curve_is_refused_by_name(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"curve\.pattern"):
+        CurveParser(pattern, 1.0)
+
+
+def test_a_loss_that_is_not_finite_is_a_signal_and_no_part_of_the_curve() -> None:
+    parser = read_curve(karpathy((1, 1.0, 5.0), (2, 2.0, math.nan)), "auto", 300)
+    assert [p.loss for p in parser.points] == [5.0]
+    assert parser.diverged and parser.non_finite[0].step == 2
+    parser = read_curve(karpathy(*((i, 1.0, math.inf) for i in range(500)), (501, 1.0, 2.0)), "auto", 300)
+    assert len(parser.non_finite) == MAX_NON_FINITE and not parser.diverged
+
+
+def test_disorder_is_kept_and_a_new_start_is_noticed() -> None:
+    parser = read_curve(
+        karpathy((0, 1, 5.0), (2, 1, 4.0), (1, 1, 4.5), (3, 1, 4.0), (0, 1, 5.0), (1, 1, 4.0)), "auto", 1
+    )
+    assert [p.step for p in parser.points] == [0, 2, 1, 3, 0, 1]
+    assert parser.restarts == 1
+
+
+def test_a_job_that_prints_without_end_costs_bounded_memory() -> None:
+    parser = CurveParser("auto", 300)
+    for i in range(60_001):
+        parser.feed(f"iter {i}: loss {i / 10}, time 1ms\n")
+    points = parser.points
+    assert MAX_POINTS / 2 - 2 <= len(points) <= MAX_POINTS
+    assert points[0].step == 0 and points[-1].step == 60_000
+    gaps = {b.step - a.step for a, b in pairwise(points[:-1])}
+    assert len(gaps) == 1, "thinned evenly"
+    parser.feed("x" * 10_000_000)
+    assert len(parser._rest) < 10_000
+
+
+def test_a_log_of_a_long_run_is_read_within_the_overhead_of_an_experiment() -> None:
+    log = karpathy(*((i, i / 100, 5.0) for i in range(10_000)))
+    began = time.process_time()
+    assert len(parse_curve(log, "auto", 300)) == 10_000
+    assert time.process_time() - began < 0.5
+
+
+piece = st.one_of(
+    st.text(max_size=10),
+    st.sampled_from(
+        [
+            *karpathy((1, 0.1, 5.5), (7, 0.2, math.nan), (2, 99.9, 4.0)).split("\r"),
+            "iter 5: loss 2.5, time 1ms",
+            "step 5: train loss 1.0, val loss 2.0",
+            "{'loss': 2.1, 'epoch': 0.4}",
+            '{"step": 1, "loss": 2.5}',
+            "\x1b[32miter 6: loss 1\x1b[0m",
+            "loss",
+            "\r",
+            "\n",
+            "\r\n",
+            "\0",
+        ]
+    ),
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(piece, max_size=30), st.lists(st.integers(1, 50), min_size=1, max_size=20), st.booleans())
+def test_where_chunks_are_cut_never_changes_the_curve(pieces: list[str], cuts: list[int], lines: bool) -> None:
+    text = ("\n" if lines else "").join(pieces)
+    whole = read_curve(text, "auto", 300)
+    parser = CurveParser("auto", 300)
+    fed, at, turn = [], 0, 0
+    while at < len(text):
+        size = cuts[turn % len(cuts)]
+        fed += parser.feed(text[at : at + size])
+        at, turn = at + size, turn + 1
+    fed += parser.close()
+    assert tuple(fed) == parser.points == whole.points
+    assert (len(parser.non_finite), parser.diverged, parser.restarts) == (
+        len(whole.non_finite),
+        whole.diverged,
+        whole.restarts,
+    )
+    assert all(math.isfinite(p.loss) and math.isfinite(p.step) for p in whole.points)
+
+
+@given(st.text(max_size=200), st.sampled_from(["auto", r"(?P<loss>[^ ]+)", r"(?P<step>\w+)\W+(?P<loss>.*)"]))
+def test_no_text_makes_the_curve_reader_raise(text: str, pattern: str) -> None:
+    parse_curve(text + "\n" + text[::-1], pattern, 5)

@@ -1,0 +1,126 @@
+"""Edits that may not run are stopped before a job is spent, and the same program is known again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.legality import MAX_BYTES, check_edit, code_hash
+from tests.unit.evaluator.builders import task
+
+OLD = {"train.py": "LR = 0.1  # rate\n\n\ndef f(x):\n    return x + 1\n"}
+
+
+def label_of(new: dict[str, str], old: dict[str, str] | None = None) -> tuple[Label, str]:
+    with pytest.raises(PolicyError) as caught:
+        check_edit(task(), old if old is not None else OLD, new)
+    assert caught.value.mend
+    return caught.value.label, str(caught.value)
+
+
+def test_a_real_change_passes() -> None:
+    check_edit(task(), OLD, {"train.py": OLD["train.py"].replace("0.1", "0.2")})
+
+
+@pytest.mark.parametrize(
+    "path", ["prepare.py", "../train.py", "./train.py", "/etc/passwd", "train.py/", "", "TRAIN.PY", "-x"]
+)
+def test_only_the_editable_files_may_be_edited(path: str) -> None:
+    label, text = label_of({path: "x = 1\n"})
+    assert label is Label.ILLEGAL_EDIT and "train.py" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = '\0'\n", "NUL"),
+        ("x = '\ud800'\n", "surrogate"),
+        ("#" * (MAX_BYTES + 1), "bytes"),
+        ("def f(:\n", "line 1"),
+        ("x = 1\n  y = 2\n", "line 2"),
+        ("(" * 5000, "train.py"),
+        ("x = " + "-" * 50_000 + "1", "train.py"),
+        ("x = a" + ".a" * 25_000, "train.py"),
+        ("x = a" + ".a" * 490_000, "words and operators"),
+        ("a\n" * 400_000, "words and operators"),
+        ("x = " + "9" * 5000, "train.py"),
+    ],
+)
+def test_text_that_cannot_run_or_would_exhaust_the_daemon_is_illegal(text: str, words: str) -> None:
+    label, said = label_of({"train.py": text})
+    assert label is Label.ILLEGAL_EDIT and words in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [OLD["train.py"], "LR=0.1\ndef f(x): return (x+1)\n", "# new words\n" + OLD["train.py"].replace("\n", "\r\n")],
+)
+def test_an_edit_of_comments_and_layout_changes_nothing(text: str) -> None:
+    assert label_of({"train.py": text})[0] is Label.NO_OP
+
+
+def test_an_empty_edit_changes_nothing() -> None:
+    assert label_of({})[0] is Label.NO_OP
+
+
+def test_a_user_whose_own_file_is_very_large_can_still_have_it_edited() -> None:
+    old = "x = [" + "1, " * 40_000 + "]\n"
+    check_edit(task(), {"train.py": old}, {"train.py": old + "y = 1\n"})
+
+
+def test_a_doubtful_escape_is_no_error_of_the_daemon() -> None:
+    check_edit(task(), OLD, {"train.py": "x = '\\d'\n"})
+
+
+def test_a_program_that_did_not_parse_before_may_be_mended() -> None:
+    check_edit(task(), {"train.py": "def f(:\n"}, {"train.py": "x = 1\n"})
+
+
+def test_a_byte_order_mark_in_the_users_file_does_not_make_every_edit_illegal() -> None:
+    old = {"train.py": "\ufeff" + OLD["train.py"]}
+    check_edit(task(), old, {"train.py": old["train.py"] + "y = 1\n"})
+    assert label_of(OLD, old)[0] is Label.NO_OP
+
+
+def test_other_files_are_compared_as_text() -> None:
+    t = task()
+    object.__setattr__(t, "editable", ("prompt.txt",))
+    check_edit(t, {"prompt.txt": "a"}, {"prompt.txt": "a # b"})
+
+
+def test_the_hash_ignores_layout_but_nothing_else() -> None:
+    base = code_hash({"a.py": "x = 1\n"})
+    assert base == code_hash({"a.py": "x=1 # one\n"}) and len(base) == 64
+    others = [
+        {"a.py": "x = 2\n"},
+        {"a.py": "x = 1.0\n"},
+        {"a.py": "x = True\n"},
+        {"b.py": "x = 1\n"},
+        {"a.txt": "x = 1\n"},
+    ]
+    others += [
+        {"a.py": "x = '1'\n"},
+        {"a.py": "x = (1,)\n"},
+        {"a.py": "x = 1\n", "b.py": ""},
+        {"a.py": "x = 0x" + "f" * 9999},
+    ]
+    assert len({base, *(code_hash(o) for o in others)}) == len(others) + 1
+
+
+def test_the_order_of_files_and_their_borders_are_part_of_the_hash() -> None:
+    assert code_hash({"a": "1", "b": "2"}) == code_hash({"b": "2", "a": "1"})
+    assert code_hash({"a": "b1"}) != code_hash({"ab": "1"})
+
+
+@given(st.dictionaries(st.sampled_from(["train.py", "x.py", "t.txt"]), st.text(max_size=60), max_size=3))
+def test_no_edit_makes_the_check_raise_anything_but_its_own_error(new: dict[str, str]) -> None:
+    code_hash(new)
+    try:
+        check_edit(task(), OLD, new)
+    except PolicyError as error:
+        assert error.label in (Label.ILLEGAL_EDIT, Label.NO_OP)
+    else:
+        assert set(new) == {"train.py"} and code_hash(new) != code_hash(OLD)

@@ -1,0 +1,195 @@
+"""A run's label and metric: facts before words, the evaluation before the job, and never a number from a failed run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import Check, Constraint
+from autoresearchd.evaluator.measure import measure
+from tests.unit.evaluator.builders import result, scoring, stage, task
+
+GOOD = "step 00001 (0.3%) | loss: 5.0 | x\r\nval_bpb: 0.5\npeak_vram_mb: 100\n"
+TRACE = """Traceback (most recent call last):
+  File "/run/x/train.py", line 12, in <module>
+    main()
+  File "/usr/lib/python3.11/site-packages/torch/nn/f.py", line 9, in f
+    raise ValueError("bad shape")
+ValueError: bad shape
+"""
+
+
+def test_a_good_run_gives_metric_figures_and_curve() -> None:
+    m = measure(task(), result(stage()), {"training": GOOD})
+    assert (m.label, m.value, dict(m.metrics)) == (Label.NONE, 0.5, {"val_bpb": 0.5, "peak_vram_mb": 100.0})
+    assert [p.loss for p in m.curve] == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "label"),
+    [
+        ("killed", Label.INTERRUPTED),
+        ("lost", Label.HOST_LOST),
+        ("disk_full", Label.DISK_FULL),
+        ("oom", Label.OOM),
+        ("timeout", Label.TIMEOUT),
+        ("budget_overrun", Label.BUDGET_OVERRUN),
+        ("something new", Label.ERROR),
+    ],
+)
+@pytest.mark.parametrize("exit_code", [0, 1, -9, None])
+def test_what_the_executor_saw_counts_more_than_what_was_printed(
+    outcome: str, label: Label, exit_code: int | None
+) -> None:
+    m = measure(task(), result(stage(outcome=outcome, exit_code=exit_code)), {"training": GOOD})
+    expected = Label.OOM if outcome == "something new" and exit_code == -9 else label
+    assert (m.label, m.value, dict(m.metrics)) == (expected, None, {})
+    assert m.detail
+
+
+@given(st.integers(-64, 255).filter(bool), st.sampled_from(["ok", "failed"]), st.text(max_size=80))
+def test_a_run_that_exits_with_an_error_never_has_a_metric(exit_code: int, outcome: str, tail: str) -> None:
+    for evaluated in (False, True):
+        stages = [stage(outcome=outcome, exit_code=exit_code)]
+        log = GOOD + "METRIC val_bpb=0.1\n" + tail
+        m = measure(
+            task(evaluated=evaluated),
+            result(*stages),
+            {"training": log, "evaluation": log},
+            result_file='{"val_bpb": 0}',
+        )
+        assert m.value is None and m.label is not Label.NONE and not m.metrics
+
+
+@pytest.mark.parametrize(
+    ("log", "exit_code", "label", "words"),
+    [
+        (GOOD + TRACE, 1, Label.ERROR, "ValueError: bad shape (train.py:12)"),
+        ("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n", 1, Label.OOM, "out of memory"),
+        ("torch.OutOfMemoryError: CUDA error\n", 1, Label.OOM, "OutOfMemory"),
+        ("MemoryError\n", 1, Label.OOM, "MemoryError"),
+        ("", 137, Label.OOM, "signal 9"),
+        ("", -9, Label.OOM, "signal 9"),
+        ("", -11, Label.ERROR, "segmentation fault"),
+        ("step 00003 (1.0%) | loss: 120.0 | remaining: 297s    FAIL\n", 1, Label.NAN_LOSS, "loss"),
+        ("iter 5: loss nan, time 3ms\nRuntimeError: stop\n", 1, Label.NAN_LOSS, "loss"),
+        ("AssertionError: Loss is NaN\n", 1, Label.NAN_LOSS, "loss"),
+        ("OSError: [Errno 28] No space left on device\n", 1, Label.ERROR, "No space left"),
+        ("\x1b[31msome words\x1b[0m\n\n", 3, Label.ERROR, "some words"),
+        ("", 2, Label.ERROR, "nothing was printed"),
+    ],
+)
+def test_a_failed_job_is_told_why_it_failed(log: str, exit_code: int, label: Label, words: str) -> None:
+    m = measure(task(), result(stage(outcome="failed", exit_code=exit_code)), {"training": log})
+    assert m.label is label
+    assert words in m.detail and len(m.detail) < 500 and "\n" not in m.detail and "\x1b" not in m.detail
+
+
+def test_a_job_that_never_started_says_so() -> None:
+    m = measure(task(), result(stage(outcome="failed", exit_code=None, detail="python: not found")), {})
+    assert m.label is Label.ERROR and "never started: python: not found" in m.detail
+
+
+def test_a_run_without_any_process_is_run_again_and_not_held_against_the_experiment() -> None:
+    assert measure(task(), result(), {"training": GOOD}).label is Label.HOST_LOST
+    assert measure(task(), result(stage("evaluation")), {"training": GOOD}).label is Label.ERROR
+
+
+@pytest.mark.parametrize("outcome", ["failed", "timeout", "oom"])
+def test_a_failed_check_is_named_by_its_command(outcome: str) -> None:
+    t = task(checks=(Check("pytest -q tests", 30),))
+    stages = result(stage(), stage("check-0", outcome, 1))
+    m = measure(t, stages, {"training": GOOD, "check-0": "E   AssertionError: boom\n"})
+    assert m.label is Label.CHECK_FAILED and m.value is None and "pytest -q tests" in m.detail
+    odd = measure(t, result(stage(), stage("check-9", outcome, 1)), {"training": GOOD})
+    assert odd.label is Label.CHECK_FAILED and "check-9" in odd.detail
+
+
+def test_a_stop_during_a_check_is_an_interruption_and_no_failed_check() -> None:
+    m = measure(task(), result(stage(), stage("check-0", "killed", -9)), {"training": GOOD})
+    assert m.label is Label.INTERRUPTED
+
+
+class TestWithAnEvaluation:
+    """The evaluator owns the metric."""
+
+    def test_the_jobs_own_claims_never_reach_the_metric(self) -> None:
+        m = measure(
+            task(evaluated=True),
+            result(stage(), stage("evaluation")),
+            {"training": "METRIC val_bpb=0.0001\npeak_vram_mb: 7\n", "evaluation": "METRIC val_bpb=0.9\n"},
+            result_file='{"val_bpb": 0.0002}',
+        )
+        assert m.value == 0.9 and dict(m.metrics) == {"val_bpb": 0.9, "peak_vram_mb": 7.0}
+
+    def test_without_a_metric_of_the_evaluation_the_jobs_claim_does_not_step_in(self) -> None:
+        m = measure(
+            task(evaluated=True),
+            result(stage(), stage("evaluation")),
+            {"training": GOOD, "evaluation": "done\n"},
+            result_file='{"val_bpb": 0.0002}',
+        )
+        assert m.label is Label.METRIC_MISSING and m.value is None and "val_bpb" not in m.metrics
+        assert "does not count" in m.detail
+
+    def test_an_evaluation_that_did_not_run_leaves_no_metric(self) -> None:
+        m = measure(task(evaluated=True), result(stage()), {"training": GOOD, "evaluation": "METRIC val_bpb=0.1\n"})
+        assert m.label is Label.METRIC_MISSING and m.value is None
+
+    def test_a_constrained_figure_of_the_evaluation_cannot_be_talked_down_by_the_job(self) -> None:
+        t = task(scoring(constraints=(Constraint("artifact_bytes", max=10),)), evaluated=True)
+        for printed, expected in (("99", 99.0), ("nan", None)):
+            logs = {
+                "training": "METRIC artifact_bytes=1\n",
+                "evaluation": f"METRIC val_bpb=1\nartifact_bytes: {printed}\n",
+            }
+            m = measure(t, result(stage(), stage("evaluation")), logs)
+            assert m.metrics.get("artifact_bytes") == expected
+
+    @pytest.mark.parametrize("name", ["not_causal", "metric_tampering", "size_blocked", "gate_miss"])
+    @pytest.mark.parametrize("exit_code", [0, 1])
+    def test_its_verdict_stands_whatever_its_exit_code(self, name: str, exit_code: int) -> None:
+        stages = result(stage(), stage("evaluation", "ok" if exit_code == 0 else "failed", exit_code))
+        m = measure(
+            task(evaluated=True), stages, {"training": "", "evaluation": f"METRIC val_bpb=1\nLABEL {name}\r\nbye\n"}
+        )
+        assert m.label is Label(name) and m.value is None
+
+    def test_it_cannot_give_other_labels_and_its_words_are_kept_from_policies(self) -> None:
+        log = "LABEL keep\nLABEL interrupted\nSECRET VALIDATION TEXT\nValueError: SECRET\n"
+        stages = result(stage(), stage("evaluation", "failed", 1))
+        m = measure(task(evaluated=True), stages, {"training": GOOD, "evaluation": log})
+        assert m.label is Label.ERROR and "evaluation failed" in m.detail and "SECRET" not in m.detail
+
+    def test_the_job_cannot_print_a_verdict_or_a_label(self) -> None:
+        logs = {"training": "LABEL gate_miss\n", "evaluation": "METRIC val_bpb=1\n"}
+        assert measure(task(evaluated=True), result(stage(), stage("evaluation")), logs).label is Label.NONE
+
+
+@pytest.mark.parametrize("printed", ["nan", "inf", "-inf", "1e999"])
+def test_a_metric_that_is_not_finite_is_labelled_and_never_a_value(printed: str) -> None:
+    m = measure(task(), result(stage()), {"training": f"val_bpb: 1\nval_bpb: {printed}\npeak_vram_mb: inf\n"})
+    assert m.label is Label.NON_FINITE and m.value is None and not m.metrics
+    assert all(math.isfinite(v) for v in m.metrics.values())
+
+
+def test_a_missing_metric_says_what_was_looked_for_and_what_was_found() -> None:
+    m = measure(task(), result(stage()), {"training": "METRIC val_loss=3\n"})
+    assert m.label is Label.METRIC_MISSING
+    assert "METRIC val_bpb=" in m.detail and "val_loss" in m.detail and "training.log" in m.detail
+    for mode in ("metric", "key_value", "json", "regex"):
+        t = task(scoring(parse_mode=mode, pattern=r"s (\d+)", result_file="r.json"))
+        assert "r.json" in measure(t, result(stage()), {}).detail
+
+
+@given(st.text(max_size=300), st.text(max_size=300), st.sampled_from([0, 1, 137]))
+def test_no_log_makes_the_measurement_raise(training: str, evaluation: str, exit_code: int) -> None:
+    stages = result(stage(), stage("evaluation", exit_code=exit_code), stage("check-0", exit_code=exit_code))
+    logs = {"training": training, "evaluation": evaluation, "check-0": training}
+    for t in (task(), task(evaluated=True)):
+        m = measure(t, stages, logs)
+        assert (m.value is not None) == (m.label is Label.NONE)

@@ -1,0 +1,210 @@
+"""Metrics are read as people and programs print them, and no text brings the reader down."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.domain.task import Constraint
+from autoresearchd.errors import ConfigError
+from autoresearchd.evaluator.parse import MAX_NAMES, MODES, parse_metrics
+from tests.unit.evaluator.builders import scoring
+
+KARPATHY = (
+    "\rstep 00012 (0.3%) | loss: 6.123456 | lrm: 1.00 | dt: 300ms | tok/sec: 1,700,000 | mfu: 39.8% | epoch: 1 "
+    "| remaining: 297s    \n---\nval_bpb:          0.997900\ntraining_seconds: 300.1\npeak_vram_mb:     45060.2\n"
+)
+
+
+def test_the_summary_of_karpathys_train_py_is_read() -> None:
+    assert parse_metrics(KARPATHY, scoring()) == {"val_bpb": 0.9979, "peak_vram_mb": 45060.2}
+
+
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [
+        ("0.5", 0.5),
+        ("1.23 ms", 1.23),
+        ("1.23ms", 1.23),
+        ("45,060.2 MB", 45060.2),
+        ("1_000_000", 1e6),
+        ("87%", 87.0),
+        ("87 %", 87.0),
+        ("-1e-3", -1e-3),
+        ("+.5", 0.5),
+        ("5.", 5.0),
+        ("1.7 tok/sec", 1.7),
+        ("0.9 (best 0.8)", 0.9),
+        ("0.9, really", 0.9),
+        ("0.9 | lr 3", 0.9),
+        ("12µs", 12.0),
+        ("1E+400", math.inf),
+        ("-inf", -math.inf),
+    ],
+)
+def test_a_number_is_read_with_its_unit_and_separators(printed: str, value: float) -> None:
+    for line in (f"val_bpb: {printed}", f"METRIC val_bpb={printed}", f"  METRIC val_bpb = {printed}\r"):
+        assert parse_metrics(line, scoring()) == {"val_bpb": value}
+
+
+@pytest.mark.parametrize("printed", ["1.2.3", "3/10", "12:30", "0,98", "0x10", "1,23,4", "abc", "", "9" * 5000, "- 1"])
+def test_what_is_no_number_is_not_half_read_as_one(printed: str) -> None:
+    assert parse_metrics(f"val_bpb: {printed}\nMETRIC val_bpb={printed}", scoring()) == {}
+
+
+@pytest.mark.parametrize("printed", ["nan", "NaN", "-nan", "None", "null"])
+def test_not_a_number_is_reported_as_such_and_not_hidden_by_an_earlier_good_value(printed: str) -> None:
+    found = parse_metrics(f"val_bpb: 0.5\nval_bpb: {printed}\n", scoring())
+    assert math.isnan(found["val_bpb"])
+
+
+def test_the_last_value_wins_whatever_the_form() -> None:
+    text = 'METRIC val_bpb=3\nval_bpb: 2\n{"val_bpb": 1}\n'
+    lines = text.splitlines()
+    assert parse_metrics(text, scoring()) == {"val_bpb": 1.0}
+    assert parse_metrics("\n".join(reversed(lines)), scoring()) == {"val_bpb": 3.0}
+    assert parse_metrics("\n".join([lines[0], lines[2], lines[1]]), scoring()) == {"val_bpb": 2.0}
+
+
+def test_progress_bars_and_colours_do_not_hide_a_metric() -> None:
+    text = "  5%|█   | 1/20\r 10%|██  | 2/20\r\x1b[32mval_bpb: 0.9\x1b[0m\r\n"
+    assert parse_metrics(text, scoring()) == {"val_bpb": 0.9}
+
+
+def test_metric_lines_may_bring_any_name_and_colon_lines_only_known_ones() -> None:
+    text = "METRIC tok/sec@gpu-0.µ=1.5\nnote: 3\nartifact_bytes: 12\n"
+    known = scoring(constraints=(Constraint("artifact_bytes", max=1),))
+    assert parse_metrics(text, known) == {"artifact_bytes": 12.0, "tok/sec@gpu-0.µ": 1.5}
+
+
+def test_a_name_inside_a_longer_line_is_no_metric() -> None:
+    assert parse_metrics("best val_bpb: 0.1\nprint('METRIC val_bpb=0.1')\nmy_val_bpb: 3\n", scoring()) == {}
+
+
+def test_each_parse_mode_reads_its_own_form_only() -> None:
+    text = 'METRIC val_bpb=1\n{"val_bpb": 3}\nval_bpb: 2\n'
+    got = {mode: parse_metrics(text, scoring(parse_mode=mode))["val_bpb"] for mode in ("metric", "key_value", "json")}
+    assert got == {"metric": 1.0, "key_value": 2.0, "json": 3.0}
+
+
+def test_json_values_may_be_nested_strings_or_null() -> None:
+    score = scoring("eval.loss", metrics=("top1", "gone"))
+    found = parse_metrics('{"eval": {"loss": 0.5, "ok": true}, "top1": "87%", "gone": null}\n', score)
+    assert found["eval.loss"] == 0.5 and found["top1"] == 87.0 and math.isnan(found["gone"])
+
+
+def test_a_result_file_wins_over_the_log() -> None:
+    assert parse_metrics("val_bpb: 2", scoring(), result_file='{\n "val_bpb": 1\n}')["val_bpb"] == 1.0
+    assert parse_metrics("", scoring(), result_file='[{"val_bpb": 3}, {"val_bpb": 1}]')["val_bpb"] == 1.0
+    assert parse_metrics("", scoring(), result_file="val_bpb: 4\n")["val_bpb"] == 4.0
+    assert parse_metrics("val_bpb: 2", scoring(), result_file="[[[broken") == {"val_bpb": 2.0}
+
+
+def test_a_tasks_pattern_decides_alone_on_its_metric() -> None:
+    score = scoring(parse_mode="regex", pattern=r"score is ([\d.]+)")
+    text = "score is 0.4\nscore is 0.3!\nval_bpb: 9\npeak_vram_mb: 5\nscore is ...\n"
+    assert parse_metrics(text, score) == {"val_bpb": 0.3, "peak_vram_mb": 5.0}
+    named = scoring(parse_mode="regex", pattern=r"A=(?P<value>\S+) B=(?P<b>\S+)")
+    assert parse_metrics("A=1 B=2\nA=3% B=4\n", named) == {"val_bpb": 3.0, "b": 4.0}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(a+)+b",
+        r"(a|a)*b",
+        r"(?:a*)*",
+        r"([a-z]+)*=(\d+)",
+        r".*.*.*.*=(\d+)",
+        r"(?:a?){40}(b)",
+        "a?" * 20 + "(a)",
+        "(",
+        "a",
+        "",
+    ],
+)
+def test_a_pattern_that_could_stop_the_daemon_is_refused_by_name(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"scoring\.pattern") as caught:
+        parse_metrics("a" * 100, scoring(parse_mode="regex", pattern=pattern))
+    assert caught.value.mend
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"loss[:=]\s*([-+\d.eE]+)", r"^\[(?:INFO|WARN)\] (?P<val_bpb>[\d,.]+)$", r"a{2,3}\((\d+)\)"]
+)
+def test_ordinary_patterns_are_accepted(pattern: str) -> None:
+    parse_metrics("x", scoring(parse_mode="regex", pattern=pattern))
+
+
+def test_a_slow_pattern_on_hostile_lines_gives_up_instead_of_holding_the_night_up() -> None:
+    score = scoring(parse_mode="regex", pattern=r"a.*a.*a(\d+)")
+    began = time.process_time()
+    assert parse_metrics(("a" * 2000 + "\n") * 5000, score) == {}
+    assert time.process_time() - began < 20
+
+
+def test_a_flood_of_names_is_cut_but_never_the_tasks_own() -> None:
+    text = "val_bpb: 0.5\n" + "".join(f"METRIC m{i}={i}\n" for i in range(5000))
+    found = parse_metrics(text, scoring())
+    assert len(found) == MAX_NAMES and found["val_bpb"] == 0.5
+
+
+def test_sixteen_megabytes_are_read_in_about_a_second() -> None:
+    line = KARPATHY.split("\n")[0]
+    text = "val_bpb: 7\n" + line * (2**24 // len(line)) + KARPATHY
+    began = time.process_time()
+    assert parse_metrics(text, scoring())["val_bpb"] == 0.9979
+    assert time.process_time() - began < 1.5
+
+
+text_like_a_log = st.lists(
+    st.one_of(
+        st.text(max_size=30),
+        st.sampled_from(
+            [
+                "METRIC val_bpb=",
+                "val_bpb: ",
+                "1.5",
+                "nan",
+                "\n",
+                "\r",
+                "\x1b[31m",
+                "{",
+                "}",
+                '{"val_bpb":',
+                "1e999",
+                "\0",
+                "\ud800",
+            ]
+        ),
+    ),
+    max_size=40,
+).map("".join)
+
+
+@given(text_like_a_log, st.sampled_from(MODES), st.none() | text_like_a_log)
+def test_no_text_makes_the_reader_raise(text: str, mode: str, result_file: str | None) -> None:
+    score = scoring(parse_mode=mode, pattern=r"val_bpb\W+(\S+)")
+    found = parse_metrics(text, score, result_file=result_file)
+    assert all(isinstance(v, float) for v in found.values())
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=20),
+    st.sampled_from(["METRIC val_bpb=", "val_bpb: "]),
+)
+def test_of_many_values_the_last_is_the_metric(values: list[float], form: str) -> None:
+    text = "\n".join(f"{form}{v!r}" for v in values)
+    assert parse_metrics(text, scoring())["val_bpb"] == values[-1]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 40), st.integers(0, 40), st.data())
+def test_windows_over_long_logs_lose_no_metric(before: int, after: int, data: st.DataObject) -> None:
+    unit = data.draw(st.sampled_from(["x" * 70_000 + "\n", "y" * 999 + "\n" * 3, "\r"]))
+    text = unit * before + "val_bpb: 1\n" + unit * after + "METRIC other=2\n" + unit * after
+    assert parse_metrics(text, scoring()) == {"val_bpb": 1.0, "other": 2.0}

@@ -1,0 +1,60 @@
+"""Two daemons on one session would count experiments twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.errors import SessionLocked
+from autoresearchd.loop.lock import SessionLock, holder
+
+HOLD = """
+import sys
+from pathlib import Path
+from autoresearchd.loop.lock import SessionLock
+with SessionLock(Path(sys.argv[1]), "t"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_second_is_told_the_process_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "t.lock"
+    with SessionLock(path, "t"):
+        assert holder(path) == os.getpid()
+        with pytest.raises(SessionLocked, match=str(os.getpid())), SessionLock(path, "t"):
+            pass
+        assert holder(path) == os.getpid(), "the refused one leaves the note alone"
+    assert holder(path) is None
+
+
+def test_a_killed_holder_leaves_the_session_free(tmp_path: Path) -> None:
+    path = tmp_path / "t.lock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    assert holder(path) == process.pid
+    process.kill()
+    process.communicate()
+    assert holder(path) is None
+    with SessionLock(path, "t"):
+        assert holder(path) == os.getpid()
+
+
+def test_a_pid_that_was_used_again_is_not_taken_for_the_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "t.lock"
+    path.write_text('{"pid": %d, "start": "1"}' % os.getpid())
+    assert holder(path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}'])
+def test_a_damaged_note_means_nobody(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.lock"
+    path.write_text(text)
+    assert holder(path) is None

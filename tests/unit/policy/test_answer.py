@@ -1,0 +1,52 @@
+"""What a tool prints is data: cut, cleaned, and never in the way of its edit."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.policy.answer import MAX_TEXT, asi_of, clean, cost_of, last_object, number
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_only_the_last_line_counts_and_only_as_an_object() -> None:
+    assert last_object('{"a": 1}\n{"hypothesis": "deeper"}\n\n') == {"hypothesis": "deeper"}
+    assert last_object('{"a": 1}\nthat was it\n') == {}
+    assert last_object("[1]\n") == {}
+    assert last_object("") == {}
+    assert last_object('{"a": NaN}') == {}
+    assert last_object("{" * 50_000) == {}
+    assert last_object('{"a":' * 20_000 + "1" + "}" * 20_000) == {}
+
+
+def test_hostile_words_are_cut_to_one_clean_line() -> None:
+    assert clean("a\x1b[31m\nb\u202ec\x00", 100) == "a [31m b c"
+    assert len(clean("x" * 10_000, 160)) == 160
+    assert clean(["no text"], 10) == ""
+
+
+def test_numbers_are_finite_or_not_there() -> None:
+    assert number(0.5) == 0.5
+    assert [number(v) for v in (True, "1", math.inf, math.nan, 10**400, None)] == [None] * 6
+
+
+def test_an_unnamed_price_is_unknown_and_not_zero() -> None:
+    assert cost_of({}, 1.0).usd is None
+    assert cost_of({"cost_usd": 0.25, "tokens_in": 10, "tokens_out": -3}, 1.0).usd == 0.25
+    assert cost_of({"cost_usd": -1}, 1.0).usd is None
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=30))
+def test_no_answer_can_make_an_asi_that_cannot_be_stored(found: dict[str, object]) -> None:
+    asi = asi_of(found, "h")
+    stored = json.dumps(asi.as_dict(), allow_nan=False, ensure_ascii=False).encode()
+    assert len(stored) < 40 * MAX_TEXT
+    assert len(asi.extra) <= 20

@@ -1,0 +1,227 @@
+"""Exports are read by other people's tools, imports come from them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.report.export import SessionHead, jsonl_lines, metric_unit, tsv_lines, write
+from autoresearchd.report.log_import import ImportedLog, read_log
+
+HEAD = SessionHead("Optimize val_bpb", "val_bpb", "minimize")
+
+
+def record(number: int, status: str | None, metric: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "experiment": number,
+        "status": status,
+        "label": "",
+        "metric": metric,
+        "metrics": {} if metric is None else {"val_bpb": metric, "peak_vram_mb": 45060.2},
+        "description": f"change {number}",
+        "asi": {"hypothesis": "h"},
+        "commit": f"{number:040x}",
+        "confidence": None,
+        "started_at": "2026-03-08T20:00:00+00:00",
+        "finished_at": "2026-03-08T20:05:00+00:00",
+        "segment": 0,
+        **more,
+    }
+
+
+def as_records(log: ImportedLog) -> list[dict[str, Any]]:
+    return [
+        {
+            "experiment": e.number,
+            "status": e.status.value,
+            "metric": e.metric,
+            "metrics": e.metrics,
+            "description": e.description,
+            "asi": e.asi,
+            "commit": e.commit,
+            "confidence": e.confidence,
+            "finished_at": e.at.isoformat(),
+            "segment": e.segment,
+        }
+        for e in log.experiments
+    ]
+
+
+def test_the_json_lines_are_those_of_the_skill() -> None:
+    lines = [json.loads(line) for line in jsonl_lines(HEAD, [record(1, "keep", 0.993, confidence=2.5)])]
+    assert lines == [
+        {
+            "type": "config",
+            "name": "Optimize val_bpb",
+            "metricName": "val_bpb",
+            "metricUnit": "bpb",
+            "bestDirection": "lower",
+        },
+        {
+            "run": 2,
+            "commit": "0000000",
+            "metric": 0.993,
+            "metrics": {"val_bpb": 0.993, "peak_vram_mb": 45060.2},
+            "status": "keep",
+            "description": "change 1",
+            "timestamp": 1773000300,
+            "segment": 0,
+            "confidence": 2.5,
+            "asi": {"hypothesis": "h"},
+        },
+    ]
+
+
+def test_the_columns_are_karpathys() -> None:
+    records = [
+        record(0, "keep", 0.9979),
+        record(1, "discard", 0.9981, description="a\ttab\nand \x1b[31mmore"),
+        record(2, "crash", None),
+        record(3, "checks_failed", 0.1),
+        record(4, None, None),
+    ]
+    assert list(tsv_lines(HEAD, records)) == [
+        "commit\tval_bpb\tmemory_gb\tstatus\tdescription",
+        "0000000\t0.997900\t44.0\tkeep\tchange 0",
+        "0000000\t0.998100\t44.0\tdiscard\ta tab and more",
+        "0000000\t0.000000\t0.0\tcrash\tchange 2",
+        "0000000\t0.000000\t0.0\tcrash\tchange 3",
+    ]
+
+
+def test_a_new_segment_begins_with_a_config_line_as_readers_of_the_format_expect() -> None:
+    lines = [
+        json.loads(line) for line in jsonl_lines(HEAD, [record(0, "keep", 1.0), record(1, "keep", 1.0, segment=1)])
+    ]
+    assert [line.get("type", "run") for line in lines] == ["config", "run", "config", "run"]
+
+
+texts = st.text(max_size=30)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+records_strategy = st.lists(
+    st.builds(
+        lambda status, metric, description, asi, metrics, grow: {
+            "status": status,
+            "metric": metric if status != "crash" else None,
+            "description": description,
+            "asi": asi,
+            "metrics": metrics,
+            "grow": grow,
+        },
+        st.sampled_from(["keep", "discard", "crash", "checks_failed"]),
+        numbers.filter(bool),
+        texts,
+        st.dictionaries(texts, texts, max_size=3),
+        st.dictionaries(st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True), numbers, max_size=3),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(drawn=records_strategy)
+def test_json_lines_come_back_as_they_went(tmp_path: Path, drawn: list[dict[str, Any]]) -> None:
+    segment, records = 0, []
+    for number, fields in enumerate(drawn):
+        segment += 1 if fields.pop("grow") and number else 0
+        records.append(record(number, fields.pop("status"), fields.pop("metric"), segment=segment) | fields)
+    file = tmp_path / "log.jsonl"
+    write("jsonl", HEAD, records, file)
+    log = read_log(file)
+    assert (log.metric, log.direction, log.name, log.warnings) == ("val_bpb", "minimize", "Optimize val_bpb", ())
+    assert [e.metric for e in log.experiments] == [r["metric"] for r in records]
+    assert list(jsonl_lines(HEAD, as_records(log))) == file.read_text("utf-8").split("\n")[:-1]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([b"{}", b"[1]", b"null", b'{"type":"config"}']))))
+def test_no_file_breaks_the_import(tmp_path: Path, lines: list[bytes]) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"\n".join(lines))
+    with pytest.raises(UsageError):
+        read_log(file)
+
+
+def test_a_log_cut_off_in_its_last_line_loses_that_line_only(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(jsonl_lines(HEAD, [record(0, "keep", 1.0), record(1, "keep", 0.9)]))[:-20])
+    log = read_log(file)
+    assert len(log.experiments) == 1
+    assert log.warnings == (f"{file}:3: not JSON, passed over",)
+
+
+def test_an_unknown_status_is_never_taken_for_a_keep(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text('{"run":1,"metric":1,"status":"keep"}\n{"run":2,"metric":0.1,"status":"great"}\n')
+    log = read_log(file)
+    assert [e.metric for e in log.experiments] == [1.0]
+    assert "great" in log.warnings[0]
+
+
+def test_milliseconds_and_seconds_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(
+        '{"run":1,"metric":1,"status":"keep","timestamp":1700000000}\n'
+        '{"run":2,"metric":1,"status":"keep","timestamp":1700000000000}\n'
+    )
+    first, second = read_log(file).experiments
+    assert first.at == second.at
+
+
+def test_karpathys_table_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "results.tsv"
+    file.write_text(
+        "commit\tval_bpb\tmemory_gb\tstatus\tdescription\n"
+        "baseline\t0.997900\t44.0\tkeep\tbaseline\n"
+        "bea057b\t0.986041\t43.9\tkeep\thalve batch 524K to 262K (more steps in 5 min)\n"
+        "7f2a65c\t0.000000\t0.0\tcrash\tbatch 131K\n"
+        "broken line\n"
+    )
+    log = read_log(file)
+    assert (log.metric, log.direction) == ("val_bpb", "minimize")
+    assert [(e.commit, e.metric, e.status.value) for e in log.experiments] == [
+        ("", 0.9979, "keep"),
+        ("bea057b", 0.986041, "keep"),
+        ("7f2a65c", None, "crash"),
+    ]
+    assert log.experiments[1].metrics == {"peak_vram_mb": pytest.approx(44953.6)}
+    assert log.warnings == (f"{file}:5: not five columns of a results.tsv, passed over",)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing\.jsonl"):
+        read_log(tmp_path / "nothing.jsonl")
+
+
+def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) -> None:
+    file = tmp_path / "experiments.parquet"
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        with pytest.raises(MissingCapability, match="pyarrow"):
+            write("parquet", HEAD, [record(0, "keep", 1.0)], file)
+        return
+    write("parquet", HEAD, [record(0, "keep", 1.0), record(1, "crash", None)], file)
+    rows = parquet.read_table(file).to_pylist()
+    assert [(row["experiment"], row["metric"], row["status"]) for row in rows] == [(0, 1.0, "keep"), (1, None, "crash")]
+
+
+def test_parquet_is_not_printed() -> None:
+    with pytest.raises(UsageError, match="binary"):
+        write("parquet", HEAD, [], io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [("val_bpb", "bpb"), ("latency_ms", "ms"), ("train_seconds", "s"), ("accuracy", ""), ("s", "")]
+)
+def test_units_are_told_by_the_name(name: str, unit: str) -> None:
+    assert metric_unit(name) == unit

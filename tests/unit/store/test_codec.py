@@ -1,0 +1,118 @@
+"""Whatever a model or a run gives, what is stored is valid and comes back."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.domain.experiment import CurvePoint
+from autoresearchd.store import codec, figures
+
+FLOATS = st.floats(allow_nan=False)
+POINTS = st.builds(
+    CurvePoint,
+    step=FLOATS,
+    loss=FLOATS,
+    progress=st.none() | FLOATS,
+    seconds=st.none() | FLOATS,
+    validation=st.booleans(),
+)
+ANYTHING: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters()) | st.integers(), inner, max_size=4)
+        | st.frozensets(st.integers())
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.lists(POINTS, max_size=50))
+def test_a_curve_comes_back_exactly(points: list[CurvePoint]) -> None:
+    assert codec.unpack_curve(codec.pack_curve(points)) == tuple(points)
+
+
+@given(ANYTHING)
+@settings(deadline=None)
+def test_anything_becomes_json_that_every_reader_accepts(value: Any) -> None:
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is not JSON")
+
+    text = codec.dumps(value)
+    found = json.loads(text, parse_constant=refuse)
+    text.encode("ascii")
+    assert codec.dumps(found) == text, "what was stored once is stored the same again"
+
+
+@given(st.dictionaries(st.text(max_size=5), st.floats(width=64) | st.integers(-(2**53), 2**53)))
+def test_metrics_come_back_as_numbers(metrics: dict[str, float]) -> None:
+    clean = {codec.text(name): value for name, value in metrics.items()}
+    found = codec.metrics(json.loads(codec.dumps(metrics)))
+    assert found.keys() == clean.keys()
+    assert all(found[k] == v or (math.isnan(v) and math.isnan(found[k])) for k, v in clean.items())
+
+
+@given(st.text(st.characters()))
+def test_text_can_be_written_to_any_database_and_good_text_is_left_alone(text: str) -> None:
+    clean = codec.text(text)
+    clean.encode("utf-8")
+    assert "\0" not in clean
+    assert codec.text(clean) == clean
+    if clean.isprintable():
+        assert codec.unpack_text(codec.pack_text(text)) == clean
+    assert figures.unpack_text(codec.pack_text(text)) == clean
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_token_ids_come_back(ids: list[int]) -> None:
+    assert codec.unpack_numbers(codec.pack_numbers(ids, "q"), "q") == tuple(ids)
+
+
+def test_nesting_without_end_is_cut_instead_of_ending_the_daemon() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "…" in json.loads(codec.dumps({"a": "…"}))["a"]
+    assert len(codec.dumps(deep)) < 1000
+    endless: dict[str, Any] = {}
+    endless["self"] = endless
+    assert len(codec.dumps(endless)) < 5000
+
+
+def test_a_curve_of_a_later_form_is_refused_not_misread() -> None:
+    import zlib
+
+    with pytest.raises(ValueError, match="form 9"):
+        codec.unpack_curve(zlib.compress(b"\x09\0\0\0\0"))
+
+
+def test_packed_files_are_a_mapping_like_any_other() -> None:
+    files = codec.PackedFiles(codec.pack_json({"train.py": "x", "b.py": "y"}))
+    assert files == {"train.py": "x", "b.py": "y"}
+    assert dict(files) == {"train.py": "x", "b.py": "y"}
+    assert len(files) == 2
+    assert "train.py" in files
+    assert "nope" not in files
+    assert "train.py" in repr(files)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([], None), ([1.0, 2.0], None), ([1.0, 1.0, 1.0], None), ([1.0, 2.0, 4.0], 2.0)]
+)
+def test_confidence_is_none_where_it_would_mean_nothing(values: list[float], expected: float | None) -> None:
+    assert figures.mad_confidence(1.0, 3.0, values) == expected
+    assert figures.mad_confidence(None, 3.0, values) is None
+
+
+def test_improvement_is_positive_where_the_metric_got_better() -> None:
+    assert figures.improvement_pct(0.9, 1.0, "minimize") == pytest.approx(10.0)
+    assert figures.improvement_pct(-0.9, -1.0, "maximize") == pytest.approx(10.0)
+    assert figures.improvement_pct(1.0, 0.0, "maximize") is None
+    assert figures.quantile([1.0, 2.0, 3.0], 0.95) == 3.0
+    assert figures.quantile([], 0.95) is None

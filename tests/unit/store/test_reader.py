@@ -1,0 +1,305 @@
+"""``status`` and ``experiments`` say what the journal says, quickly, whatever the daemon is doing."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement
+from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.errors import SchemaTooNew, StoreError
+from autoresearchd.store.reader import Reader
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.store_contract import AT, Driver, commit_of, new_proposal, new_session
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a folder with ? and %20" / "state.db"
+
+
+@pytest.fixture
+def lab(path: Path) -> Iterator[Driver]:
+    store = SqlStore.open(f"sqlite:///{path}")
+    session = store.create_session(new_session(), AT)
+    store.open_segment(session.id, "f0", "start", "cpu", AT)
+    yield Driver(store, session.id)
+    store.close()
+
+
+def baseline(lab: Driver, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
+    e = lab.propose(lab.open(segment), Proposal({}, "as it is", "baseline"))
+    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
+    for value in values:
+        e = lab.run(e, Measurement(Label.NONE, value), last=value == values[-1])
+    mean = statistics.fmean(values)
+    return lab.decide(e, Decision(Status.KEEP, Label.NONE, mean), commit_of(e.number))
+
+
+def fill(lab: Driver) -> None:
+    """A session with every kind of experiment in it."""
+    baseline(lab)
+    lab.decided(Status.DISCARD, 1.1)
+    lab.decided(Status.KEEP, 0.9)
+    e = lab.measured(None)
+    bad = {"loss": math.nan, "ok": 1.0}
+    lab.decide(e, Decision(Status.CRASH, Label.NON_FINITE, None, metrics=bad, reason="diverged"))
+    lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER))
+    lab.decide(lab.propose(lab.open()), Decision(Status.DISCARD, Label.DUPLICATE))
+    lab.decided(Status.CHECKS_FAILED, 0.1)
+    e = lab.store.record_commit(lab.id, lab.propose(lab.open(), new_proposal(7, usd=None)).number, commit_of(7))
+    lab.run(e, Measurement(Label.INTERRUPTED))
+    lab.store.open_run(lab.id, e.number, 3, AT)
+    for number in range(7):
+        lab.store.record_overhead(lab.id, number, 10.0 * (number + 1))
+    lab.store.set_state(lab.id, SessionState.RUNNING, AT + timedelta(seconds=60), pid=4321)
+
+
+def test_status_has_the_documented_form_and_the_right_figures(lab: Driver, path: Path) -> None:
+    fill(lab)
+    with Reader(path) as reader:
+        status = reader.status("nov21", alive=True, now=AT + timedelta(seconds=42))
+    assert json.loads(json.dumps(status, allow_nan=False)) == status
+    assert status["session"] == {
+        "tag": "nov21",
+        "task": "toy",
+        "branch": "autoresearch/nov21",
+        "state": "running",
+        "pid": 4321,
+        "started_at": AT.isoformat(),
+        "experiments": 7,
+        "keeps": 2,
+        "discards": 2,
+        "crashes": 2,
+        "checks_failed": 1,
+    }
+    metric = status["metric"]
+    values = sorted([1.0, 1.1, 0.9, 0.1])
+    mad = statistics.median(abs(v - statistics.median(values)) for v in values)
+    assert (metric["name"], metric["direction"], metric["source"]) == ("val_bpb", "minimize", "evaluator")
+    assert (metric["baseline"], metric["best"], metric["best_experiment"]) == (1.0, 0.9, 2)
+    assert metric["improvement_pct"] == pytest.approx(10.0)
+    assert metric["sigma"] == pytest.approx(statistics.stdev([1.0, 1.02, 0.98]))
+    assert metric["confidence"] == pytest.approx(abs(0.9 - 1.0) / mad)
+    assert status["current"] == {
+        "experiment": 7,
+        "phase": "running",
+        "elapsed_s": 42.0,
+        "budget_s": 300.0,
+        "forecast": None,
+        "abort_probability": None,
+    }
+    assert status["abort"] == {"aborted": 0, "audited": 0, "false_abort_rate": None, "throughput_gain": None}
+    assert status["cost"] == {"usd": 1.25, "tokens_in": 600, "tokens_out": 120, "gpu_s": 0.0}
+    assert status["overhead"] == {"median_ms": 40.0, "p95_ms": 70.0}
+    assert status["policy"] == {"name": "search", "adapter": "v3"}
+
+
+def test_reader_and_repository_tell_the_same_story(lab: Driver, path: Path) -> None:
+    fill(lab)
+    with Reader(path) as reader:
+        told = list(reader.experiments("nov21"))
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    stored = list(lab.store.experiments(lab.id))
+    assert [t["experiment"] for t in told] == [e.number for e in stored] == list(range(8))
+    for t, e in zip(told, stored, strict=True):
+        d, p = e.decision, e.proposal
+        assert (t["status"], t["label"]) == ((d.status, d.label) if d else (None, ""))
+        assert t["metric"] == (d.value if d else None)
+        assert (t["commit"], t["parent"]) == (e.commit, e.parent)
+        assert (t["policy"], t["role"]) == ((p.policy, p.role) if p else (None, None))
+        assert t["description"] == (p.description or p.hypothesis if p else "")
+        assert t["cost_usd"] == (p.cost.usd if p else None)
+        assert t["asi"] == (e.asi if d else p.asi if p else ASI()).as_dict()
+        assert t["overhead_ms"] == e.overhead_ms
+        assert datetime.fromisoformat(t["started_at"]) == e.started_at
+        assert (t["finished_at"] and datetime.fromisoformat(t["finished_at"])) == e.finished_at
+        assert [(r["seed"], r["metric"], r["exit_code"], r["label"]) for r in t["runs"]] == [
+            (r.seed, r.value, r.exit_code, r.label) for r in e.runs
+        ]
+        assert [r["duration_s"] for r in t["runs"]] == [None if r.open else r.duration_s for r in e.runs]
+    assert told[3]["metrics"] == {"loss": None, "ok": 1.0}
+
+
+def test_experiments_can_be_narrowed_to_a_status_and_to_the_newest(lab: Driver, path: Path) -> None:
+    fill(lab)
+    with Reader(path) as reader:
+        assert [e["experiment"] for e in reader.experiments("nov21", status="crash")] == [3, 4]
+        assert [e["experiment"] for e in reader.experiments("nov21", status="crash", last=1)] == [4]
+        assert [e["experiment"] for e in reader.experiments("nov21", last=2)] == [6, 7]
+        assert [e["experiment"] for e in reader.experiments("nov21", last=99)] == list(range(8))
+        assert list(reader.experiments("nov21", last=0)) == []
+        assert list(reader.experiments("nov21", status="nonsense")) == []
+
+
+def test_show_gives_diff_phase_and_reason(lab: Driver, path: Path) -> None:
+    fill(lab)
+    with Reader(path) as reader:
+        shown = reader.show("nov21", 3)
+        assert (shown["diff"], shown["phase"], shown["reason"]) == ("+LR = 3\n", "decided", "diverged")
+        assert reader.show("nov21", 4)["diff"] == ""
+        with pytest.raises(KeyError):
+            reader.show("nov21", 99)
+        with pytest.raises(KeyError):
+            reader.experiments("nope")
+        with pytest.raises(KeyError):
+            reader.status("nope")
+
+
+@pytest.mark.parametrize("state", [SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF])
+def test_a_session_whose_daemon_is_gone_is_shown_as_crashed(lab: Driver, path: Path, state: SessionState) -> None:
+    fill(lab)
+    lab.store.set_state(lab.id, state, AT + timedelta(seconds=60), pid=4321, reason="disk full")
+    with Reader(path) as reader:
+        dead = reader.status("nov21", alive=False, now=AT + timedelta(days=3))
+        assert reader.status("nov21", alive=None)["session"]["state"] == state
+    assert (dead["session"]["state"], dead["session"]["pid"]) == ("crashed", None)
+    assert dead["session"]["reason"] == "disk full"
+    assert dead["current"]["elapsed_s"] == 60.0, "up to the last sign of life, not until today"
+
+
+def test_a_stopped_session_has_nothing_under_way(lab: Driver, path: Path) -> None:
+    fill(lab)
+    lab.store.set_state(lab.id, SessionState.STOPPED, AT, pid=None)
+    with Reader(path) as reader:
+        status = reader.status("nov21", alive=False)
+    assert (status["session"]["state"], status["current"]) == ("stopped", None)
+    assert "reason" not in status["session"]
+
+
+def test_a_session_without_a_baseline_shows_no_figures_instead_of_wrong_ones(lab: Driver, path: Path) -> None:
+    with Reader(path) as reader:
+        metric = reader.status("nov21")["metric"]
+        assert [metric[k] for k in ("baseline", "best", "best_experiment", "sigma", "confidence")] == [None] * 5
+        assert reader.status("nov21")["current"] is None
+        assert list(reader.experiments("nov21")) == []
+        baseline(lab, (1.0,))
+        metric = reader.status("nov21")["metric"]
+        assert (metric["baseline"], metric["best"], metric["improvement_pct"]) == (1.0, 1.0, 0.0)
+        assert (metric["sigma"], metric["confidence"]) == (None, None)
+
+
+def test_figures_are_those_of_the_current_segment(lab: Driver, path: Path) -> None:
+    fill(lab)
+    lab.store.open_segment(lab.id, "f1", "budget changed", "cpu", AT)
+    with Reader(path) as reader:
+        assert reader.status("nov21")["metric"]["best"] is None
+        e = baseline(lab, (5.0, 5.5, 4.5), segment=1)
+        metric = reader.status("nov21")["metric"]
+    assert (metric["baseline"], metric["best"], metric["best_experiment"]) == (5.0, 5.0, e.number)
+    assert metric["sigma"] == pytest.approx(0.5)
+
+
+def test_sessions_are_listed(lab: Driver, path: Path) -> None:
+    lab.store.create_session(new_session("other"), AT)
+    with Reader(path) as reader:
+        assert [(s.tag, s.task, s.state, s.started_at) for s in reader.sessions()] == [
+            ("nov21", "toy", "stopped", AT),
+            ("other", "toy", "stopped", AT),
+        ]
+
+
+@pytest.mark.parametrize("text", ["", "not JSON", "[]", '{"scoring": 3, "execution": {"budget": "x"}}', "null"])
+def test_a_task_that_cannot_be_read_does_not_hide_the_session(lab: Driver, path: Path, text: str) -> None:
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("UPDATE session SET task_json = ?", (text,))
+    db.close()
+    with Reader(path) as reader:
+        assert reader.status("nov21")["metric"]["name"] == ""
+        assert reader.sessions()[0].task == ""
+
+
+def test_it_reads_while_the_daemon_is_in_the_middle_of_a_write(lab: Driver, path: Path) -> None:
+    fill(lab)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("DELETE FROM experiment")
+    with Reader(path) as reader:
+        assert len(list(reader.experiments("nov21"))) == 8
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
+def test_a_listing_under_way_does_not_stand_in_the_way_of_other_questions(lab: Driver, path: Path) -> None:
+    fill(lab)
+    with Reader(path) as reader:
+        listing = reader.experiments("nov21")
+        assert next(listing)["experiment"] == 0
+        assert reader.status("nov21")["session"]["experiments"] == 7
+        assert len(list(listing)) == 7
+
+
+def test_it_reads_a_database_without_wal_files_and_leaves_it_as_it_was(lab: Driver, path: Path) -> None:
+    fill(lab)
+    lab.store.close()
+    assert [p.name for p in path.parent.iterdir()] == ["state.db"]
+    before = path.read_bytes()
+    with Reader(path) as reader:
+        assert len(list(reader.experiments("nov21"))) == 8
+    assert path.read_bytes() == before
+
+
+def test_it_reads_a_database_on_a_disk_that_it_may_not_write_to(lab: Driver, path: Path) -> None:
+    fill(lab)
+    lab.store.close()
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        with Reader(path) as reader:
+            assert len(list(reader.experiments("nov21"))) == 8
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_it_cannot_write(lab: Driver, path: Path) -> None:
+    with Reader(path) as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader._db.execute("DELETE FROM session")
+
+
+def test_a_missing_a_foreign_and_a_damaged_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no database at"):
+        Reader(tmp_path / "state.db")
+    foreign = tmp_path / "foreign.db"
+    db = sqlite3.connect(foreign)
+    db.execute("CREATE TABLE recipes (a)")
+    db.close()
+    with pytest.raises(StoreError, match="no database of autoresearchd"):
+        Reader(foreign)
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(StoreError, match="backup"):
+        Reader(damaged)
+
+
+@pytest.mark.parametrize(
+    ("revision", "error", "told"),
+    [("9999", SchemaTooNew, "pip install --upgrade"), ("0000", StoreError, "autoresearchd resume")],
+)
+def test_another_revision_is_refused_with_what_to_do(
+    lab: Driver, path: Path, revision: str, error: type[Exception], told: str
+) -> None:
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    db.close()
+    with pytest.raises(error, match=told):
+        Reader(path)
+
+
+def test_status_does_not_pay_for_sqlalchemy() -> None:
+    code = (
+        "import sys; import autoresearchd.store.reader;"
+        "sys.exit(len({'sqlalchemy', 'alembic', 'statistics', 'numpy', 'urllib.request'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
