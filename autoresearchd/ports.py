@@ -59,8 +59,8 @@ class EventSink(Protocol):
 class Policy(Protocol):
     """Proposes edits.
 
-    ``propose`` may take minutes; it ends soon after ``cancel`` is set, by raising Interrupted. It raises PolicyError when
-    it has no usable proposal (the experiment is then recorded under the error's label), EnvironmentFailure when
+    ``propose`` may take minutes; it ends soon after ``cancel`` is set, by raising Interrupted. It raises PolicyError
+    when it has no usable proposal (the experiment is then recorded under the error's label), EnvironmentFailure when
     its service cannot be reached (the loop backs off). The same state gives the same proposal where no model is asked.
     """
 
@@ -91,7 +91,7 @@ class Workspace(Protocol):
         ...
 
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
-        """Commit ``files`` (path in the task's folder → text) on ``parent`` and point refs/autoresearch/<tag>/<number> at it.
+        """Commit ``files`` (path in the task's folder → text) on ``parent``; refs/autoresearch/<tag>/<number> points at it.
 
         Deterministic and idempotent: the same arguments give the same commit, however often. The branch does not move.
         Paths are checked again here: inside the task's folder, existing regular files, no symbolic link.
@@ -99,7 +99,10 @@ class Workspace(Protocol):
         ...
 
     def checkout(self, slot: int, commit: str) -> Path:
-        """Make the slot's worktree hold exactly ``commit`` (made anew when it is missing or damaged); the task's folder in it."""
+        """Make the slot's worktree hold exactly ``commit``; gives the task's folder in it.
+
+        It is made anew when it is missing or damaged.
+        """
         ...
 
     def tip(self) -> str:
@@ -114,7 +117,10 @@ class Workspace(Protocol):
         ...
 
     def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
-        """``history: revert`` only: write a discard and its revert on the branch; the new tip, whose tree is the incumbent's."""
+        """``history: revert`` only: write a discard and its revert on the branch.
+
+        Gives the new tip, whose tree is the incumbent's.
+        """
         ...
 
     def diff(self, old: str, new: str) -> str:
@@ -130,8 +136,9 @@ class Workspace(Protocol):
 class RunRequest:
     """One run to execute.
 
-    workspace: the task's folder at the commit, in the slot's worktree; pristine: the same with the protected files and nothing edited;
-    setup: where setup commands left their data; run_dir: where logs and the result go; evaluate: whether to evaluate after training.
+    workspace: the task's folder at the commit, in the slot's worktree; pristine: the same with the protected files and
+    nothing edited; setup: where setup commands left their data; run_dir: where logs and the result go; evaluate:
+    whether to evaluate after training.
     """
 
     key: str
@@ -191,11 +198,17 @@ class Executor(Protocol):
         ...
 
     def recover(self, run_dir: Path) -> RunResult | None:
-        """After a crash of the daemon: the result of a run that ended by itself, else None and nothing of it is alive."""
+        """What a daemon that died left of a run.
+
+        The result when it had ended by itself; else None, and nothing of it is alive any more.
+        """
         ...
 
     def warnings(self, task: Task | None = None) -> Sequence[str]:
-        """What the user should know about this machine, e.g. that jobs are not isolated; with a task, what it cannot have."""
+        """What the user should know about this machine; with a task, also what that task cannot have here.
+
+        For example that jobs are not isolated.
+        """
         ...
 
     def describe(self) -> Mapping[str, str]:
@@ -228,10 +241,12 @@ class Control:
 
 
 class Store(Protocol):
-    """The journal. Each method is one transaction that is on disk when it returns; methods that write say what they announce.
+    """The journal.
 
-    Safe to use from several threads (each call takes its own connection). Raises StoreError, or EnvironmentFailure when the disk is full
-    or the database locked. Unknown session or experiment: KeyError.
+    Each method is one transaction that is on disk when it returns; methods that write say what they announce.
+
+    Safe to use from several threads (each call takes its own connection). Raises StoreError, or EnvironmentFailure when
+    the disk is full or the database locked. Unknown session or experiment: KeyError.
     """
 
     # -- sessions
@@ -275,7 +290,8 @@ class Store(Protocol):
     ) -> Experiment:
         """Store the proposal with its diff and cost; phase ``proposed``.
 
-        ``proposal.parent``, when given, becomes the experiment's parent; ``code_hash``: of all editable files after the edit.
+        ``proposal.parent``, when given, becomes the experiment's parent; ``code_hash``: of all editable files after the
+        edit.
         """
         ...
 
@@ -290,7 +306,10 @@ class Store(Protocol):
     def close_run(
         self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
     ) -> Experiment:
-        """Store what a run gave (curve compressed); when ``last``, phase ``measured``, else ``committed`` (another run follows)."""
+        """Store what a run gave, its curve compressed.
+
+        The phase becomes ``measured`` when it is the ``last``, else ``committed``: another run follows.
+        """
         ...
 
     def record_decision(
@@ -303,7 +322,10 @@ class Store(Protocol):
         ...
 
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
-        """The experiment is settled: branch and worktree are as the decision wants them. Need not survive a power cut."""
+        """The experiment is settled: branch and worktree are as the decision wants them.
+
+        Need not survive a power cut.
+        """
         ...
 
     # -- reading

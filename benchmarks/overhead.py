@@ -1,12 +1,14 @@
 """What the daemon adds to each experiment, beside the floor that git and SQLite set and beside a peer, all in one run.
 
-    python benchmarks/overhead.py                     # 200 experiments, status on 10,000, the peer if it can be installed
-    python benchmarks/overhead.py --experiments 10000 # the flatness of the design's promise (about half an hour)
+    python benchmarks/overhead.py                     # 200 experiments, status on 10,000, the peer if it can be
+    installed python benchmarks/overhead.py --experiments 10000 # the flatness of the design's promise (about half an
+    hour)
 
-Columns: median and 95th percentile in ms, and the ratio to the floor. Floor: by subprocess a commit, a ref and a reset, and
-three SQLite commits with synchronous=FULL. Ours: wall time of an experiment less the time of the job's own processes and
-of the policy, as the daemon stores it. The job is a program that prints its metric and ends. The peer is autoresearch-rl
-0.5.0 from the package index in an environment of its own, its time per iteration less that of the same program.
+Columns: median and 95th percentile in ms, and the ratio to the floor. Floor: by subprocess a commit, a ref and a reset,
+and three SQLite commits with synchronous=FULL. Ours: wall time of an experiment less the time of the job's own
+processes and of the policy, as the daemon stores it. The job is a program that prints its metric and ends. The peer is
+autoresearch- rl 0.5.0 from the package index in an environment of its own, its time per iteration less that of the same
+program.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ scoring: {metric: score, direction: minimize, metric_source: stdout}
 PEER = """\
 name: overhead
 objective: {metric: score, direction: min}
-target: {type: command, workdir: ., timeout_s: 30, train_cmd: [python3, -I, -S, train.py], eval_cmd: [python3, -I, -S, train.py]}
-policy: {type: random, params: {lr: [0.1, 0.2, 0.3, 0.4, 0.5]}}
-controller: {max_wall_time_s: 300, max_iterations: %d, no_improve_limit: 100000}
+target: {type: command, workdir: ., timeout_s: 30, train_cmd: [python3, -I, -S, train.py], eval_cmd: [python3, -I, -S,
+train.py]} policy: {type: random, params: {lr: [0.1, 0.2, 0.3, 0.4, 0.5]}} controller: {max_wall_time_s: 300,
+max_iterations: %d, no_improve_limit: 100000}
 """
 
 
@@ -166,7 +168,9 @@ def many(folder: Path, count: int) -> None:
     repository(folder, {"train.py": PROGRAM, "task.yaml": TASK})
     store = Project.at(folder).open_store()
     now = datetime.now(UTC)
-    task = json.dumps({"name": "many", "scoring": {"metric": "score", "direction": "minimize", "source": "self-reported"}})
+    task = json.dumps(
+        {"name": "many", "scoring": {"metric": "score", "direction": "minimize", "source": "self-reported"}}
+    )
     session = store.create_session(
         NewSession("many", "autoresearch/many", task, "search", "local", "0" * 40, seed=1), now
     )
@@ -177,7 +181,11 @@ def many(folder: Path, count: int) -> None:
         e = store.open_experiment(session.id, parent="0" * 40, segment=0, at=now)
         policy = "search" if number else "baseline"
         store.record_proposal(
-            session.id, number, Proposal({}, f"idea {number}", policy, description=f"RATE → {number}"), diff="", code_hash=str(number)
+            session.id,
+            number,
+            Proposal({}, f"idea {number}", policy, description=f"RATE → {number}"),
+            diff="",
+            code_hash=str(number),
         )
         store.record_commit(session.id, number, f"{number:040x}")
         measured = Measurement(Label.NONE, 3.0 - number / 1e5, {"score": 3.0 - number / 1e5}, curve=curve)

@@ -21,7 +21,10 @@ SEED = 1
 
 
 def check_run(folder: Path, budget: float | None = None) -> str:
-    """Set a copy of the task up, run it once and measure it; a sentence with the metric. Raises BaselineError when it has none."""
+    """Set a copy of the task up, run it once and measure it; a sentence with the metric.
+
+    Raises BaselineError when it has none.
+    """
     task = read_task(folder, budget)
     source = (folder / task.source_dir).resolve()
     check_files(task, source)
@@ -51,7 +54,8 @@ def check_run(folder: Path, budget: float | None = None) -> str:
         if measurement.label is not Label.NONE or measurement.value is None:
             tail = "\n".join(next(iter(reversed(logs.values())), "").splitlines()[-15:])
             raise BaselineError(
-                f"{task.name}: {measurement.label.value}: {measurement.detail}\n{tail}", mend="mend the program, then check again"
+                f"{task.name}: {measurement.label.value}: {measurement.detail}\n{tail}",
+                mend="mend the program, then check again",
             )
         return (
             f"{task.metric.name} {measurement.value:.6g} in {format_duration(result.duration_s)} "

@@ -8,7 +8,6 @@ import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from autoresearchd.app.project import Project
@@ -111,7 +110,10 @@ def laboratory(
 
 
 def setup_dir(project: Project, workspace: GitWorkspace, session: Session, task: Task) -> Path:
-    """Where set-up leaves its files: one folder for each content of protected files, commands, profile and interpreter."""
+    """Where set-up leaves its files.
+
+    One folder for each content of protected files, commands, profile and interpreter.
+    """
     text = json.dumps(
         [
             workspace.fingerprint(session.base_commit, task.protected),

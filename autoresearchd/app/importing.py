@@ -1,4 +1,7 @@
-"""``import``: a log of pi-autoresearch, of the skill or of karpathy becomes a stopped session to list, plot and export."""
+"""``import``.
+
+A log of pi-autoresearch, of the skill or of karpathy becomes a stopped session to list, plot and export.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ class Project:
         """The store of a repository that has sessions already; UsageError when it has none."""
         if not self.database.exists():
             raise UsageError(
-                f"no session in {self.root}", mend="`autoresearchd start --task autoresearch` begins one in an empty folder"
+                f"no session in {self.root}",
+                mend="`autoresearchd start --task autoresearch` begins one in an empty folder",
             )
         return self.open_store()
 

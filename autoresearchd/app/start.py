@@ -1,4 +1,7 @@
-"""``start`` and ``resume``: from a folder and options to a daemon at work, with every check before anything is changed."""
+"""``start`` and ``resume``.
+
+From a folder and options to a daemon at work, with every check before anything is changed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ TASK_FILE = "task.yaml"
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What ``start`` was asked for. budget in seconds; task: a bundled name, a folder, or None for the folder itself."""
+    """What ``start`` was asked for.
+
+    Budget in seconds; task: a bundled name, a folder, or None for the folder itself.
+    """
 
     task: str | None
     directory: Path
@@ -52,12 +58,17 @@ class StartOptions:
 
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
-    """Begin a session; the exit code. In the foreground it returns when the session ends, else once the daemon is at work."""
+    """Begin a session; the exit code.
+
+    In the foreground it returns when the session ends, else once the daemon is at work.
+    """
     preflight.require_git()
     policy = parse_spec(options.policy)
     make_executor(options.executor)
     if options.slots not in ("auto", "1"):
-        raise UsageError(f"--slots {options.slots}: this version runs one experiment at a time", mend="use --slots auto")
+        raise UsageError(
+            f"--slots {options.slots}: this version runs one experiment at a time", mend="use --slots auto"
+        )
     folder = task_folder(options)
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -168,7 +179,10 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
 
 
 def detach(project: Project, tag: str, *, wait: bool) -> int:
-    """Leave a daemon behind. With ``wait``, until the first run has been measured, so that a broken baseline is seen."""
+    """Leave a daemon behind.
+
+    With ``wait``, until the first run has been measured, so that a broken baseline is seen.
+    """
     log = layout.daemon_log(project.root)
     log.parent.mkdir(parents=True, exist_ok=True)
     errors = log.with_name("daemon.err")
@@ -218,7 +232,9 @@ def _first_result(project: Project, tag: str) -> str | None:
     if latest is None or not (latest.number > 0 or latest.good_runs):
         return None
     if latest.good_runs:
-        sys.stderr.write(f"first run: {latest.good_runs[0].value} in {format_duration(latest.good_runs[0].duration_s)}\n")
+        sys.stderr.write(
+            f"first run: {latest.good_runs[0].value} in {format_duration(latest.good_runs[0].duration_s)}\n"
+        )
     return "measured"
 
 
@@ -244,7 +260,7 @@ def _scaffold(template: Path, directory: Path) -> Path:
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(
             f"{directory} is not empty and has no {TASK_FILE}",
-            mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder with a task.yaml of your own",
+            mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
         )
     directory.mkdir(parents=True, exist_ok=True)
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -271,7 +287,8 @@ def read_task(folder: Path, budget: float | None, profile: str | None = None) ->
         task = found
     if task.execution.needs_gpu and not device.startswith("cuda"):
         raise MissingCapability(
-            "execution.needs_gpu is true, but no NVIDIA GPU was found", mend="set needs_gpu: auto, or use a machine with one"
+            "execution.needs_gpu is true, but no NVIDIA GPU was found",
+            mend="set needs_gpu: auto, or use a machine with one",
         )
     if task.scoring.pattern is not None:
         compile_pattern(task.scoring.pattern, key="scoring.pattern")
@@ -300,7 +317,8 @@ def _choose_tag(project: Project, store: Store, tag: str | None) -> str:
     if tag is not None:
         if tag in known:
             raise UsageError(
-                f"session {tag!r} is there already", mend=f"`autoresearchd resume {tag}` goes on with it; or take another tag"
+                f"session {tag!r} is there already",
+                mend=f"`autoresearchd resume {tag}` goes on with it; or take another tag",
             )
         preflight.check_tag(project.root, tag)
         return tag
@@ -315,5 +333,3 @@ def _choose_tag(project: Project, store: Store, tag: str | None) -> str:
         except RepositoryError:
             pass  # a branch of that name is left from elsewhere: take the next number
         number += 1
-
-

@@ -45,7 +45,8 @@ class Place:
             raise UsageError(
                 f"several sessions run in {self.root}: {', '.join(running)}", mend=f"say which: --session {running[-1]}"
             )
-        return running[0] if running else tags[-1]
+        own = [session.tag for session in sessions if session.policy != "imported"]
+        return running[0] if running else (own or tags)[-1]
 
     def sessions(self) -> Sequence[SessionRow]:
         """All sessions, oldest first. Raises UsageError when there is none."""

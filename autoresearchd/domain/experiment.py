@@ -13,7 +13,10 @@ from autoresearchd.domain.proposal import ASI, Proposal
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One point of a learning curve. progress: share of the budget, 0 to 1 (or beyond); step, loss as logged; seconds of training."""
+    """One point of a learning curve: step and loss as logged.
+
+    progress: share of the budget, 0 to 1 or beyond; seconds: of training; validation: loss on data not trained on.
+    """
 
     step: float
     loss: float
@@ -96,7 +99,8 @@ class Decision:
     """The judgement on an experiment.
 
     value: the experiment's metric (mean of its good runs); delta: improvement over the incumbent (positive: better);
-    confidence: |best − baseline| / MAD over the session, the advisory figure of pi-autoresearch; reward: for the learner.
+    confidence: |best − baseline| / MAD over the session, the advisory figure of pi-autoresearch; reward: for the
+    learner.
     """
 
     status: Status
@@ -167,7 +171,8 @@ class Session:
     """One run of the daemon on one task.
 
     task_json: the validated task.yaml (after the profile and the command line), so that ``resume`` needs nothing else.
-    folder: the task's folder, relative to the top of the repository. base_commit: where the branch began. incumbent: the commit that the branch should point at, as the store has it.
+    folder: the task's folder, relative to the top of the repository. base_commit: where the branch began. incumbent:
+    the commit that the branch should point at, as the store has it.
     """
 
     id: int

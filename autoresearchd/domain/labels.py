@@ -1,4 +1,4 @@
-"""Status, label and phase of an experiment, and what each label decides (the table of the design's section on judging)."""
+"""Status, label and phase of an experiment, and what each label decides."""
 
 from __future__ import annotations
 

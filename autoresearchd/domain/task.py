@@ -142,7 +142,7 @@ class Task:
     remote_dir: str = "~"
     profile: str = "cpu"
     history: str = "refs"
-    """``refs``: discards live under refs/autoresearch only; ``revert``: they and their reverts are written on the branch."""
+    """``refs``: discards live under refs/autoresearch; ``revert``: they and their reverts are on the branch."""
     source_dir: str = "."
     """Folder of the files above, relative to the folder of task.yaml."""
 

@@ -1,7 +1,7 @@
 """One experiment: ``advance`` takes it one idempotent step further, from ``proposing`` to ``decided`` and settled.
 
-Each step is one transaction in the store, written before any side effect that could not be repeated. The serial loop and
-recovery both call it; whatever phase an experiment is found in after a crash, ``advance`` goes on from there.
+Each step is one transaction in the store, written before any side effect that could not be repeated. The serial loop
+and recovery both call it; whatever phase an experiment is found in after a crash, ``advance`` goes on from there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.evaluator.decide import decide, decide_baseline, decide_failed_proposal
 from autoresearchd.evaluator.legality import check_edit, code_hash
+from autoresearchd.evaluator.measure import measure
 from autoresearchd.loop import words
 from autoresearchd.loop.artifacts import discard_outputs, read_logs, read_result_file
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing
-from autoresearchd.evaluator.measure import measure
 from autoresearchd.ports import RunHandle, RunRequest
 
 BASELINE = "baseline"
@@ -94,7 +94,7 @@ class Cycle:
         index = len(e.runs)
         workspace = lab.workspace.checkout(SLOT, words.commit_of(e))
         seed = lab.random_seed(e.number, "run", len(e.counted_runs))
-        run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now())
+        lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now())
         self._handle = lab.executor.start(
             RunRequest(
                 key=f"{lab.tag}/{e.number}/{index}",
@@ -149,7 +149,10 @@ class Cycle:
         return self._finish(e, decision)
 
     def _settle(self, e: Experiment) -> Experiment:
-        """Branch and worktree as the decision wants them. The decision is on disk already; all of this may be repeated."""
+        """Branch and worktree as the decision wants them.
+
+        The decision is on disk already; all of this may be repeated.
+        """
         lab, decision = self._lab, words.decision_of(e)
         if decision.status is Status.KEEP:
             lab.workspace.advance(e.parent, words.commit_of(e))
@@ -205,7 +208,9 @@ class Cycle:
         if measurement.label is Label.INTERRUPTED and lab.stop.now.is_set():
             raise Interrupted(f"experiment {e.number} was interrupted; `autoresearchd resume` runs it again")
         if measurement.label in (Label.DISK_FULL, Label.HOST_LOST):
-            raise EnvironmentFailure(f"{measurement.label.value}: {measurement.detail}", mend=words.mend(measurement.label))
+            raise EnvironmentFailure(
+                f"{measurement.label.value}: {measurement.detail}", mend=words.mend(measurement.label)
+            )
         return e
 
     def _record(self, e: Experiment, proposal: Proposal) -> Experiment:
@@ -234,7 +239,10 @@ class Cycle:
         return twin if twin is not None and twin != e.number else None
 
     def _code_hash(self, e: Experiment, proposal: Proposal) -> str:
-        """Hash of the editable files after the edit, with the segment: the same program may be measured again in another."""
+        """Hash of the editable files after the edit, with the segment.
+
+        The same program may be measured again in another.
+        """
         if self._hash is None or self._hash[0] != e.number:
             text = {**self._standing.code(e.parent), **proposal.files}
             self._hash = (e.number, f"{e.segment}:{code_hash(text)}")
@@ -246,7 +254,10 @@ class Cycle:
         )
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:
-        """Write the decision down. A keep gets its final commit first: the tested tree, with the result in its message."""
+        """Write the decision down.
+
+        A keep gets its final commit first: the tested tree, with the result in its message.
+        """
         lab = self._lab
         incumbent = None
         if decision.status is Status.KEEP:

@@ -1,4 +1,7 @@
-"""What happens beside the loop, on APScheduler's thread: heartbeat, backups, disk space; packing git waits for the loop."""
+"""What happens beside the loop, on APScheduler's thread: heartbeat, backups, disk space.
+
+Packing git waits for the loop.
+"""
 
 from __future__ import annotations
 

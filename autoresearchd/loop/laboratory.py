@@ -1,4 +1,4 @@
-"""Everything that one experiment calls: the adapters, the places on disk and the switches, gathered by the composition root."""
+"""Everything that one experiment calls: adapters, places on disk and switches, gathered by the composition root."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from autoresearchd.ports import Clock, EventSink, Executor, Policy, Store, Works
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Places on disk. source: the user's own task folder; pristine: the task as it was when the segment began;
-    setup: what the set-up commands made; runs: where the runs of this session leave their logs.
+    """Places on disk.
+
+    source: the user's own task folder; pristine: the task at the session's base commit; setup: what the set-up commands
+    made; runs: where the runs of this session leave their logs.
     """
 
     source: Path

@@ -12,7 +12,7 @@ from autoresearchd.errors import SessionLocked
 
 
 def process_start(pid: int) -> str | None:
-    """Start time of a process in clock ticks, which together with its pid names it for ever; None when there is none."""
+    """Start time of a process in clock ticks, None when there is none; with its pid it names a process for ever."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -67,5 +67,5 @@ def already_held(tag: str, pid: int | None) -> SessionLocked:
     who = f"process {pid}" if pid else "another process"
     return SessionLocked(
         f"session {tag} is held by {who}",
-        mend="`autoresearchd status` shows it, `autoresearchd stop` ends it; `start --tag OTHER` begins another session",
+        mend="`autoresearchd status` shows it, `autoresearchd stop` ends it; `start --tag OTHER` begins another",
     )

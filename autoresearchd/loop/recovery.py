@@ -1,7 +1,7 @@
 """At every start: journal, git and processes are brought back into agreement, whatever the last daemon died of.
 
-The store is right about what happened; git is made to follow it; processes that outlived their daemon are ended. Nothing
-here decides anything: it hands the experiment found open to the loop, which advances it like any other.
+The store is right about what happened; git is made to follow it; processes that outlived their daemon are ended.
+Nothing here decides anything: it hands the experiment found open to the loop, which advances it like any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many experiments: runs until stopped, pauses, backs off when the surroundings fail, and never ends for one experiment's sake."""
+"""Many experiments: until stopped, with pauses, with patience for failing surroundings, whatever one of them does."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class SessionLoop:
         self._failures = 0
         self._faults: tuple[int, int] = (-1, 0)
         self._paused = False
+        self._next_look = 0.0
         self._state: tuple[SessionState, str] | None = None
         self.standing = Standing(lab)
         self._cycle = Cycle(lab, self.standing)
@@ -96,7 +97,7 @@ class SessionLoop:
 
     # ------------------------------------------------------------------ failures
     def _guarded(self, step: Callable[[], Experiment | None], experiment: Experiment | None) -> Experiment | None:
-        """Do a step; a failure of the surroundings is waited out, an unexpected exception is recorded and waited out."""
+        """Do a step; failures of the surroundings are waited out, unexpected exceptions recorded as well."""
         try:
             experiment = step()
         except (BaselineError, RepositoryError, Interrupted, LimitReached):
@@ -181,7 +182,11 @@ class SessionLoop:
             )
 
     def _obey(self) -> None:
-        """Carry out what commands have asked for."""
+        """Carry out what commands have asked for; looked up at most twice a second, for each look is a query."""
+        now = self._lab.clock.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + 0.5
         for control in self._lab.store.take_controls(self._lab.session_id):
             match control.kind:
                 case "stop" | "stop_now":
@@ -206,9 +211,7 @@ class SessionLoop:
         if self._state is not None and self._state[0] is SessionState.PAUSED and state is SessionState.RUNNING:
             self._lab.emit(EventKind.UNPAUSED, "going on")
         try:
-            self._lab.store.set_state(
-                self._lab.session_id, state, self._lab.clock.now(), pid=self._pid, reason=reason
-            )
+            self._lab.store.set_state(self._lab.session_id, state, self._lab.clock.now(), pid=self._pid, reason=reason)
             self._state = (state, reason)
         except EnvironmentFailure:
             self._state = None  # the store itself is what fails: said in the log, written when it is back

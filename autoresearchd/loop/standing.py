@@ -1,4 +1,4 @@
-"""Where a session stands: incumbent, baseline, σ and recent history, kept in memory so that no step reads the whole past."""
+"""Where a session stands: incumbent, baseline, σ and recent history, in memory so that no step reads the whole past."""
 
 from __future__ import annotations
 

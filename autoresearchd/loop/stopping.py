@@ -20,8 +20,9 @@ class StopSwitch:
         return self._soon.is_set() or self.now.is_set()
 
     def request(self, reason: str, *, now: bool = False, signal: int | None = None) -> None:
-        """Ask to stop; the second request, or one with ``now``, means at once. Called from signal handlers: takes no lock
-        that the loop might hold.
+        """Ask to stop; the second request, or one with ``now``, means at once.
+
+        Called from signal handlers, so it takes no lock that the loop might hold.
         """
         self.reason = self.reason or reason
         self.signal = self.signal if self.signal is not None else signal

@@ -1,4 +1,4 @@
-"""Words about an experiment: diffs, commit messages, lines for people, and the side information that survives a revert."""
+"""Words about an experiment: diffs, commit messages, lines for people, side information that survives a revert."""
 
 from __future__ import annotations
 

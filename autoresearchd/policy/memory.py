@@ -111,13 +111,18 @@ class Memory:
             if len(self._best) > BEST:
                 heapq.heappop(self._best)
 
-    def effects(self, baseline: float | None) -> list[Effect]:
-        """The latest and the best, oldest first, each once; ``baseline``: value of a parent that is not in the history."""
+    def effects(self, values: Mapping[str, float], baseline: float | None) -> list[Effect]:
+        """The latest and the best, oldest first, each once.
+
+        values, baseline: what parents that are not in the history had (by commit; all others).
+        """
         chosen = {j.effect.number: j for _, _, j in self._best}
         chosen.update((j.effect.number, j) for j in self._recent)
         found = []
         for judged in (chosen[n] for n in sorted(chosen)):
-            parent = judged.parent if judged.parent is not None else baseline
+            parent = judged.parent
+            if parent is None:
+                parent = values.get(judged.effect.parent, baseline)
             if judged.value is None:
                 found.append(judged.effect)
             elif parent is not None:

@@ -140,6 +140,8 @@ class Parameter:
         return int(min(max(rounded, math.ceil(self.range.low)), math.floor(self.range.high)))
 
     def _fraction(self, number: float) -> float:
+        if self.range.scale is Scale.LOG1P and number < self.range.pivot / 100:
+            number = 0.0  # too little to matter
         rounded = round(number, 2) if self.range.scale is Scale.LINEAR else _significant(number)
         return min(max(rounded, self.range.low), self.range.high)
 

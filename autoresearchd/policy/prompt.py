@@ -32,9 +32,9 @@ def _goal(state: ResearchState) -> str:
     lines = [
         f"# Task {state.task.name}: improve {metric.name} ({direction} is better)",
         "",
-        f"You are asked for experiment {state.number}. Make one change that should improve {metric.name}: it "
-        f"is committed, run for {state.task.execution.budget.training:.0f} seconds of training, measured, and kept only if "
-        "the improvement is more than noise.",
+        f"You are asked for experiment {state.number}. Make one change that should improve {metric.name}: it is "
+        f"committed, run for {state.task.execution.budget.training:.0f} seconds of training, measured, and kept only "
+        "if the improvement is more than noise.",
     ]
     if state.task.prompt.system:
         lines += ["", state.task.prompt.system.strip()]

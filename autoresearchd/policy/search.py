@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoresearchd.domain.labels import Label
+from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted, PolicyError
@@ -31,6 +31,8 @@ from autoresearchd.ports import Cancel, TrialHistory
 _STEPS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 _WHIM = 0.25
 """How much chance there is in the choice: groups drawn from one state must differ."""
+_MARGIN = 1.0
+"""How much of the noise a change has to bring before it counts."""
 _ASKED = 1
 """For how many of the most promising constants the sampler is asked."""
 _SHOWN = 30
@@ -68,7 +70,7 @@ class SearchPolicy:
             self._memory = Memory(state.task.metric)
         memory = self._memory
         memory.refresh(self._history)
-        effects = memory.effects(state.baseline)
+        effects = memory.effects(_values(state), state.baseline)
         surrogate = Surrogate(parameters, self._lineage(state), effects, state.sigma)
         turn = _Turn(state, parameters, memory, surrogate, effects)
         chosen = turn.choose()
@@ -122,7 +124,7 @@ class _Turn:
         self._effects = effects
         self._state, self._parameters, self._memory, self._surrogate = state, parameters, memory, surrogate
         self._random = np.random.default_rng(state.seed)
-        self._threshold = surrogate.noise
+        self._threshold = _MARGIN * surrogate.noise
 
     def choose(self) -> list[Candidate]:
         """One to three changes."""
@@ -183,7 +185,8 @@ class _Turn:
         for index, name in enumerate(asked):
             parameter = self._parameters[name]
             value = parameter.at(suggest(parameter, self._surrogate, self._state.seed + index))
-            if value != parameter.value and not self._barred(parameter, value):
+            far = abs(where(parameter, value)) >= 0.4  # less is hardly measurable
+            if far and not self._barred(parameter, value):
                 found.extend(self._score(self._surrogate.judge(parameter, [value])))
         return found
 
@@ -245,6 +248,13 @@ class _Turn:
             if not same and effect.gain < 0:
                 return f"the other way cost {effect.gain:+.4g} in experiment {effect.number}"
         return ""
+
+
+def _values(state: ResearchState) -> dict[str, float]:
+    """Values of kept commits that the state itself tells."""
+    decided = [(e.commit, e.decision) for e in (*state.top, *state.recent)]
+    values = {c: d.value for c, d in decided if c and d and d.status is Status.KEEP and d.value is not None}
+    return values if state.incumbent_value is None else {**values, state.parent: state.incumbent_value}
 
 
 def suggest(parameter: Parameter, surrogate: Surrogate, seed: int) -> float:

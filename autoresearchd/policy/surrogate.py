@@ -25,6 +25,8 @@ _SLOPE = 0.15
 """Share of the prior variance that is a straight line: what helped goes on helping for a while."""
 _COST = 0.12
 """A change that nothing is known about makes things a little worse, per step."""
+_TRUST = 0.5
+"""How far the usual importance of a constant is believed before it has been tried."""
 _WORST = 4.0
 """Effects are cut off at so many scales below zero: how bad a disaster was tells nothing more."""
 
@@ -160,7 +162,7 @@ class Surrogate:
         return result
 
     def _amplitude(self, parameter: Parameter) -> float:
-        return float((self.scale * parameter.range.priority) ** 2)
+        return float((self.scale * weight(parameter)) ** 2)
 
     def _between(self, parameter: Parameter, old: Array, new: Array, old2: Array, new2: Array) -> Array:
         """Covariance of f(new) − f(old) with f(new2) − f(old2)."""
@@ -171,7 +173,7 @@ class Surrogate:
 
     def _prior(self, parameter: Parameter, place: Array) -> Array:
         size = np.abs(place) if parameter.numeric else (place != 0) * 1.0
-        result: Array = -_COST * self.scale * parameter.range.priority * size
+        result: Array = -_COST * self.scale * weight(parameter) * size
         return result
 
     def judge(self, parameter: Parameter, values: Sequence[Value]) -> list[Candidate]:
@@ -188,6 +190,11 @@ class Surrogate:
             variance -= np.einsum("ij,jk,ik->i", across, self._inverse[np.ix_(rows, rows)], across)
         deviation = np.sqrt(np.maximum(variance, 1e-18))
         return [Candidate(parameter, v, float(m), float(d)) for v, m, d in zip(values, mean, deviation, strict=True)]
+
+
+def weight(parameter: Parameter) -> float:
+    """How large its effects are thought to be at first; what a name tells is not trusted fully."""
+    return (1 - _TRUST) + _TRUST * parameter.range.priority
 
 
 def invert(matrix: Array) -> Array:

@@ -14,7 +14,7 @@ _SOURCES = {"stdout": "self-reported", "self-reported": "self-reported"}
 EXPERIMENTS = """
 SELECT e.number, e.status, e.label, e.value, e.metrics, e.delta, p.description, p.hypothesis, e.commit_sha, e.parent,
        p.policy, p.role, e.confidence, e.reward, p.usd, e.overhead_ms, e.started_at, e.finished_at, p.asi,
-       a.hypothesis, a.arch_change, a.result, a.next_action_hint, a.extra
+       a.hypothesis, a.arch_change, a.result, a.next_action_hint, a.extra, e.segment
 FROM experiment e
 LEFT JOIN proposal p ON p.session_id = e.session_id AND p.number = e.number AND p.attempt = e.attempt
 LEFT JOIN asi a ON a.session_id = e.session_id AND a.number = e.number
@@ -31,13 +31,14 @@ def experiment(row: tuple[Any, ...], runs: dict[int, list[dict[str, Any]]]) -> d
     (policy, role, confidence, reward, usd, overhead_ms, started_at, finished_at) = row[10:18]
     return {
         "experiment": number,
+        "segment": row[24],
         "status": status,
         "label": label or "",
         "metric": value,
         "metrics": _metrics(metrics) if metrics else {},
         "delta": delta,
         "description": description or hypothesis or "",
-        "asi": _asi(*row[18:]) if status is not None else _proposed_asi(row[18]),
+        "asi": _asi(*row[18:24]) if status is not None else _proposed_asi(row[18]),
         "commit": commit,
         "parent": parent,
         "policy": policy,

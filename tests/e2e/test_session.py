@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project
     daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
     wait_until(lambda: (project.root / ".autoresearchd/runs/t/2/0").exists())
     daemon.kill()
-    daemon.wait()
+    daemon.communicate()
     marker = str(project.root)
     wait_until(lambda: not processes_below(marker))
     assert project.json("status", "--json")["session"]["state"] == "crashed"
@@ -84,12 +85,11 @@ def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project
 def processes_below(folder: str) -> list[str]:
     """Command lines of live processes whose working folder lies below ``folder``, the daemon's own not counted."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                where = os.readlink(f"/proc/{name}/cwd")
-                with open(f"/proc/{name}/cmdline", "rb") as file:
-                    line = file.read().replace(b"\0", b" ").decode()
+                where = str((process / "cwd").readlink())
+                line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
             if where.startswith(folder) and line:
@@ -130,7 +130,10 @@ def test_a_daemon_in_the_background_can_be_watched_paused_and_stopped(project: P
 def test_a_note_reaches_the_next_prompt_of_a_command_policy(project: Project) -> None:
     project.write("propose.sh", 'cp "$AUTORESEARCHD_STATE" "$KEEP"; sed -i "s/^SCALE = .*/SCALE = 2.0/" train.py\n')
     project.commit()
-    assert project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1").returncode == 0
+    assert (
+        project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1").returncode
+        == 0
+    )
     keep = project.root.parent / "state.json"
     project.cli("note", "the answer is two", "--session", "t")
     command = f"command:sh {project.root}/propose.sh"
@@ -156,7 +159,10 @@ def test_the_same_program_twice_costs_one_run(project: Project) -> None:
     done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "2")
     assert done.returncode == 0, done.stderr
     found = project.json("experiments", "--json")
-    assert [(e["status"], e["label"], len(e["runs"])) for e in found[1:]] == [("discard", "no_gain", 1), ("discard", "duplicate", 0)]
+    assert [(e["status"], e["label"], len(e["runs"])) for e in found[1:]] == [
+        ("discard", "no_gain", 1),
+        ("discard", "duplicate", 0),
+    ]
 
 
 def test_a_crashing_edit_is_recorded_and_the_session_goes_on(project: Project) -> None:
@@ -177,8 +183,8 @@ def test_a_folder_shaped_like_karpathys_works_unmodified_and_is_marked_self_repo
         "train.py",
         "import random\nfrom prepare import TIME_BUDGET\nMATRIX_LR = 0.04\nDEPTH = 8\n"
         "for i in range(20):\n"
-        "    print(f'\\rstep {i:05d} ({5 * i:.1f}%) | loss: {9 - i / 10:.6f} | lrm: 1.00 | dt: 300ms | tok/sec: 1,700,000 "
-        "| mfu: 39.8% | epoch: 1 | remaining: {300 - i}s    ', end='')\n"
+        "    print(f'\\rstep {i:05d} ({5 * i:.1f}%) | loss: {9 - i / 10:.6f} | lrm: 1.00 | dt: 300ms "
+        "| tok/sec: 1,700,000 | mfu: 39.8% | epoch: 1 | remaining: {300 - i}s    ', end='')\n"
         "print()\nprint('---')\n"
         "print(f'val_bpb:          {0.99 + abs(MATRIX_LR - 0.05) + random.gauss(0, 1e-4):.6f}')\n"
         "print('training_seconds: 300.1')\nprint('peak_vram_mb:     45060.2')\nprint(f'depth:            {DEPTH}')\n",

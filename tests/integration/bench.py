@@ -98,7 +98,12 @@ class Bench:
 
     def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Laboratory:
         workspace = self.workspace()
-        site = Site(self.root, workspace.pristine(self.session.base_commit), self.state / "setup", self.root / ".autoresearchd/runs/t")
+        site = Site(
+            self.root,
+            workspace.pristine(self.session.base_commit),
+            self.state / "setup",
+            self.root / ".autoresearchd/runs/t",
+        )
         return Laboratory(
             session_id=self.session.id,
             tag="t",

@@ -181,8 +181,8 @@ from pathlib import Path
 from autoresearchd.policy.tool import run_tool
 stdin = Path({str(tmp_path)!r}) / "in"
 stdin.write_text("")
-run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), stdin=stdin, env={{"PATH": "/usr/bin:/bin"}},
-         timeout=600, cancel=threading.Event())
+run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), stdin=stdin,
+         env={{"PATH": "/usr/bin:/bin"}}, timeout=600, cancel=threading.Event())
 """
     daemon = subprocess.Popen([sys.executable, "-c", script])
     assert until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))

@@ -1,8 +1,8 @@
 """A daemon that dies at any instant loses nothing, repeats nothing and leaves nothing unjudged on the branch.
 
-The daemon is made to die before and after every call that it makes to the store, to git and to the executor: at each such
-instant a BaseException ends it, a new one is composed over the same store and repository, and the session must end as if
-nothing had happened.
+The daemon is made to die before and after every call that it makes to the store, to git and to the executor: at each
+such instant a BaseException ends it, a new one is composed over the same store and repository, and the session must end
+as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -148,4 +148,3 @@ def test_a_worktree_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
     subprocess.run(["rm", "-rf", str(bench.root / ".git/autoresearchd/worktrees")], check=True)
     run_until_killed(bench, Doom(at=-1))
     check(bench)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def test_a_killed_holder_leaves_the_session_free(tmp_path: Path) -> None:
 
 def test_a_pid_that_was_used_again_is_not_taken_for_the_daemon(tmp_path: Path) -> None:
     path = tmp_path / "t.lock"
-    path.write_text('{"pid": %d, "start": "1"}' % os.getpid())
+    path.write_text(json.dumps({"pid": os.getpid(), "start": "1"}))
     assert holder(path) is None
 
 

@@ -1,4 +1,4 @@
-"""Synthetic research problems: a toy train.py, a hidden loss over its constants, noise, crashes, an honest keep rule."""
+"""Synthetic research problems: a toy train.py, a hidden loss over its constants, noise, crashes, an honest judge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.policy.space import find
 from autoresearchd.ports import Policy
 from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
 
@@ -128,7 +127,10 @@ class Outcome:
 
 def constants(code: str) -> dict[str, float]:
     """What the toy would train with."""
-    return {p.label: p.value for p in find(code)}  # type: ignore[misc]
+    found: dict[str, float] = {}
+    exec(compile(code, "train.py", "exec"), {}, found)
+    betas: tuple[float, float] = found["ADAM_BETAS"]  # type: ignore[assignment]
+    return {**found, "ADAM_BETAS[0]": betas[0], "ADAM_BETAS[1]": betas[1]}
 
 
 def research(
@@ -143,7 +145,7 @@ def research(
     noise = np.random.default_rng([seed, 77])
     history, code, parent = MemoryHistory(), TOY, commit_of(TOY)
     value = loss(constants(code)) + sigma / math.sqrt(3) * float(noise.standard_normal())
-    history.add(Trial(0, parent, parent, {}, Status.KEEP, Label.NONE, value))
+    baseline = value  # no trial of its own: it changes nothing
     codes = {parent: {"train.py": code}}
     policy, outcome, cancel = make(history, codes.__getitem__), Outcome(math.nan, 0, 0), threading.Event()
     task, seen = make_task(direction=Direction.MINIMIZE), {code}
@@ -156,6 +158,7 @@ def research(
             parent=parent,
             sigma=sigma,
             incumbent_value=value,
+            baseline=baseline,
         )
         proposal = policy.propose(state, cancel)
         new = proposal.files["train.py"]

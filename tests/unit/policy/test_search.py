@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
 from autoresearchd.domain.experiment import Trial
@@ -20,6 +21,7 @@ from autoresearchd.policy.parameter import Value
 from autoresearchd.policy.random_policy import RandomPolicy
 from autoresearchd.policy.search import SearchPolicy
 from autoresearchd.policy.space import apply, find
+from autoresearchd.policy.surrogate import invert
 from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
 
 from .synthetic import PROBLEMS, TOY, research
@@ -210,3 +212,10 @@ def test_a_proposal_takes_milliseconds_after_a_thousand_experiments() -> None:
 def test_the_daemon_does_not_pay_for_the_search_before_it_proposes() -> None:
     code = "import autoresearchd.policy.search, sys; sys.exit('optuna' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_surrogates_inverse_is_the_inverse() -> None:
+    random = np.random.default_rng(1)
+    half = random.standard_normal((60, 60))
+    matrix = half @ half.T + np.eye(60)
+    assert np.allclose(invert(matrix), np.linalg.inv(matrix))
