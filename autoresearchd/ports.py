@@ -91,7 +91,7 @@ class Workspace(Protocol):
         ...
 
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
-        """Commit ``files`` (path in the task's folder → text) on ``parent``; refs/autoresearch/<tag>/<number> points at it.
+        """Commit ``files`` (path in the task's folder → text) on ``parent``; refs/autoresearch/<tag>/<number> names it.
 
         Deterministic and idempotent: the same arguments give the same commit, however often. The branch does not move.
         Paths are checked again here: inside the task's folder, existing regular files, no symbolic link.

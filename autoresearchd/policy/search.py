@@ -31,7 +31,7 @@ from autoresearchd.ports import Cancel, TrialHistory
 _STEPS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 _WHIM = 0.25
 """How much chance there is in the choice: groups drawn from one state must differ."""
-_MARGIN = 1.0
+_MARGIN = 1.5
 """How much of the noise a change has to bring before it counts."""
 _ASKED = 1
 """For how many of the most promising constants the sampler is asked."""

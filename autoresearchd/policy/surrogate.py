@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 LENGTH = 2.0
 """Length scale of a constant's function, in moderate steps."""
-_SLOPE = 0.15
+_SLOPE = 0.3
 """Share of the prior variance that is a straight line: what helped goes on helping for a while."""
 _COST = 0.12
 """A change that nothing is known about makes things a little worse, per step."""
