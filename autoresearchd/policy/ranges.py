@@ -15,6 +15,7 @@ def bag(text: str) -> frozenset[str]:
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SMALLEST, _LARGEST = 1e-15, 1e15
 _SINGULAR = frozenset({"bias", "axis", "basis", "radius", "class"})
 
 # Constants that say what is measured, where things are and how much is printed: tuning them is useless or cheating.
@@ -60,14 +61,20 @@ def tunable(name: str) -> bool:
 def range_of(name: str, value: int | float) -> Range | None:
     """The range of a numeric constant, None where it is not for tuning."""
     words = frozenset(words_of(name))
-    if not math.isfinite(value) or abs(value) > 1e15 or 0 < abs(value) < 1e-15:
+    if not math.isfinite(value) or abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
         return None
     found = _known_float(words, value)
     if found is None:
         found = _whole(words, value) if isinstance(value, int) else _other_float(words, value)
-    if found is None or found.low <= value <= found.high:
-        return found
-    return replace(found, low=min(found.low, value), high=max(found.high, value))
+    return None if found is None else _within(found, value)
+
+
+def _within(found: Range, value: int | float) -> Range:
+    """The range with the present value in it, and its ends no further than numbers are taken for constants."""
+    low, high = max(min(found.low, value), -_LARGEST), min(max(found.high, value), _LARGEST)
+    if found.scale is Scale.LOG and found.kind is Kind.FLOAT:
+        low, high = (max(low, _SMALLEST), high) if value > 0 else (low, min(high, -_SMALLEST))
+    return replace(found, low=low, high=high)
 
 
 def flag() -> Range:

@@ -71,7 +71,7 @@ class SearchPolicy:
         memory = self._memory
         memory.refresh(self._history)
         effects = memory.effects(_values(state), state.baseline)
-        surrogate = Surrogate(parameters, self._lineage(state), effects, state.sigma)
+        surrogate = Surrogate(parameters, self._lineage(state), effects, state.parent, state.sigma)
         turn = _Turn(state, parameters, memory, surrogate, effects)
         chosen = turn.choose()
         return self._proposal(state, chosen, turn.expected(chosen), turn.reason(chosen))

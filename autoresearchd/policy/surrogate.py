@@ -27,6 +27,8 @@ _COST = 0.12
 """A change that nothing is known about makes things a little worse, per step."""
 _TRUST = 0.5
 """How far the usual importance of a constant is believed before it has been tried."""
+_STALE = 0.4
+"""What was seen on an earlier incumbent may hold no more, to this share of the scale."""
 _WORST = 4.0
 """Effects are cut off at so many scales below zero: how bad a disaster was tells nothing more."""
 
@@ -57,6 +59,7 @@ class Surrogate:
         parameters: the constants by name, as they are at the incumbent.
         lineage: what they were at the incumbent and its ancestors, by commit.
         effects: past effects.
+        incumbent: the commit that the constants are those of.
         sigma: noise of one measurement, None where it is not known.
     """
 
@@ -65,9 +68,10 @@ class Surrogate:
         parameters: Mapping[str, Parameter],
         lineage: Mapping[str, Mapping[str, Value]],
         effects: Sequence[Effect],
+        incumbent: str,
         sigma: float | None,
     ) -> None:
-        self._parameters = parameters
+        self._parameters, self._incumbent = parameters, incumbent
         self._touched: dict[str, _Touched] = {}
         self._rows: list[Effect] = []
         self._known: dict[tuple[str, Value], float] = {}
@@ -142,7 +146,8 @@ class Surrogate:
         parents = {p: i for i, p in enumerate(dict.fromkeys(e.parent for e in self._rows))}
         which = np.array([parents[e.parent] for e in self._rows])
         covariance += (which[:, None] == which[None, :]) * (0.5 * self.noise**2)
-        covariance[np.diag_indices(count)] += self.noise**2 + (0.15 * gains) ** 2
+        stale = np.array([_STALE * self.scale * (e.parent != self._incumbent) for e in self._rows])
+        covariance[np.diag_indices(count)] += self.noise**2 + (0.15 * gains) ** 2 + stale**2
         self._inverse = invert(covariance)
         self._weights = (self._inverse * (gains - prior)).sum(axis=1)
 

@@ -47,7 +47,9 @@ def test_a_session_starts_from_the_installed_wheel(tmp_path: Path) -> None:
     python = str(environment / "bin" / "python")
     # The dependencies are those that the tests run with, seen through a .pth file; autoresearchd itself is the wheel's.
     run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel), cwd=tmp_path)
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).stdout.strip())
+    site = Path(
+        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).stdout.strip()
+    )
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     where = run(python, "-c", "import autoresearchd; print(autoresearchd.__file__)", cwd=tmp_path).stdout
     assert str(environment) in where, "not the repository's own code"
