@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -48,13 +48,16 @@ def make_executor(spec: str) -> Executor:
     raise UsageError(f"unknown executor {spec!r}", mend="this version has: local")
 
 
-def make_policy(spec: PolicySpec, workspace: GitWorkspace, trials: SessionTrials) -> Policy:
+def make_policy(spec: PolicySpec, workspace: GitWorkspace, task: Task, trials: SessionTrials) -> Policy:
     """The policy of ``--policy``; each is imported only when it is the one."""
     match spec.kind:
-        case "search":
+        case "auto" | "search":
             from autoresearchd.policy.search import SearchPolicy
 
-            return SearchPolicy(trials)
+            def code_at(commit: str) -> Mapping[str, str]:
+                return {path: workspace.read(commit, path) for path in task.editable}
+
+            return SearchPolicy(trials, code_at)
         case "random":
             from autoresearchd.policy.random_policy import RandomPolicy
 
@@ -86,7 +89,7 @@ def laboratory(
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
     workspace = open_workspace(project, session.tag, task, folder)
-    policy = make_policy(parse_spec(session.policy), workspace, SessionTrials(store, session.id))
+    policy = make_policy(parse_spec(session.policy), workspace, task, SessionTrials(store, session.id))
     file_sink = FileSink(layout.daemon_log(project.root))
     return Laboratory(
         session_id=session.id,

@@ -87,7 +87,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
                 tag=tag,
                 branch=workspace.branch,
                 task_json=dump_task(task),
-                policy=str(policy),
+                policy=str(policy) if policy.kind != "auto" else "search",
                 executor=options.executor,
                 base_commit=base,
                 seed=secrets.randbelow(2**31),

@@ -15,7 +15,7 @@ from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_pyt
 from autoresearchd.executor.plan import make_plan
 from autoresearchd.executor.setup import run_setup
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.sandbox.launch import Supervised, launch, read_report, reap
+from autoresearchd.sandbox.launch import Supervised, Supervisors, read_report, reap
 from autoresearchd.sandbox.tiers import Tier, probe
 
 
@@ -68,6 +68,7 @@ class LocalExecutor:
         self._slots = slots if slots is not None else max(1, len(self._devices.ids))
         self._python = python or Path(sys.executable)
         self._interpreters: dict[Path, Interpreter] = {}
+        self._supervisors = Supervisors()
 
     @property
     def slots(self) -> int:
@@ -94,7 +95,7 @@ class LocalExecutor:
     def start(self, request: RunRequest) -> LocalHandle:
         python = self._interpreter(resolve_python(request.task, request.setup))
         plan = make_plan(request, tier=self.tier, python=python, devices=self._devices)
-        return LocalHandle(request.run_dir, launch(plan), self.tier.name.value, str(self._devices))
+        return LocalHandle(request.run_dir, self._supervisors.launch(plan), self.tier.name.value, str(self._devices))
 
     def reap(self, run_dirs: Sequence[Path]) -> int:
         return reap(run_dirs)

@@ -6,6 +6,8 @@ and recovery both call it; whatever phase an experiment is found in after a cras
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
@@ -94,7 +96,7 @@ class Cycle:
         index = len(e.runs)
         workspace = lab.workspace.checkout(SLOT, words.commit_of(e))
         seed = lab.random_seed(e.number, "run", len(e.counted_runs))
-        lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now())
+        run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now())
         self._handle = lab.executor.start(
             RunRequest(
                 key=f"{lab.tag}/{e.number}/{index}",
@@ -120,7 +122,7 @@ class Cycle:
             budget_s=budget.training,
             wall_s=budget.wall,
         )
-        return lab.store.experiment(lab.session_id, e.number)
+        return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
     def _watch(self, e: Experiment, patience: float) -> Experiment:
         run = e.runs[-1]
@@ -149,23 +151,21 @@ class Cycle:
         return self._finish(e, decision)
 
     def _settle(self, e: Experiment) -> Experiment:
-        """Branch and worktree as the decision wants them.
+        """The branch as the decision wants it. The decision is on disk already; all of this may be repeated.
 
-        The decision is on disk already; all of this may be repeated.
+        The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
         """
         lab, decision = self._lab, words.decision_of(e)
         if decision.status is Status.KEEP:
             lab.workspace.advance(e.parent, words.commit_of(e))
-        elif e.commit is not None:
-            lab.workspace.checkout(SLOT, e.parent)
-            if lab.task.history == "revert":
-                lab.workspace.record_discard(
-                    number=e.number, commit=e.commit, incumbent=e.parent, when=e.finished_at or e.started_at
-                )
+        elif e.commit is not None and lab.task.history == "revert":
+            lab.workspace.record_discard(
+                number=e.number, commit=e.commit, incumbent=e.parent, when=e.finished_at or e.started_at
+            )
         discard_outputs(lab.site.runs / str(e.number), keep=decision.status is Status.KEEP)
         overhead = 1000.0 * max(0.0, lab.clock.monotonic() - self._began - self._spent_elsewhere)
         lab.store.record_overhead(lab.session_id, e.number, overhead)
-        return lab.store.experiment(lab.session_id, e.number)
+        return replace(e, overhead_ms=overhead)
 
     # ------------------------------------------------------------------ ending it early
     def kill(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import marshal
 import os
@@ -24,8 +25,8 @@ LOG_LIMIT = 8 << 20
 _BOOT = """
 import os, sys
 sys.path.append(sys.argv[1])
-from autoresearchd.sandbox.supervise import main
-os._exit(main(sys.argv[2]))
+from autoresearchd.sandbox.supervise import serve
+os._exit(serve())
 """
 _DISK_FULL = 28
 _PATIENCE = 10.0
@@ -179,10 +180,39 @@ class Supervised:
             self._close()
 
 
-def launch(plan: Plan) -> Supervised:
-    """Start the supervisor of a run. Raises EnvironmentFailure when it cannot be started."""
+class Supervisors:
+    """Starts runs, with one supervisor ready beforehand: a Python that starts while a job runs costs nobody time.
+
+    The one in waiting ends by itself when this object goes, or the daemon dies: its standard input closes.
+    """
+
+    def __init__(self) -> None:
+        self._spare: tuple[int, int] | None = None
+
+    def launch(self, plan: Plan) -> Supervised:
+        """Start a run. Raises EnvironmentFailure when its supervisor cannot be started."""
+        supervised = launch(plan, self._take())
+        with contextlib.suppress(OSError):
+            self._spare = _spawn()
+        return supervised
+
+    def _take(self) -> tuple[int, int] | None:
+        spare, self._spare = self._spare, None
+        return spare
+
+    def __del__(self) -> None:
+        spare = self._take()
+        if spare is not None:
+            _dismiss(*spare)
+
+
+def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
+    """Start a run under a new supervisor, or the ``spare`` one (its pid and the pipe to it).
+
+    Raises EnvironmentFailure when it cannot be started.
+    """
     try:
-        return _launch(plan)
+        return _launch(plan, spare)
     except OSError as error:
         _remove(plan.remove)
         raise EnvironmentFailure(
@@ -191,7 +221,7 @@ def launch(plan: Plan) -> Supervised:
         ) from error
 
 
-def _launch(plan: Plan) -> Supervised:
+def _launch(plan: Plan, spare: tuple[int, int] | None) -> Supervised:
     folder = plan.run_dir
     programs = [p for s in plan.stages if not s.append for p in (s.program, s.companion) if p]
     for stale in (folder / "result.json", folder / "supervisor.json", *(p.log for p in programs)):
@@ -199,17 +229,28 @@ def _launch(plan: Plan) -> Supervised:
     path = folder / "plan"
     path.touch(0o600)
     path.write_bytes(marshal.dumps(_as_data(plan)))
+    message = os.fsencode(path) + b"\0"
+    if spare is not None:
+        try:
+            os.write(spare[1], message)
+        except BrokenPipeError:  # somebody ended it while it waited
+            _dismiss(*spare)
+            spare = None
+    if spare is None:
+        spare = _spawn()
+        os.write(spare[1], message)
+    return Supervised(plan, *spare)
+
+
+def _spawn() -> tuple[int, int]:
+    """A supervisor that waits for the path of a plan: its pid, and the pipe that is its standard input."""
     read_end, write_end = os.pipe()
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2]), str(path)],
+            [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2])],
             {"PATH": os.defpath, "LANG": "C.UTF-8"},
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, read_end, 0),
-                (os.POSIX_SPAWN_OPEN, 2, str(folder / "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644),
-                (os.POSIX_SPAWN_DUP2, 2, 1),
-            ],
+            file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)],
             setsid=True,  # Ctrl-C in a terminal is for the daemon
             setsigmask=(),
             setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP),
@@ -219,7 +260,14 @@ def _launch(plan: Plan) -> Supervised:
         raise
     finally:
         os.close(read_end)
-    return Supervised(plan, pid, write_end)
+    return pid, write_end
+
+
+def _dismiss(pid: int, control: int) -> None:
+    """Let a supervisor go that was given no plan."""
+    os.close(control)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _as_data(plan: Plan) -> dict[str, Any]:
@@ -323,7 +371,6 @@ def _record(run_dir: Path) -> dict[str, Any] | None:
             "start": int(raw["start"]),
             "token": str(raw["token"]),
             "remove": [str(p) for p in raw["remove"]],
-            "plan": str(run_dir / "plan"),
         }
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -339,7 +386,7 @@ def _end_supervisor(record: Mapping[str, Any]) -> bool:
         pid = str(record["pid"])
         fields = _stat(pid)
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if len(fields) < 20 or int(fields[19]) != record["start"] or os.fsencode(record["plan"]) not in command:
+        if len(fields) < 20 or int(fields[19]) != record["start"] or _BOOT.encode() not in command:
             return False
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)

@@ -288,6 +288,24 @@ class Supervisor:
             self.peak_kib = max(self.peak_kib, usage.ru_maxrss)
 
 
+def serve() -> int:
+    """Wait for the path of a plan on standard input and run it; its log goes beside the plan.
+
+    The supervisor may be started before there is a plan; it ends when the daemon goes without having sent one.
+    """
+    message = b""
+    while not message.endswith(b"\0"):
+        data = os.read(CONTROL, 4096)
+        if not data:
+            return 0
+        message += data
+    path = os.fsdecode(message[:-1])
+    log = os.open(os.path.dirname(path) + "/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # noqa: PTH120
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    return main(path)
+
+
 def main(path: str) -> int:
     """Run the plan in the file ``path``; the exit code of the supervisor."""
     with open(path, "rb") as stream:  # noqa: PTH123
