@@ -94,12 +94,10 @@ def main() -> int:
     print(f"\n{'':34}{'mean':>10}{'σ':>10}   runs")
     for name, found in values.items():
         runs = " ".join(f"{value:.3f}" for value in found)
-        print(
-            f"{name + ', ' + str(len(found)) + ' fresh seeds':34}{statistics.mean(found):10.4f}{statistics.stdev(found):10.4f}   {runs}"
-        )
-    print(
-        f"improvement {gain:.4f} = {gain / sigma:.1f}σ; {len(kept)} of {len(decided)} experiments kept; {minutes:.0f} min"
-    )
+        label = f"{name}, {len(found)} fresh seeds"
+        print(f"{label:34}{statistics.mean(found):10.4f}{statistics.stdev(found):10.4f}   {runs}")
+    print(f"improvement {gain:.4f} = {gain / sigma:.1f}σ")
+    print(f"{len(kept)} of {len(decided)} experiments kept in {minutes:.0f} minutes")
     for e in kept:
         assert e.proposal is not None
         assert e.decision is not None

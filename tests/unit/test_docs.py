@@ -1,0 +1,47 @@
+"""A command that the documentation shows and the program does not know costs every reader ten minutes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from autoresearchd.cli.main import build
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("skills/**/*.md")]
+
+
+def shown_commands() -> list[tuple[str, str]]:
+    """(page, command line) of each autoresearchd command in a block of shell code."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            lines = [line for line in block.splitlines() if line.startswith("autoresearchd ")]
+            found.extend((str(page.relative_to(ROOT)), line) for line in lines)
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), shown_commands())
+def test_each_command_shown_parses(page: str, line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command: Any = typer.main.get_command(build())
+    while hasattr(command, "resolve_command"):
+        _, command, words = command.resolve_command(command.context_class(command), words)
+    command.parse_args(command.context_class(command), words)
+
+
+def test_a_command_that_is_not_there_would_be_noticed() -> None:
+    for line in ("autoresearchd reserch", "autoresearchd start --nonsense", "autoresearchd task init only-a-name"):
+        with pytest.raises(Exception, match=r"No such|Missing"):
+            test_each_command_shown_parses("a page", line)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
