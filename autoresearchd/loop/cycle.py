@@ -130,13 +130,10 @@ class Cycle:
             return self._close(e, run, Measurement(Label.INTERRUPTED, detail="the daemon died during this run"), None)
         if self._lab.stop.now.is_set():
             self._handle.kill()
-        started = self._lab.clock.monotonic()
         result = self._handle.wait(patience)
         if result is None:
-            self._spent_elsewhere += self._lab.clock.monotonic() - started
             return e
         self._handle = None
-        # Job time is what the supervisor measured around the job's processes; starting and reaping them is overhead.
         return self.conclude(e, run, result)
 
     def _decide(self, e: Experiment) -> Experiment:
@@ -185,6 +182,7 @@ class Cycle:
     # ------------------------------------------------------------------ parts of steps
     def conclude(self, e: Experiment, run: Run, result: RunResult) -> Experiment:
         """Read what a finished run gave and write it down."""
+        # Job time is what the supervisor measured around the job's processes; starting and reaping it all is overhead.
         self._spent_elsewhere += sum(stage.duration_s for stage in result.stages)
         logs = read_logs(result)
         result_file = read_result_file(self._lab.task, self._lab.site.run_dir(e.number, run.index))

@@ -62,10 +62,10 @@ def job(request: RunRequest) -> Script | str:
 class Bench:
     """One session on one repository; ``laboratory`` composes a daemon over it, as often as one dies."""
 
-    def __init__(self, folder: Path, task: str = TASK) -> None:
+    def __init__(self, folder: Path, task: str = TASK, program: str = PROGRAM) -> None:
         self.root = folder / "project"
         self.root.mkdir(parents=True)
-        (self.root / "train.py").write_text(PROGRAM)
+        (self.root / "train.py").write_text(program)
         (self.root / "task.yaml").write_text(task)
         self.git("init", "-q", "-b", "main")
         self.git("add", "-A")

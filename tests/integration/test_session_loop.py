@@ -15,10 +15,14 @@ from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.testing.executors import Script, prints
-from tests.integration.bench import Bench, ByNumber, job
+from tests.integration.bench import TASK, Bench, ByNumber, job
+
+SLOW_JOB = "import time\ntime.sleep(1.2)\nprint(f'score: {SCALE}')\n"
 
 
 def loop(bench: Bench, experiments: int | None = 3, **limits: Any) -> SessionLoop:
@@ -190,3 +194,13 @@ def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: 
     assert len(again.good_runs) == 3
     assert again.decision is not None and again.decision.status is Status.KEEP
     assert found[5].parent == incumbent
+
+
+def test_overhead_is_the_time_beside_the_job_also_when_the_job_is_longer_than_a_look(tmp_path: Path) -> None:
+    project = Bench(tmp_path, TASK.replace("python train.py", "python -I -S train.py"), "SCALE = 1.0\n" + SLOW_JOB)
+    lab = replace(project.laboratory(), executor=LocalExecutor(tier=PLAIN))
+    SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    first = project.store.experiment(project.session.id, 1)
+    assert first.runs[0].duration_s > 1.2
+    assert first.overhead_ms is not None
+    assert 1 < first.overhead_ms < 1000
