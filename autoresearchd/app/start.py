@@ -123,6 +123,7 @@ def resume(directory: Path, tag: str | None, foreground: bool, sinks: Sequence[E
 # ---------------------------------------------------------------------- running
 def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink]) -> int:
     """Run a session in this process, holding its lock."""
+    store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
     with SessionLock(project.lock(session.tag), session.tag):
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
