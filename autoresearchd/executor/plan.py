@@ -17,7 +17,7 @@ from autoresearchd.ports import RunRequest
 from autoresearchd.sandbox.environment import job_environment, search_path
 from autoresearchd.sandbox.launch import Plan, Program, Stage
 from autoresearchd.sandbox.tiers import Tier
-from autoresearchd.sandbox.view import View, is_inside
+from autoresearchd.sandbox.view import View, is_inside, way_to
 
 OUTPUT = "output"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh folder is made in it
@@ -57,6 +57,7 @@ class _Planner:
         if evaluation:
             place_links(request.pristine, (*self.data, *self.private))
         self.places = self.make_places()
+        self.common = [*self.interpreter_folders(), *self.places.programs, *(d.real for d in self.data)]
 
     def make_places(self) -> Places:
         folder = self.request.run_dir
@@ -134,7 +135,7 @@ class _Planner:
         return View(
             cwd=workspace,
             home=self.home,
-            readable=(*self.common(), *([] if writes else [output])),
+            readable=(*self.common, *([] if writes else [output])),
             writable=(*([output] if writes else []), *self.exchange_folder(exchange)),
             hidden=(*self.hidden_places(), *(p.real for p in self.private), *self.private_in(workspace)),
             network=self.task.execution.network,
@@ -146,14 +147,11 @@ class _Planner:
         return View(
             cwd=self.request.pristine,
             home=self.home,
-            readable=(*self.common(), *(p.real for p in self.private), self.places.output),
+            readable=(*self.common, *(p.real for p in self.private), self.places.output),
             writable=tuple(self.exchange_folder(True)),
             network=self.task.execution.network,
             gpu=bool(self.devices.ids),
         )
-
-    def common(self) -> list[Path]:
-        return [*self.interpreter_folders(), *self.places.programs, *(d.real for d in self.data)]
 
     def exchange_folder(self, wanted: bool) -> list[Path]:
         return [self.places.exchange] if wanted and self.places.exchange else []
@@ -161,9 +159,11 @@ class _Planner:
     def interpreter_folders(self) -> list[Path]:
         """The interpreter's folders; of one that lies around the task itself only the parts that an interpreter has."""
         around = [self.home, self.request.source, self.request.setup, self.request.run_dir, self.request.pristine]
+        around = [way_to(place).real for place in around]
         found = [self.python.executable]
         for folder in self.python.folders:
-            if any(is_inside(place.resolve(), [folder.resolve()]) for place in around):
+            real = way_to(folder).real
+            if any(is_inside(place, [real]) for place in around):
                 found += [folder / part for part in _PREFIX_PARTS if (folder / part).exists()]
             else:
                 found.append(folder)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from autoresearchd.sandbox.view import View, is_inside, links_on_the_way
+from autoresearchd.sandbox.view import View, Way, is_inside, way_to
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/current-system/sw")
 _SYSTEM_GLOBS = ("cuda*", "rocm*")
@@ -108,26 +108,27 @@ def _kernel(proc: bool) -> tuple[str, ...]:
 
 def _home(home: Path) -> list[str]:
     """An empty folder in place of the home, unless the home is no folder of its own."""
-    real = home.resolve()
+    way = way_to(home)
+    real = way.real
     if real == Path("/") or is_inside(real, system_folders()) or is_inside(Path("/usr"), [real]):
         return []
-    return ["--perms", "0700", "--size", str(_SCRATCH_BYTES), "--tmpfs", str(real), *_links([home], [])]
+    return ["--perms", "0700", "--size", str(_SCRATCH_BYTES), "--tmpfs", str(real), *_links([way], [])]
 
 
 def _folders(view: View) -> list[str]:
     """Read-only binds of real paths, parents first, the links that lead to them, and what is hidden inside them."""
-    wanted = [view.cwd, *view.readable]
+    ways = [way_to(path) for path in dict.fromkeys((view.cwd, *view.readable))]
     visible = list(system_folders())
     args: list[str] = []
-    for real in sorted({p.resolve() for p in wanted}, key=lambda p: len(p.parts)):
+    for real in sorted({way.real for way in ways}, key=lambda p: len(p.parts)):
         if not is_inside(real, visible):
             visible.append(real)
             args += ["--ro-bind", str(real), str(real)]
-    return args + _links(wanted, visible) + _hidden(view.hidden, visible)
+    return args + _links(ways, visible) + _hidden(view.hidden, visible)
 
 
-def _links(paths: Sequence[Path], visible: Sequence[Path]) -> list[str]:
-    links = dict(link for path in paths for link in links_on_the_way(path))
+def _links(ways: Sequence[Way], visible: Sequence[Path]) -> list[str]:
+    links = dict(link for way in ways for link in way.links)
     return [
         word
         for link, target in links.items()

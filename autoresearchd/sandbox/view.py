@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+_MOST_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +30,43 @@ class View:
 
 def is_inside(path: Path, folders: Iterable[Path]) -> bool:
     """Whether ``path`` is one of ``folders`` or lies in one of them (by name, nothing is looked up)."""
-    return any(path == folder or folder in path.parents for folder in folders)
+    around = {path, *path.parents}
+    return any(folder in around for folder in folders)
 
 
-def links_on_the_way(path: Path) -> list[tuple[Path, str]]:
-    """The symbolic links that are followed on the way to ``path``, as (link with a real parent, its target)."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way to a path. real: where it ends; links: those that are followed, each by its real place, with targets."""
+
+    real: Path
+    links: tuple[tuple[Path, str], ...]
+
+
+def way_to(path: Path) -> Way:
+    """Follow an absolute path once, for both what it really is and the symbolic links on the way."""
     found: list[tuple[Path, str]] = []
-    pending = list(path.parts[1:])
-    real = Path("/")
-    while pending and len(found) < 40:
-        part = pending.pop(0)
+    pending = list(path.parts[:0:-1])
+    real = ""
+    while pending:
+        part = pending.pop()
         if part == "..":
-            real = real.parent
+            real = real.rpartition("/")[0]
             continue
-        step = real / part
-        if step.is_symlink():
-            target = step.readlink()
-            found.append((step, str(target)))
-            pending = [p for p in target.parts if p != "/"] + pending
-            real = Path("/") if target.is_absolute() else real
-        else:
+        step = f"{real}/{part}"
+        target = _target(step) if len(found) < _MOST_LINKS else None
+        if target is None:
             real = step
-    return found
+            continue
+        found.append((Path(step), target))
+        pending += [p for p in reversed(Path(target).parts) if p != "/"]
+        if target.startswith("/"):
+            real = ""
+    return Way(Path(real or "/"), tuple(found))
+
+
+def _target(path: str) -> str | None:
+    """Where a symbolic link leads; None where there is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115  # one call for each folder on the way to each folder of each run
+    except OSError:
+        return None

@@ -150,6 +150,8 @@ class Database:
             yield
         except DBAPIError as error:
             raise self._explain(error.orig or error) from error
+        except sqlite3.Error as error:  # from what is said to the driver itself
+            raise self._explain(error) from error
         except SQLAlchemyError as error:
             raise StoreError(f"{self.name}: {error}") from error
 
@@ -199,4 +201,5 @@ def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def _began(connection: Connection) -> None:
         writing = connection.get_execution_options().get(_WRITE, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+        # By the driver itself: through SQLAlchemy's execution it takes as long as what most transactions are for.
+        _raw(connection).execute("BEGIN IMMEDIATE" if writing else "BEGIN")

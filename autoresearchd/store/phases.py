@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, func, insert, select, update
+from sqlalchemy import Connection, Float, Integer, Row, Table, bindparam, func, insert, select, update
 from sqlalchemy.orm import DeclarativeBase
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
@@ -38,27 +38,71 @@ _COUNTERS = {
 }
 
 
+def _table(table: type[DeclarativeBase]) -> Table:
+    found = table.__table__
+    assert isinstance(found, Table)
+    return found
+
+
+# ---------------------------------------------------------------------- statements
+# Made once, like those of ``rows``: building a statement takes longer than running it. Values and keys come with each
+# execution; the keys have names of their own, since the names of columns stand for the values that an update sets.
+_E, _P, _B, _A, _R, _S, _T = map(
+    _table, (ExperimentTable, ProposalTable, ProposalBodyTable, AsiTable, RunTable, SessionTable, TotalsTable)
+)
+_OF_SESSION, _OF_NUMBER, _OF_ATTEMPT, _OF_RUN = (
+    bindparam(name, type_=Integer) for name in ("of_session", "of_number", "of_attempt", "of_run")
+)
+_ONE_EXPERIMENT = (_E.c.session_id == _OF_SESSION) & (_E.c.number == _OF_NUMBER)
+_ONE_PROPOSAL = (_P.c.session_id == _OF_SESSION) & (_P.c.number == _OF_NUMBER) & (_P.c.attempt == _OF_ATTEMPT)
+
+_INSERT_EXPERIMENT, _INSERT_PROPOSAL, _INSERT_BODY, _INSERT_ASI = map(insert, (_E, _P, _B, _A))
+_INSERT_RUN = insert(_R).returning(_R.c.id)
+_CHANGE_EXPERIMENT = update(_E).where(_ONE_EXPERIMENT)
+_CHANGE_PROPOSAL = update(_P).where(_ONE_PROPOSAL)
+_CHANGE_RUN = update(_R).where(_R.c.id == _OF_RUN)
+_CHANGE_SESSION = update(_S).where(_S.c.id == _OF_SESSION)
+_ADD_GPU_S = update(_E).where(_ONE_EXPERIMENT).values(gpu_s=_E.c.gpu_s + bindparam("more", type_=Float))
+_TAKE_NUMBER = update(_T).where(_T.c.session_id == _OF_SESSION).values(opened=_T.c.opened + 1).returning(_T.c.opened)
+_COUNTED = [column for column in _T.c if column.name not in ("session_id", "opened")]
+_COUNT = (
+    update(_T)
+    .where(_T.c.session_id == _OF_SESSION)
+    .values({column: column + bindparam(f"more_{column.name}", type_=column.type) for column in _COUNTED})
+)
+_NOTHING_MORE = {f"more_{column.name}": 0 for column in _COUNTED}
+_LOCK = (
+    select(
+        *(_E.c[name] for name in ("session_id", "number", "phase", "attempt", "commit_sha", "status", "label", "value"))
+    )
+    .where(_ONE_EXPERIMENT)
+    .with_for_update()
+)
+_RUN = select(_R.c.session_id, _R.c.number, _R.c.finished_at, _R.c.label, _R.c.value).where(_R.c.id == _OF_RUN)
+_COUNT_RUNS = select(func.count()).where(_R.c.session_id == _OF_SESSION, _R.c.number == _OF_NUMBER)
+_STORED_PROPOSAL = select(_P.c.code_hash, _P.c.hypothesis, _P.c.policy).where(_ONE_PROPOSAL)
+
+
+# ---------------------------------------------------------------------- steps
+
+
 def open_experiment(c: Connection, session_id: int, parent: str, segment: int, at: datetime) -> Experiment:
     """Allocate the next number; the counter and the row change together, so there is never a gap."""
-    opened = c.execute(
-        update(TotalsTable)
-        .where(TotalsTable.session_id == session_id)
-        .values(opened=TotalsTable.opened + 1)
-        .returning(TotalsTable.opened)
-    ).scalar_one_or_none()
+    opened = c.execute(_TAKE_NUMBER, {"of_session": session_id}).scalar_one_or_none()
     if opened is None:
         raise KeyError(f"no session {session_id}")
     number = opened - 1
     c.execute(
-        insert(ExperimentTable).values(
-            session_id=session_id,
-            number=number,
-            segment=segment,
-            phase=Phase.PROPOSING,
-            parent=parent,
-            started_at=at,
-            gpu_s=0.0,
-        )
+        _INSERT_EXPERIMENT,
+        {
+            "session_id": session_id,
+            "number": number,
+            "segment": segment,
+            "phase": Phase.PROPOSING,
+            "parent": parent,
+            "started_at": at,
+            "gpu_s": 0.0,
+        },
     )
     return Experiment(session_id, number, segment, Phase.PROPOSING, parent, at)
 
@@ -74,8 +118,8 @@ def record_proposal(
         raise _out_of_order(row, f"attempt {proposal.attempt} of a proposal", f"an attempt after {row.attempt}")
     _expect(row, "a proposal", Phase.PROPOSING, Phase.PROPOSED, Phase.MEASURED)
     key = {"session_id": session_id, "number": number, "attempt": proposal.attempt}
-    c.execute(insert(ProposalTable).values(**key, **_proposal_values(proposal, code_hash)))
-    c.execute(insert(ProposalBodyTable).values(**key, **_body_values(proposal, diff)))
+    c.execute(_INSERT_PROPOSAL, key | _proposal_values(proposal, code_hash))
+    c.execute(_INSERT_BODY, key | _body_values(proposal, diff))
     _change(
         c,
         row,
@@ -107,25 +151,22 @@ def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetim
     """Announce a run."""
     row = _locked(c, session_id, number)
     _expect(row, "a run", Phase.COMMITTED)
-    index = c.execute(
-        select(func.count()).where(RunTable.session_id == session_id, RunTable.number == number)
-    ).scalar_one()
+    index = c.execute(_COUNT_RUNS, {"of_session": session_id, "of_number": number}).scalar_one()
     run_id = c.execute(
-        insert(RunTable)
-        .values(
-            session_id=session_id,
-            number=number,
-            run_index=index,
-            seed=seed,
-            started_at=at,
-            label=Label.NONE,
-            duration_s=0.0,
-            tier="",
-            host="",
-            device="cpu",
-            detail="",
-        )
-        .returning(RunTable.id)
+        _INSERT_RUN,
+        {
+            "session_id": session_id,
+            "number": number,
+            "run_index": index,
+            "seed": seed,
+            "started_at": at,
+            "label": Label.NONE,
+            "duration_s": 0.0,
+            "tier": "",
+            "host": "",
+            "device": "cpu",
+            "detail": "",
+        },
     ).scalar_one()
     _change(c, row, phase=Phase.RUNNING)
     return Run(run_id, number, index, seed, at)
@@ -135,11 +176,7 @@ def close_run(
     c: Connection, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, last: bool
 ) -> Experiment:
     """Store what a run gave; one that does not count (interrupted, host lost, disk full) is never the last."""
-    run = c.execute(
-        select(RunTable.session_id, RunTable.number, RunTable.finished_at, RunTable.label, RunTable.value).where(
-            RunTable.id == run_id
-        )
-    ).one_or_none()
+    run = c.execute(_RUN, {"of_run": run_id}).one_or_none()
     if run is None:
         raise KeyError(f"no run {run_id}")
     row = _locked(c, run.session_id, run.number)
@@ -151,16 +188,12 @@ def close_run(
             f"not {_outcome(measurement.label, measurement.value)}"
         )
     _expect(row, "the result of a run", Phase.RUNNING)
-    c.execute(update(RunTable).where(RunTable.id == run_id).values(finished_at=at, **_run_values(measurement, result)))
+    c.execute(_CHANGE_RUN, {"of_run": run_id, "finished_at": at, **_run_values(measurement, result)})
     gpu_s = 0.0 if result is None or result.device.lower().startswith("cpu") else result.duration_s
     counts = RULES[measurement.label].status is not None
-    _change(
-        c,
-        row,
-        phase=Phase.MEASURED if last and counts else Phase.COMMITTED,
-        **({"gpu_s": ExperimentTable.gpu_s + gpu_s} if gpu_s else {}),
-    )
+    _change(c, row, phase=Phase.MEASURED if last and counts else Phase.COMMITTED)
     if gpu_s:
+        c.execute(_ADD_GPU_S, {"of_session": run.session_id, "of_number": run.number, "more": gpu_s})
         _count(c, run.session_id, gpu_s=gpu_s)
     return rows.load_one(c, run.session_id, run.number)
 
@@ -189,16 +222,13 @@ def record_decision(
         **({} if incumbent is None else {"commit_sha": incumbent}),
     )
     if asi.as_dict():
-        c.execute(insert(AsiTable).values(session_id=session_id, number=number, **_asi_values(asi)))
+        c.execute(_INSERT_ASI, {"session_id": session_id, "number": number, **_asi_values(asi)})
     _reward(c, row, decision)
     aborted = int(decision.label is Label.ABORTED_EARLY)
     _count(c, session_id, experiments=1, aborted=aborted, **{_COUNTERS[decision.status]: 1})
     if incumbent is not None:
-        c.execute(
-            update(SessionTable)
-            .where(SessionTable.id == session_id)
-            .values(incumbent=incumbent, incumbent_experiment=number)
-        )
+        changed = {"incumbent": incumbent, "incumbent_experiment": number}
+        c.execute(_CHANGE_SESSION, {"of_session": session_id, **changed})
     return rows.load_one(c, session_id, number)
 
 
@@ -289,41 +319,30 @@ def _asi_values(asi: ASI) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------- statements that several steps need
+# ---------------------------------------------------------------------- parts of steps
 def _locked(c: Connection, session_id: int, number: int) -> Row[*tuple[Any, ...]]:
     """Where the experiment stands; nobody else can change it before the transaction ends."""
-    e = ExperimentTable
-    row = c.execute(
-        select(e.session_id, e.number, e.phase, e.attempt, e.commit_sha, e.status, e.label, e.value)
-        .where(e.session_id == session_id, e.number == number)
-        .with_for_update()
-    ).one_or_none()
+    row = c.execute(_LOCK, {"of_session": session_id, "of_number": number}).one_or_none()
     if row is None:
         raise KeyError(f"session {session_id} has no experiment {number}")
     return row
 
 
 def _same_proposal(c: Connection, row: Row[*tuple[Any, ...]], proposal: Proposal, code_hash: str) -> bool:
-    p = ProposalTable
-    stored = c.execute(
-        select(p.code_hash, p.hypothesis, p.policy).where(
-            p.session_id == row.session_id, p.number == row.number, p.attempt == proposal.attempt
-        )
-    ).one_or_none()
+    key = {"of_session": row.session_id, "of_number": row.number, "of_attempt": proposal.attempt}
+    stored = c.execute(_STORED_PROPOSAL, key).one_or_none()
     told = (code_hash, codec.text(proposal.hypothesis), codec.text(proposal.policy))
     return stored is not None and tuple(stored) == told
 
 
 def _change(c: Connection, row: Row[*tuple[Any, ...]], **values: Any) -> None:
-    e = ExperimentTable
-    c.execute(update(e).where(e.session_id == row.session_id, e.number == row.number).values(**values))
+    c.execute(_CHANGE_EXPERIMENT, {"of_session": row.session_id, "of_number": row.number, **values})
 
 
 def _count(c: Connection, session_id: int, **more: float) -> None:
-    counters = _table(TotalsTable).columns
-    added = {name: counters[name] + value for name, value in more.items() if value}
-    if added:
-        c.execute(update(TotalsTable).where(TotalsTable.session_id == session_id).values(**added))
+    if any(more.values()):
+        added = {f"more_{name}": value for name, value in more.items()}
+        c.execute(_COUNT, {"of_session": session_id, **_NOTHING_MORE, **added})
 
 
 def _reward(c: Connection, row: Row[*tuple[Any, ...]], decision: Decision) -> None:
@@ -331,18 +350,8 @@ def _reward(c: Connection, row: Row[*tuple[Any, ...]], decision: Decision) -> No
     censored = decision.label is Label.ABORTED_EARLY
     if row.attempt is None or (decision.reward is None and not censored):
         return
-    p = ProposalTable
-    c.execute(
-        update(p)
-        .where(p.session_id == row.session_id, p.number == row.number, p.attempt == row.attempt)
-        .values(reward=codec.finite(decision.reward), censored=censored)
-    )
-
-
-def _table(table: type[DeclarativeBase]) -> Table:
-    found = table.__table__
-    assert isinstance(found, Table)
-    return found
+    key = {"of_session": row.session_id, "of_number": row.number, "of_attempt": row.attempt}
+    c.execute(_CHANGE_PROPOSAL, {**key, "reward": codec.finite(decision.reward), "censored": censored})
 
 
 def _expect(row: Row[*tuple[Any, ...]], step: str, *phases: Phase) -> None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Integer, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from autoresearchd.domain.events import Event
@@ -43,6 +43,21 @@ from autoresearchd.store.tables import (
     SessionTable,
     TotalsTable,
 )
+
+# What every experiment asks for, made once (see ``phases``).
+_E, _P = ExperimentTable, ProposalTable
+_OF_SESSION = bindparam("of_session", type_=Integer)
+_SET_OVERHEAD = update(_E.__table__).where(_E.session_id == _OF_SESSION, _E.number == bindparam("of_number"))  # type: ignore[arg-type]
+_BEST = rows.EXPERIMENTS.where(
+    _E.session_id == _OF_SESSION,
+    _E.segment == bindparam("of_segment"),
+    _E.value.is_not(None),
+    _E.status.in_((Status.KEEP, Status.DISCARD)),
+).limit(bindparam("most", type_=Integer))
+_HIGHEST, _LOWEST = _BEST.order_by(_E.value.desc(), _E.number), _BEST.order_by(_E.value, _E.number)
+_FIRST_OF_HASH = select(func.min(_P.number)).where(_P.session_id == _OF_SESSION, _P.code_hash == bindparam("code_hash"))
+_TOTALS = rows.TOTALS.where(TotalsTable.session_id == _OF_SESSION)
+_UNSEEN_NOTES = rows.NOTES.where(NoteTable.session_id == _OF_SESSION, NoteTable.seen_in.is_(None))
 
 
 class SqlStore:
@@ -205,12 +220,9 @@ class SqlStore:
             return phases.record_decision(c, session_id, number, decision, asi, at, incumbent)
 
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
-        e = ExperimentTable
+        key = {"of_session": session_id, "of_number": number}
         with self._db.write_lazily() as c:
-            done = c.execute(
-                update(e).where(e.session_id == session_id, e.number == number).values(overhead_ms=overhead_ms)
-            )
-            if done.rowcount == 0:
+            if c.execute(_SET_OVERHEAD, {**key, "overhead_ms": overhead_ms}).rowcount == 0:
                 raise KeyError(f"session {session_id} has no experiment {number}")
 
     # -- reading
@@ -232,15 +244,9 @@ class SqlStore:
 
     def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
         """The best of those that may be believed: a value that was cheated for, or came with a crash, is no best."""
-        e = ExperimentTable
-        wanted = (
-            rows.EXPERIMENTS.where(e.session_id == session_id, e.segment == segment)
-            .where(e.value.is_not(None), e.status.in_((Status.KEEP, Status.DISCARD)))
-            .order_by(e.value.desc() if maximize else e.value, e.number)
-            .limit(count)
-        )
+        key = {"of_session": session_id, "of_segment": segment, "most": count}
         with self._db.read() as c:
-            return rows.load_many(c, session_id, wanted)
+            return rows.load_many(c, session_id, _HIGHEST if maximize else _LOWEST, key)
 
     def values(self, session_id: int, segment: int) -> Sequence[float]:
         # Only a decision sets a value, so the index on values answers alone; sorting here keeps the planner from
@@ -272,15 +278,13 @@ class SqlStore:
         return "" if row.diff is None else codec.unpack_text(row.diff)
 
     def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
-        p = ProposalTable
-        wanted = select(func.min(p.number)).where(p.session_id == session_id, p.code_hash == code_hash)
         with self._db.read() as c:
-            return c.execute(wanted).scalar_one()
+            return c.execute(_FIRST_OF_HASH, {"of_session": session_id, "code_hash": code_hash}).scalar_one()
 
     def totals(self, session_id: int) -> Totals:
         """Counts are of decided experiments; costs are of all proposals and runs."""
         with self._db.read() as c:
-            row = c.execute(rows.TOTALS.where(TotalsTable.session_id == session_id)).one_or_none()
+            row = c.execute(_TOTALS, {"of_session": session_id}).one_or_none()
         if row is None:
             raise KeyError(f"no session {session_id}")
         return rows.totals(row)
@@ -302,9 +306,8 @@ class SqlStore:
         return Note(note_id, codec.text(text), at)
 
     def unseen_notes(self, session_id: int) -> Sequence[Note]:
-        wanted = rows.NOTES.where(NoteTable.session_id == session_id, NoteTable.seen_in.is_(None))
         with self._db.read() as c:
-            return [rows.note(row) for row in c.execute(wanted)]
+            return [rows.note(row) for row in c.execute(_UNSEEN_NOTES, {"of_session": session_id})]
 
     def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None:
         n = NoteTable

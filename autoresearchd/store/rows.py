@@ -66,6 +66,10 @@ _RUNS_BETWEEN = RUNS.where(
     RunTable.number.between(bindparam("first", type_=Integer), bindparam("final", type_=Integer)),
 ).order_by(RunTable.number, RunTable.run_index)
 
+_RUNS_OF_SOME = RUNS.where(
+    RunTable.session_id == _KEY["session_id"], RunTable.number.in_(bindparam("numbers", expanding=True))
+).order_by(RunTable.run_index)
+
 
 def load_one(connection: Connection, session_id: int, number: int, *, full: bool = False) -> Experiment:
     """One experiment; KeyError when there is none. full: with its generation."""
@@ -76,9 +80,14 @@ def load_one(connection: Connection, session_id: int, number: int, *, full: bool
     return experiment(row, [run(r) for r in connection.execute(_RUNS_OF_ONE, key)], full=full)
 
 
-def load_many(connection: Connection, session_id: int, selection: Select[*tuple[Any, ...]]) -> list[Experiment]:
-    """The experiments of a selection, with their runs, in its order."""
-    found = connection.execute(selection).all()
+def load_many(
+    connection: Connection,
+    session_id: int,
+    selection: Select[*tuple[Any, ...]],
+    parameters: Mapping[str, Any] | None = None,
+) -> list[Experiment]:
+    """The experiments of a selection, with their runs, in its order. parameters: what the selection leaves open."""
+    found = connection.execute(selection, parameters).all()
     if not found:
         return []
     numbers = [row.number for row in found]
@@ -87,8 +96,7 @@ def load_many(connection: Connection, session_id: int, selection: Select[*tuple[
         key = {"session_id": session_id, "first": min(numbers), "final": max(numbers)}
         found_runs = connection.execute(_RUNS_BETWEEN, key)
     else:
-        scattered = RUNS.where(RunTable.session_id == session_id, RunTable.number.in_(numbers))
-        found_runs = connection.execute(scattered.order_by(RunTable.run_index))
+        found_runs = connection.execute(_RUNS_OF_SOME, {"session_id": session_id, "numbers": numbers})
     for row in found_runs:
         runs.setdefault(row.number, []).append(run(row))
     return [experiment(row, runs.get(row.number, ())) for row in found]

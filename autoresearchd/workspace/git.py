@@ -30,7 +30,7 @@ _USAGE = 129
 
 
 class GitWorkspace:
-    """The workspace of one session. Made by ``open``; ends its helper process with ``close``.
+    """The workspace of one session. Made by ``open``; ends its helper processes with ``close``.
 
     Attributes:
         root: top of the user's checkout.
@@ -58,7 +58,9 @@ class GitWorkspace:
         self.branch = self._refs.branch
         inside = [path.rstrip("/") for path in keep if not path.startswith(("/", "~"))]
         kept = [PurePosixPath(*(part.decode() for part in split_path(path))) for path in inside]
-        self._slots = Slots(program, layout.worktrees_dir(root, tag), objects, [folder / path for path in kept])
+        self._slots = Slots(
+            program, layout.worktrees_dir(root, tag), objects, self._objects, [folder / path for path in kept]
+        )
         self._exports = Exports(self._private, self._objects, state / "pristine", kept)
 
     @classmethod
@@ -95,8 +97,9 @@ class GitWorkspace:
         return cls(top, tag, folder="" if name == "." else name, editable=editable, history=history, keep=keep)
 
     def close(self) -> None:
-        """End the process that reads objects."""
+        """End the processes that read objects and write refs."""
         self._objects.close()
+        self._refs.close()
 
     # -- reading
     def head(self) -> str:

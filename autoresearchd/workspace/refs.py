@@ -1,8 +1,8 @@
 """The refs of a session: its branch, and one ref for each experiment.
 
-Refs are written by ``git update-ref`` (compare-and-swap, any ref storage) and never listed where one is asked for: ten
-thousand loose refs take 0.3 s to list. A loose ref is read as the file that it is; git is asked when there is no such
-file.
+Refs are written by ``git update-ref`` (compare-and-swap, any ref storage; for experiments by one that stays, see
+``quickref.py``) and never listed where one is asked for: ten thousand loose refs take 0.3 s to list. A loose ref is
+read as the file that it is; git is asked when there is no such file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from autoresearchd.workspace.command import Git, Result
 from autoresearchd.workspace.files import held
 from autoresearchd.workspace.layout import BRANCHES, branch_name
 from autoresearchd.workspace.objects import is_commit_id
+from autoresearchd.workspace.quickref import QuickRefs
 
 STALE_AFTER_S = 10.0
 """A ref's lock is held for milliseconds; one older than this, in our own namespace, was left by a git that died."""
 
 ABSENT = "0" * 40
+_WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
 
 
 class SessionRefs:
@@ -29,11 +31,12 @@ class SessionRefs:
     Args:
         git: git in the repository's common directory.
         tag: the session's tag, already validated.
-        guard: file that is locked while a ref is written.
+        guard: file that is locked while a git that is started for it writes refs.
     """
 
     def __init__(self, git: Git, tag: str, guard: Path) -> None:
         self._git, self._guard = git, guard
+        self._quick = QuickRefs(git, _WRITING)
         self.branch = branch_name(tag)
         self.branch_ref = f"refs/heads/{self.branch}"
         self.prefix = f"refs/{BRANCHES}/{tag}/"
@@ -46,12 +49,18 @@ class SessionRefs:
 
     def read(self, ref: str) -> str | None:
         """Commit that a ref points at, None when there is no such ref."""
+        loose = self._read_loose(ref)
+        if loose is not None:
+            return loose
+        result = self._git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref)
+        return result.text if result.ok and is_commit_id(result.text) else None
+
+    def _read_loose(self, ref: str) -> str | None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             text = (self._git.directory / ref).read_text("ascii").strip()
             if is_commit_id(text):
                 return text
-        result = self._git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref)
-        return result.text if result.ok and is_commit_id(result.text) else None
+        return None
 
     def tip(self) -> str:
         """Commit that the session branch points at."""
@@ -66,8 +75,14 @@ class SessionRefs:
     def set_experiment(self, number: int, commit: str) -> None:
         """Point an experiment's ref at a commit."""
         ref = self.experiment_ref(number)
+        if self._read_loose(ref) == commit or self._quick.set(ref, commit):
+            return
         if self.read(ref) != commit:
             self._write([f"update {ref} {commit}"])
+
+    def close(self) -> None:
+        """End the process that writes experiments' refs; it is started again when one is written."""
+        self._quick.close()
 
     def advance(self, old: str, new: str) -> None:
         """Compare-and-swap of the branch; nothing when it is at ``new``."""
@@ -128,10 +143,9 @@ class SessionRefs:
         # Each word is ours: a validated tag, numbers and hex digits.
         stdin = "".join(f"{command}\n" for command in commands).encode("ascii")
         with held(self._guard) as descriptor:
-            arguments = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
-            result = self._git.run(*arguments, stdin=stdin, keep_open=[descriptor])
+            result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
             if not result.ok and result.lock is not None and self._remove_stale(result.lock):
-                result = self._git.run(*arguments, stdin=stdin, keep_open=[descriptor])
+                result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
         return result
 
     def _remove_stale(self, lock: Path) -> bool:

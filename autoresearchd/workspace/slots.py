@@ -1,7 +1,8 @@
 """Slots: worktrees in which runs happen, one folder for each slot, with a private git directory beside it.
 
-A checkout is ``git reset --hard`` in the slot's own git directory, named outright, then removal of all that is
-untracked. What is damaged (by hand, by a job, by a crash) is made anew rather than mended.
+A checkout is ``git reset --hard`` in the slot's own git directory, named outright, then removal of all that is not in
+the commit (compared here with its trees: asking git would cost another process). What is damaged (by hand, by a job, by
+a crash) is made anew rather than mended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.errors import RepositoryError
 from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
+from autoresearchd.workspace.objects import Entry, ObjectStore
 from autoresearchd.workspace.private import is_private, make_private
 
 
@@ -25,12 +27,17 @@ class Slots:
         program: the git program.
         folder: where they lie.
         objects: the user's object database.
+        store: the same objects.
         keep: paths from the top of the worktree; untracked links and empty placeholders at and below them stay.
     """
 
-    def __init__(self, program: str, folder: Path, objects: Path, keep: Iterable[PurePosixPath] = ()) -> None:
-        self._program, self._folder, self._objects = program, folder, objects
+    def __init__(
+        self, program: str, folder: Path, objects: Path, store: ObjectStore, keep: Iterable[PurePosixPath] = ()
+    ) -> None:
+        self._program, self._folder, self._objects, self._store = program, folder, objects, store
         self._keep = frozenset(keep)
+        self._trees: dict[str, dict[bytes, Entry]] = {}
+        """Those of the last checkout: commits of a session share nearly all of them."""
 
     def checkout(self, slot: int, commit: str) -> Path:
         """Make a slot hold exactly ``commit``; the top of its worktree."""
@@ -89,12 +96,25 @@ class Slots:
         result = git.run("reset", "--quiet", "--hard", commit, keep_open=[lock])
         if not result.ok:
             raise result.failure()
-        result = git.run("ls-files", "--others", "--directory", "-z")
-        if not result.ok:
-            raise result.failure()
-        for name in result.out.split(b"\0"):
-            if name:
-                self._clear(tree, PurePosixPath(os.fsdecode(name)))
+        seen: dict[str, dict[bytes, Entry]] = {}
+        self._remove_untracked(tree, b"", self._store.commit(commit).tree, seen)
+        self._trees = seen
+
+    def _remove_untracked(self, top: Path, prefix: bytes, sha: str, seen: dict[str, dict[bytes, Entry]]) -> None:
+        """Compare a folder with its tree; a submodule's folder is git's affair."""
+        entries = self._trees.get(sha)
+        if entries is None:
+            entries = {entry.name: entry for entry in self._store.tree(sha)}
+        seen[sha] = entries
+        with os.scandir(os.fsencode(top) + b"/" + prefix) as found:
+            names = [child.name for child in found]
+        for name in names:
+            entry = entries.get(name)
+            if entry is None:
+                if prefix or name != b".git":
+                    self._clear(top, PurePosixPath(os.fsdecode(prefix + name)))
+            elif entry.is_folder:
+                self._remove_untracked(top, prefix + name + b"/", entry.sha, seen)
 
     def _clear(self, tree: Path, name: PurePosixPath) -> None:
         """Remove what is untracked at a path, but for what is to be kept at or below it."""

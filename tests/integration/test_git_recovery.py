@@ -174,6 +174,27 @@ def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
     assert workspace.read(head, "train.py") == FILES["train.py"]
 
 
+def test_a_writer_of_refs_that_was_killed_loses_no_ref_and_is_replaced(root: Path, workspace: GitWorkspace) -> None:
+    edit(workspace)
+    running = workspace._refs._quick._running
+    for signal_number in (signal.SIGKILL, signal.SIGTERM):
+        os.kill(running[0].pid, signal_number)
+        os.waitid(os.P_PID, running[0].pid, os.WEXITED | os.WNOWAIT)
+        for number in (2, 3):
+            commit = edit(workspace, number, f"x = {number * signal_number}\n")
+            assert commit == git(root, "rev-parse", f"refs/autoresearch/night/{number}")
+    workspace.close()
+    assert not running
+
+
+def test_the_writer_of_refs_holds_no_lock_between_experiments(root: Path, workspace: GitWorkspace) -> None:
+    first = edit(workspace)
+    assert not list((root / ".git").rglob("*.lock"))
+    git(root, "pack-refs", "--all", "--prune")
+    git(root, "update-ref", "refs/autoresearch/night/1", workspace.head())
+    assert edit(workspace) == first == git(root, "rev-parse", "refs/autoresearch/night/1")
+
+
 def test_a_lock_that_a_dead_git_left_on_our_own_refs_is_removed(root: Path, workspace: GitWorkspace) -> None:
     for name in ("refs/autoresearch/night/1.lock", "refs/heads/autoresearch/night.lock"):
         (root / ".git" / name).touch()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoresearchd.sandbox import bubblewrap
 from autoresearchd.sandbox.environment import job_environment, setup_environment
 from autoresearchd.sandbox.tiers import TierName, probe
-from autoresearchd.sandbox.view import View, links_on_the_way
+from autoresearchd.sandbox.view import View, way_to
 
 
 def program(folder: Path, text: str) -> Path:
@@ -53,10 +53,11 @@ def test_an_interpreter_behind_symbolic_links_can_be_reached_in_the_sandbox(tmp_
     (tmp_path / "real" / "python").touch()
     (tmp_path / "first").symlink_to("second")
     (tmp_path / "second").symlink_to(tmp_path / "real")
-    assert links_on_the_way(tmp_path / "first" / "python") == [
+    assert way_to(tmp_path / "first" / "python").links == (
         (tmp_path / "first", "second"),
         (tmp_path / "second", str(tmp_path / "real")),
-    ]
+    )
+    assert way_to(tmp_path / "first" / "python").real == tmp_path / "real" / "python"
     view = View(cwd=tmp_path / "first", home=tmp_path / "home")
     words = " ".join(bubblewrap.wrap(Path("/usr/bin/bwrap"), view, ["true"], proc=True))
     assert f"--ro-bind {tmp_path}/real {tmp_path}/real" in words
@@ -66,7 +67,7 @@ def test_an_interpreter_behind_symbolic_links_can_be_reached_in_the_sandbox(tmp_
 def test_links_that_go_in_a_circle_do_not_hang_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    assert links_on_the_way(tmp_path / "a")
+    assert way_to(tmp_path / "a").links
 
 
 def test_hidden_places_that_are_not_visible_anyway_are_not_made_visible(tmp_path: Path) -> None:
