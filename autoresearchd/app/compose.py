@@ -90,7 +90,7 @@ def laboratory(
     task = parse_task(session.task_json)
     workspace = open_workspace(project, session.tag, task, folder)
     policy = make_policy(parse_spec(session.policy), workspace, task, SessionTrials(store, session.id))
-    file_sink = FileSink(layout.daemon_log(project.root))
+    file_sink = FileSink(layout.daemon_log(project.root), session.tag)
     return Laboratory(
         session_id=session.id,
         tag=session.tag,
@@ -146,16 +146,14 @@ def segment_fingerprint(lab: Laboratory, workspace_fingerprint: str) -> tuple[st
     return hashlib.sha256(text.encode()).hexdigest()[:16], hardware
 
 
-def ensure_segment(lab: Laboratory, protected_fingerprint: str) -> None:
-    """Open a segment at the start, and a new one when results would no longer be comparable."""
+def ensure_segment(lab: Laboratory, protected_fingerprint: str) -> bool:
+    """Open a segment at the start, and a new one when results would no longer be comparable; whether one was opened."""
     fingerprint, hardware = segment_fingerprint(lab, protected_fingerprint)
     segment = lab.store.segment(lab.session_id)
     if segment is not None and segment.fingerprint == fingerprint:
-        return
-    latest = lab.store.latest(lab.session_id)
-    if latest is not None and latest.overhead_ms is None:
-        return  # first finish what is open, in the segment that it began in
-    reason = "start" if segment is None else f"conditions changed: {hardware}, budget or protected files"
+        return False
+    reason = "start" if segment is None else f"this is another machine than before: {hardware}"
     lab.store.open_segment(lab.session_id, fingerprint, reason, hardware, lab.clock.now())
     if segment is not None:
         lab.emit(EventKind.WARNING, f"{reason}; the incumbent is measured again")
+    return True

@@ -47,9 +47,9 @@ class Project:
             )
         return self.open_store()
 
-    def daemon(self, tag: str) -> int | None:
-        """Pid of the session's live daemon."""
-        return holder(self.lock(tag))
+    def daemon(self, tag: str, *, ready: bool = False) -> int | None:
+        """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""
+        return holder(self.lock(tag), ready=ready)
 
     def pick(self, store: SqlStore, tag: str | None) -> Session:
         """The session that a command means: the one named, the only one with a daemon, or the newest."""

@@ -15,13 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoresearchd.app.compose import ensure_segment, laboratory, make_executor, open_workspace
+from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.project import Project
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import BaselineError, ConfigError, MissingCapability, RepositoryError, UsageError
+from autoresearchd.errors import (
+    BaselineError,
+    ConfigError,
+    LimitReached,
+    MissingCapability,
+    RepositoryError,
+    UsageError,
+)
 from autoresearchd.evaluator.patterns import compile_pattern
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.clock import SystemClock
@@ -110,6 +118,10 @@ def resume(directory: Path, tag: str | None, foreground: bool, sinks: Sequence[E
     store = project.existing_store()
     try:
         session = project.pick(store, tag)
+        if session.policy == IMPORTED:
+            raise UsageError(
+                f"session {session.tag} was imported: there is nothing to go on with", mend="start a new one"
+            )
         pid = project.daemon(session.tag)
         if pid is not None:
             raise already_held(session.tag, pid)
@@ -123,8 +135,8 @@ def resume(directory: Path, tag: str | None, foreground: bool, sinks: Sequence[E
 # ---------------------------------------------------------------------- running
 def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink]) -> int:
     """Run a session in this process, holding its lock."""
-    store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
-    with SessionLock(project.lock(session.tag), session.tag):
+    with SessionLock(project.lock(session.tag), session.tag) as lock:
+        store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
         if not folder.is_dir():
@@ -139,8 +151,10 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 active_seconds=session.active_seconds,
                 backup=layout.state_dir(project.root) / "state.db.backup",
                 prepare=lambda: _prepare(lab, workspace, session),
+                conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
+                ready=lock.ready,
             )
-        except BaselineError:
+        except (BaselineError, LimitReached):
             if store.totals(session.id).experiments == 0:
                 # Nothing was learned: leave the repository as it was found, but for the logs that say why.
                 workspace.abandon()
@@ -153,6 +167,8 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
     resumed = lab.store.latest(session.id) is not None
     if not resumed:
         workspace.begin(session.base_commit)
+        # Runs of an earlier session of this tag, whose baseline failed: their results must not be taken for ours.
+        shutil.rmtree(lab.site.runs, ignore_errors=True)
     kind = EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED
     facts = lab.facts()
     lab.emit(
@@ -176,7 +192,6 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
         lab.emit(EventKind.SETUP, "set-up: " + "; ".join(lab.task.execution.setup_commands))
         log = lab.site.runs / "setup.log"
         lab.executor.setup(lab.task, lab.site.pristine, lab.site.setup, log, lab.stop.now)
-    ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected))
 
 
 def detach(project: Project, tag: str, *, wait: bool) -> int:
@@ -186,7 +201,7 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
     """
     log = layout.daemon_log(project.root)
     log.parent.mkdir(parents=True, exist_ok=True)
-    errors = log.with_name("daemon.err")
+    errors = log.with_name(f"daemon-{tag}.err")
     with errors.open("wb") as stderr:
         daemon = subprocess.Popen(
             [sys.executable, "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
@@ -216,7 +231,7 @@ def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[
     if wait:
         sys.stderr.write("measuring the baseline; Ctrl-C leaves it running in the background\n")
     while (code := daemon.poll()) is None:
-        if project.daemon(tag) == daemon.pid and (not wait or _first_result(project, tag)):
+        if project.daemon(tag, ready=not wait) == daemon.pid and (not wait or _first_result(project, tag)):
             return None
         time.sleep(0.1)
     return code
@@ -250,6 +265,11 @@ def task_folder(options: StartOptions) -> Path:
         return _scaffold(template, directory)
     folder = Path(options.task).expanduser().resolve()
     if folder.is_dir():
+        if directory not in (Path.cwd(), folder):
+            raise UsageError(
+                f"--dir {options.directory} and the folder --task {options.task} contradict each other",
+                mend="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
+            )
         return folder
     names = ", ".join(sorted(p.parent.name for p in bundled("templates").glob(f"*/{TASK_FILE}")))
     raise UsageError(f"no task {options.task!r}: neither a bundled task nor a folder", mend=f"bundled tasks: {names}")

@@ -275,7 +275,7 @@ def _score(picture: Picture, now: float) -> Iterator[Text]:
     counts = Text("  tried  ", style="dim").append(f"{picture.experiments:,}")
     if picture.max_experiments is not None:
         counts.append(f" (to end after {picture.max_experiments:,})")
-    counts.append(f", {max(0, picture.keeps - 1):,} kept beside the baseline")
+    counts.append(f", {picture.keeps:,} kept")
     eta = picture.eta(now)
     if eta is not None and picture.phase != "stopped":
         counts.append(f"  about {render.format_duration(eta)} to go", style="dim")

@@ -20,8 +20,8 @@ from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, clean, json_text
 from autoresearchd.cli.session import here
 from autoresearchd.errors import AutoresearchdError
+from autoresearchd.workspace.command import OLDEST
 
-_OLDEST_GIT = (2, 31)
 _LEAST_DISK_GB, _LEAST_MEMORY_GB = 2.0, 2.0
 _KEYS = (
     "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY",
@@ -90,10 +90,8 @@ def _git() -> Finding:
     found = re.search(r"(\d+)\.(\d+)(?:\.\d+)*", answer)
     if found is None:
         return Finding("git", "warning", clean(answer, 60), "install git from your distribution")
-    if (int(found[1]), int(found[2])) < _OLDEST_GIT:
-        return Finding(
-            "git", "missing", f"{found[0]} is too old", f"install git {_OLDEST_GIT[0]}.{_OLDEST_GIT[1]} or later"
-        )
+    if (int(found[1]), int(found[2])) < OLDEST:
+        return Finding("git", "missing", f"{found[0]} is too old", f"install git {OLDEST[0]}.{OLDEST[1]} or later")
     return Finding("git", "ok", found[0])
 
 

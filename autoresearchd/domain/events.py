@@ -14,6 +14,7 @@ class EventKind(StrEnum):
 
     SESSION_STARTED = "session_started"
     SESSION_RESUMED = "session_resumed"
+    STOPPING = "stopping"
     SESSION_STOPPED = "session_stopped"
     PAUSED = "paused"
     UNPAUSED = "unpaused"

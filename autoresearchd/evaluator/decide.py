@@ -148,7 +148,9 @@ def _breach(constraint: Constraint, value: float | None, reference: float | None
 
 # ---------------------------------------------------------------------- the baseline
 def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Decision:
-    """Judge experiment 0, the program as it is: it is kept, with the mean of its good runs.
+    """Judge experiment 0, the program as it is: it is kept, with the mean of its runs.
+
+    All of its runs must be good: σ comes from them, and without σ luck would be kept.
 
     Args:
         task: the task.
@@ -156,10 +158,10 @@ def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Dec
         log: where the log of the last run lies, for the error's text.
 
     Raises:
-        BaselineError: no run gave the metric, or the program does not print a metric that a constraint bounds.
+        BaselineError: a run gave no metric, or the program does not print a metric that a constraint bounds.
     """
     good = [r for r in experiment.good_runs if r.value is not None and math.isfinite(r.value)]
-    if not good:
+    if not good or len(good) < len(experiment.counted_runs):
         raise _no_baseline(task, experiment, log)
     metrics = _mean_metrics(good)
     for constraint in task.scoring.constraints:
@@ -172,9 +174,6 @@ def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Dec
     value, sigma = _mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
     reason = f"The program as it is: {task.metric.name} {_number(value)} over {_runs(len(good))}"
     reason += f", σ = {_number(sigma)}" if sigma is not None else ", σ not known"
-    bad = [r for r in experiment.counted_runs if r.label is not Label.NONE]
-    if bad:
-        reason += f"; {len(bad)} more failed, the last with {bad[-1].label.value}: {bad[-1].detail}"
     return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=_sentence(reason))
 
 

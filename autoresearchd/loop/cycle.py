@@ -11,8 +11,8 @@ from dataclasses import replace
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
-from autoresearchd.domain.proposal import Proposal
-from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.domain.proposal import Cost, Proposal
+from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.evaluator.decide import decide, decide_baseline, decide_failed_proposal
 from autoresearchd.evaluator.legality import check_edit, code_hash
 from autoresearchd.evaluator.measure import measure
@@ -74,7 +74,12 @@ class Cycle:
             self._spent_elsewhere += self._lab.clock.monotonic() - started
             check_edit(self._lab.task, state.code, {**state.code, **proposal.files})
         except PolicyError as error:
-            self._spent_elsewhere = max(self._spent_elsewhere, self._lab.clock.monotonic() - started)
+            seconds = self._lab.clock.monotonic() - started
+            self._spent_elsewhere = max(self._spent_elsewhere, seconds)
+            failed = Proposal({}, "", self._lab.policy.name, role=state.role, cost=Cost(seconds=seconds))
+            e = self._lab.store.record_proposal(
+                self._lab.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"
+            )
             return self._finish(e, decide_failed_proposal(error.label, str(error)))
         return self._record(e, proposal)
 
@@ -133,13 +138,19 @@ class Cycle:
         result = self._handle.wait(patience)
         if result is None:
             return e
-        self._handle = None
-        return self.conclude(e, run, result)
+        e = self.conclude(e, run, result)
+        self._handle = None  # not before: should the store have failed, the result is read again
+        return e
 
     def _decide(self, e: Experiment) -> Experiment:
         if words.proposal_of(e).policy == BASELINE:
             log = self._lab.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
-            decision = decide_baseline(self._lab.task, e, log=str(log))
+            try:
+                decision = decide_baseline(self._lab.task, e, log=str(log))
+            except BaselineError as error:
+                if self._standing.totals.experiments:  # of a later segment: `resume` measures it again
+                    self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
+                raise
         else:
             standing = self._standing
             decision = decide(

@@ -41,24 +41,26 @@ def serve(
     active_seconds: float,
     backup: Path,
     prepare: Callable[[], None],
+    conditions: Callable[[], bool],
+    ready: Callable[[], None],
     backoff: Backoff | None = None,
 ) -> int:
     """Run a session in this process until it stops; the exit code. The caller holds the session's lock.
 
-    prepare: set-up and checks, done once signals are handled. What ends the session is written down and, when it is an
-    error, raised again.
+    prepare: set-up and checks, done once signals are handled; conditions, ready: see SessionLoop. What ends the session
+    is written down and, when it is an error, raised again.
     """
     store, clock = lab.store, lab.clock
     state, reason = SessionState.CRASHED, "the daemon died"
     store.set_state(lab.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
     loop: SessionLoop | None = None
     try:
-        with signals(lab.stop):
+        beside = Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup)
+        with signals(lab.stop), beside:
             prepare()
             loop = SessionLoop(lab, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
-            with Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup) as housekeeping:
-                loop.between = housekeeping.between
-                reason = loop.run()
+            loop.between, loop.conditions, loop.ready = beside.between, conditions, ready
+            reason = loop.run()
             state = SessionState.STOPPED
     except Interrupted as error:
         state, reason = SessionState.STOPPED, str(error)

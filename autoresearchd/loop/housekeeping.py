@@ -1,4 +1,4 @@
-"""What happens beside the loop, on APScheduler's thread: heartbeat, backups, disk space.
+"""What happens beside the loop, on APScheduler's threads: requests of commands, heartbeat, backups, disk space.
 
 Packing git waits for the loop.
 """
@@ -19,6 +19,7 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.loop.laboratory import Laboratory
 
+REQUESTS_S = 0.5
 HEARTBEAT_S = 10
 DISK_S = 30
 BACKUP_S = 3600
@@ -39,12 +40,14 @@ class Housekeeping:
         self._free.set()
         self._since_pack = 0
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(1)}, timezone="UTC", job_defaults={"coalesce": True}
+            executors={"default": ThreadPoolExecutor(2)}, timezone="UTC", job_defaults={"coalesce": True}
         )
 
     def __enter__(self) -> Housekeeping:
         self.watch_disk()
         add = self._scheduler.add_job
+        # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
+        add(self._quietly, "interval", seconds=REQUESTS_S, args=[self._obey], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=HEARTBEAT_S, args=[self._beat], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None)
@@ -79,6 +82,18 @@ class Housekeeping:
             self._free.clear()
         else:
             self._free.set()
+
+    def _obey(self) -> None:
+        """Carry out what commands have asked for."""
+        stop = self._lab.stop
+        for control in self._lab.store.take_controls(self._lab.session_id):
+            match control.kind:
+                case "stop" | "stop_now":
+                    stop.request("stopped by command", now=control.kind == "stop_now")
+                case "pause":
+                    stop.paused.set()
+                case "unpause":
+                    stop.paused.clear()
 
     def _beat(self) -> None:
         self._lab.store.heartbeat(self._lab.session_id, self._lab.clock.now(), self._active_seconds())

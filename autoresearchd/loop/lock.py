@@ -21,11 +21,16 @@ def process_start(pid: int) -> str | None:
     return None if fields[0] == "Z" else fields[19]
 
 
-def holder(path: Path) -> int | None:
-    """Pid of the live daemon that holds the session, None when nobody does. Takes no lock."""
+def holder(path: Path, *, ready: bool = False) -> int | None:
+    """Pid of the live daemon that holds the session, None when nobody does. Takes no lock.
+
+    ready: only one that has found everything in order.
+    """
     try:
         note = json.loads(path.read_text())
         pid, start = int(note["pid"]), note["start"]
+        if ready and not note["ready"]:
+            return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return pid if process_start(pid) == start else None
@@ -48,10 +53,18 @@ class SessionLock:
             os.close(fd)
             raise already_held(self.tag, holder(self.path)) from None
         self._fd = fd
-        note = json.dumps({"pid": os.getpid(), "start": process_start(os.getpid())})
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, note.encode(), 0)
+        self._note(ready=False)
         return self
+
+    def ready(self) -> None:
+        """Note that the daemon has found everything in order and is at work."""
+        self._note(ready=True)
+
+    def _note(self, *, ready: bool) -> None:
+        note = json.dumps({"pid": os.getpid(), "start": process_start(os.getpid()), "ready": ready})
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, note.encode(), 0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -54,6 +54,10 @@ class SessionLoop:
         self._lab = lab
         self._limits = limits
         self._backoff = backoff or Backoff()
+        self.ready: Callable[[], None] = lambda: None
+        """Called once store, git and processes agree."""
+        self.conditions: Callable[[], bool] = lambda: False
+        """Called once nothing is open; opens a segment and gives True when results can no longer be compared."""
         self.between: Callable[[], None] = lambda: None
         """Called before each new experiment; may raise EnvironmentFailure to hold it back."""
         self._pid = pid
@@ -61,8 +65,9 @@ class SessionLoop:
         self._started = lab.clock.monotonic()
         self._failures = 0
         self._faults: tuple[int, int] = (-1, 0)
-        self._paused = False
-        self._next_look = 0.0
+        self._reconciled = False
+        self._conditions_checked = False
+        self._stop_said = False
         self._state: tuple[SessionState, str] | None = None
         self.standing = Standing(lab)
         self._cycle = Cycle(lab, self.standing)
@@ -74,7 +79,10 @@ class SessionLoop:
 
     def run(self) -> str:
         """Until stopped; why it stopped. Raises BaselineError, LimitReached, RepositoryError and Interrupted."""
-        experiment = self._guarded(lambda: reconcile(self._lab, self._cycle), None)
+        experiment: Experiment | None = None
+        while not self._reconciled:
+            experiment = self._guarded(self._reconcile, None)
+        self.ready()
         while True:
             if experiment is None:
                 reason = self._reason_to_stop()
@@ -84,16 +92,31 @@ class SessionLoop:
                     continue
             experiment = self._guarded(lambda e=experiment: self._step(e), experiment)  # type: ignore[misc]
 
+    def _reconcile(self) -> Experiment | None:
+        """The experiment that the last daemon left open. Nothing else is done before this has gone through once."""
+        experiment = reconcile(self._lab, self._cycle)
+        self._reconciled = True
+        return experiment
+
     def _step(self, experiment: Experiment | None) -> Experiment | None:
         """Open an experiment, or take the open one a step further; None once it is settled."""
         if experiment is None:
+            self._check_conditions()
             self.between()
             return self._cycle.open()
-        self._obey()
         self._check_first_result()
+        self._say_that_it_stops(experiment)
         experiment = self._cycle.advance(experiment)
         settled = experiment.phase is Phase.DECIDED and experiment.overhead_ms is not None
         return None if settled else experiment
+
+    def _check_conditions(self) -> None:
+        """What is open is finished in the segment that it began in; only then may another one begin."""
+        if not self._conditions_checked:
+            if self.conditions():
+                self.standing = Standing(self._lab)
+                self._cycle = Cycle(self._lab, self.standing)
+            self._conditions_checked = True
 
     # ------------------------------------------------------------------ failures
     def _guarded(self, step: Callable[[], Experiment | None], experiment: Experiment | None) -> Experiment | None:
@@ -127,6 +150,8 @@ class SessionLoop:
         experiment = self._reload(experiment)
         if experiment is not None and count >= FAULTS_BEFORE_GIVING_UP and experiment.decision is None:
             reason = f"the daemon failed {count} times at this experiment: {type(error).__name__}: {error}"
+            if self.standing.needs_baseline:
+                raise BaselineError(reason, mend="daemon.log has the traceback") from error
             experiment = self._guarded(
                 lambda: self._cycle.give_up(experiment, Decision(Status.CRASH, Label.ERROR, reason=reason)), experiment
             )
@@ -156,12 +181,11 @@ class SessionLoop:
     # ------------------------------------------------------------------ stopping and pausing
     def _reason_to_stop(self) -> str:
         """Why to stop before the next experiment; empty to go on."""
-        self._obey()
         limits, totals, standing = self._limits, self.standing.totals, self.standing
         if self._lab.stop.soon:
             return self._lab.stop.reason or "stopped"
-        if standing.needs_baseline:
-            return ""
+        if totals.experiments == 0:
+            return ""  # a session that ends before its first result has failed: see _check_first_result
         if limits.max_experiments is not None and standing.experiments >= limits.max_experiments:
             return f"{standing.experiments} experiments done, as asked"
         if limits.max_seconds is not None and self.active_seconds >= limits.max_seconds:
@@ -173,7 +197,7 @@ class SessionLoop:
     def _check_first_result(self) -> None:
         """A time limit that passes before the first result ends the session at once."""
         limit = self._limits.max_seconds
-        if limit is not None and self.standing.needs_baseline and self.active_seconds >= limit:
+        if limit is not None and self.standing.totals.experiments == 0 and self.active_seconds >= limit:
             self._lab.stop.request("time limit", now=True)
             self._cycle.kill()
             raise LimitReached(
@@ -181,29 +205,24 @@ class SessionLoop:
                 mend="raise --max-time or lower --budget",
             )
 
-    def _obey(self) -> None:
-        """Carry out what commands have asked for; looked up at most twice a second, for each look is a query."""
-        now = self._lab.clock.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + 0.5
-        for control in self._lab.store.take_controls(self._lab.session_id):
-            match control.kind:
-                case "stop" | "stop_now":
-                    self._lab.stop.request("stopped by command", now=control.kind == "stop_now")
-                case "pause":
-                    self._paused = True
-                case "unpause":
-                    self._paused = False
+    def _say_that_it_stops(self, experiment: Experiment) -> None:
+        if self._lab.stop.soon and not self._stop_said:
+            self._stop_said = True
+            self._lab.emit(
+                EventKind.STOPPING,
+                f"stopping after experiment {experiment.number}; ask again to stop at once",
+                experiment=experiment.number,
+            )
 
     def _wait_while_paused(self) -> bool:
         """Wait a moment when paused; whether it is paused."""
-        if self._paused:
+        paused = self._lab.stop.paused.is_set()
+        if paused:
             if self._state is None or self._state[0] is not SessionState.PAUSED:
                 self._lab.emit(EventKind.PAUSED, "paused; `autoresearchd unpause` goes on")
             self._set_state(SessionState.PAUSED)
             self._lab.stop.wait(1.0)
-        return self._paused
+        return paused
 
     def _set_state(self, state: SessionState, reason: str = "") -> None:
         if self._state == (state, reason):

@@ -40,9 +40,10 @@ class Fanout:
 
 
 class FileSink:
-    """Lines for people in a rotating file, with the traceback of faults."""
+    """Lines for people in a rotating file, with the session's tag and the traceback of faults."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tag: str) -> None:
+        self._tag = tag
         path.parent.mkdir(parents=True, exist_ok=True)
         self._handler = logging.handlers.RotatingFileHandler(
             path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8", errors="backslashreplace", delay=True
@@ -53,7 +54,7 @@ class FileSink:
     def emit(self, event: Event) -> None:
         number = f" #{event.experiment}" if event.experiment is not None else ""
         text = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in event.message)
-        line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {event.kind.value}{number} {text}"
+        line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
         trace = str(event.data.get("traceback", ""))
         if trace:
             line += "\n" + trace.rstrip()

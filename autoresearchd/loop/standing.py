@@ -38,15 +38,17 @@ class Standing:
         self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
 
     def _find_baseline(self, first: int, incumbent: int) -> None:
-        """The first experiment of the segment is its baseline, once it is decided."""
+        """The baseline is the first kept experiment of the segment; before it there are only baselines that failed."""
         store, session_id = self._lab.store, self._lab.session_id
         latest = store.latest(session_id)
-        if latest is None or latest.number < first:
-            return
-        baseline = store.experiment(session_id, first)
-        if baseline.decision is not None and baseline.decision.status is Status.KEEP:
-            self._baseline = baseline
-            self._incumbent = store.experiment(session_id, max(incumbent, first))
+        for number in range(first, latest.number + 1 if latest else first):
+            found = store.experiment(session_id, number)
+            if found.decision is not None and found.decision.status is Status.KEEP:
+                self._baseline = found
+                self._incumbent = store.experiment(session_id, max(incumbent, number))
+                return
+            if not is_baseline(found):
+                return
 
     # ------------------------------------------------------------------ what the next experiment builds on
     @property

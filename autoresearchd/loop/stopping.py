@@ -1,4 +1,4 @@
-"""The switch by which signals and commands ask the loop to stop: after the running experiment, or at once."""
+"""The switch by which signals and commands ask the loop to stop or to pause."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class StopSwitch:
     def __init__(self) -> None:
         self.now = threading.Event()
         self._soon = threading.Event()
+        self.paused = threading.Event()
         self.reason = ""
         self.signal: int | None = None
 

@@ -155,9 +155,12 @@ def _whole(words: frozenset[str], value: int) -> Range | None:
     if words & {"length", "len"} or (words & _LENGTH and words & {"size"}):
         return _size(value, 2.0, 0.5, "context")
     if words & _WIDTH or {"aspect", "ratio"} <= words:
-        return _size(value, 2.0, 0.5 if words & _MINOR_WIDTH else 1.1, "width")
+        return _size(value, 2.0, 0.5 if words & _MINOR_WIDTH else 1.2, "width")
+    # Within a fixed time, what sets the price of a step matters as much as the learning rates do.
+    if "window" in words:
+        return _size(value, 4.0, 1.1, "window")
     if words & _COUNT:
-        return _small(value, 1.1, "depth") if value <= 64 else _size(value, 2.0, 0.8, "depth")
+        return _small(value, 1.4, "depth") if value <= 64 else _size(value, 2.0, 0.8, "depth")
     if value <= 16:
         return _small(value, 0.5 if value else 0.3, "count")
     return _size(value, 4.0, 0.5, "size", coarse=False)

@@ -180,7 +180,10 @@ class Reader:
         """Baseline, best and noise of the current segment: results of another one cannot be compared with them."""
         session_id = session["id"]
         segment = self._db.execute(
-            "SELECT number, first FROM segment WHERE session_id = ? ORDER BY number DESC LIMIT 1", (session_id,)
+            "SELECT s.number, COALESCE((SELECT MIN(e.number) FROM experiment e WHERE e.session_id = s.session_id "
+            "AND e.segment = s.number AND e.status = 'keep' AND e.number >= s.first), s.first) AS first "
+            "FROM segment s WHERE s.session_id = ? ORDER BY s.number DESC LIMIT 1",
+            (session_id,),
         ).fetchone()
         number, first = (segment["number"], segment["first"]) if segment else (0, 0)
         baseline = self._kept_value(session_id, first)

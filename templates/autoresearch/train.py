@@ -51,7 +51,7 @@ INIT_SCALE = 1.0  # scale of the matrices' initial uniform distribution
 # Optimisation
 SEQ_LEN = 256  # tokens per training row
 TOTAL_BATCH_SIZE = 2048  # tokens per optimiser step
-DEVICE_BATCH_SIZE = 8  # rows per forward pass; more rows are accumulated
+DEVICE_BATCH_SIZE = 8  # rows per forward pass at most; more are accumulated
 EMBEDDING_LR = 0.6  # AdamW rates are scaled by (width / 768) ** -0.5
 UNEMBEDDING_LR = 0.004
 SCALAR_LR = 0.5  # residual scales
@@ -365,11 +365,12 @@ def main() -> int:
     loss_of: Any = torch.compile(model, dynamic=False) if CUDA else model
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=CUDA)
 
-    tokens_per_pass = DEVICE_BATCH_SIZE * SEQ_LEN
+    rows = max(1, min(DEVICE_BATCH_SIZE, TOTAL_BATCH_SIZE // SEQ_LEN))
+    tokens_per_pass = rows * SEQ_LEN
     passes = max(1, TOTAL_BATCH_SIZE // tokens_per_pass)
     tokens_per_step = passes * tokens_per_pass
     train_tokens = (data / "train.bin").stat().st_size // 2
-    loader = batches(data / "train.bin", DEVICE_BATCH_SIZE, device, seed)
+    loader = batches(data / "train.bin", rows, device, seed)
     parameters = sum(p.numel() for p in model.parameters())
     embedded = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding))
     attended = 12 * model.config.n_embd * model.config.n_layer * SEQ_LEN  # an upper bound: windows are not subtracted

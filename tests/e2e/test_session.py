@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,109 @@ def test_history_revert_writes_discards_and_their_reverts_on_the_branch(project:
     assert len(project.git("rev-list", "main..autoresearch/t").split()) == 2
     assert project.git("rev-parse", "autoresearch/t^{tree}") == project.git("rev-parse", "main^{tree}")
     assert project.cli("resume", "--foreground").returncode == 0
+
+
+HANG = "command:sleep 60"
+
+
+def state(project: Project) -> str:
+    return str(project.json("status", "--json")["session"]["state"])
+
+
+def test_stop_now_ends_a_policy_that_thinks_for_a_minute(project: Project) -> None:
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", HANG)
+    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/2").exists() and len(numbers(project)) == 2)
+    started = time.monotonic()
+    assert project.cli("stop", "--now").returncode == 0
+    daemon.communicate(timeout=30)
+    assert time.monotonic() - started < 15
+    assert state(project) == "stopped"
+    assert project.json("experiments", "--json")[1]["status"] is None, "it stays open for resume"
+
+
+def test_the_second_signal_ends_the_running_job_at_once(project: Project) -> None:
+    project.write("train.py", SLOW)
+    project.commit()
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
+    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0/training.log").exists())
+    daemon.send_signal(signal.SIGTERM)
+    wait_until(lambda: "ask again" in (project.root / ".autoresearchd/daemon.log").read_text())
+    daemon.send_signal(signal.SIGTERM)
+    daemon.communicate(timeout=20)
+    assert daemon.returncode == 143
+    assert state(project) == "stopped"
+    assert not processes_below(str(project.root))
+
+
+def test_a_resume_in_the_background_that_is_refused_says_so(project: Project) -> None:
+    assert (
+        project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1").returncode
+        == 0
+    )
+    other = project.git("commit-tree", "-m", "mine", "HEAD^{tree}")
+    project.git("branch", "-f", "autoresearch/t", other)
+    for arguments in ((), ("--foreground",)):
+        done = project.cli("resume", "t", *arguments)
+        assert done.returncode == 2, done.stderr
+        assert "git branch --force autoresearch/t" in done.stderr
+    assert project.git("rev-parse", "autoresearch/t") == other
+
+
+def test_a_time_limit_before_the_first_result_is_exit_4_and_leaves_nothing(project: Project) -> None:
+    project.write("train.py", SLOW)
+    project.commit()
+    before = project.snapshot()
+    done = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-time", "2s")
+    assert done.returncode == 4, done.stderr
+    assert "--max-time" in done.stderr
+    assert project.snapshot() == before
+    project.write("train.py", PROGRAM)
+    project.commit()
+    again = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
+    assert again.returncode == 0, "the tag is free again"
+
+
+def test_a_baseline_that_fails_under_one_of_its_seeds_is_refused(project: Project) -> None:
+    project.write(
+        "train.py",
+        "import os, sys\nX = 1.0\nprint(f'score: {X}')\nsys.exit(int(os.environ['AUTORESEARCHD_SEED']) % 2)\n",
+    )
+    project.commit()
+    codes = [
+        project.cli(
+            "start", "--foreground", "--tag", f"t{n}", "--policy", "random", "--max-experiments", "1"
+        ).returncode
+        for n in range(3)
+    ]
+    sessions = [code for code in codes if code == 0]
+    assert set(codes) <= {0, 3}
+    assert len(sessions) < 3, "three seeds that are all even, three times in a row: one in 512"
+
+
+def test_a_task_in_a_subfolder_is_found_again_by_resume(empty: Project) -> None:
+    empty.git("init", "-q", "-b", "main")
+    empty.write("deep/er/train.py", PROGRAM)
+    empty.write("deep/er/task.yaml", TASK)
+    empty.write("other.txt", "mine\n")
+    empty.commit()
+    folder = empty.root / "deep" / "er"
+    arguments = ("--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
+    assert empty.cli("start", *arguments, cwd=folder).returncode == 0
+    assert empty.cli("resume", "--foreground", cwd=folder).returncode == 0
+    assert numbers(empty) == [0, 1]
+    changed = empty.git("diff", "--name-only", "main", "refs/autoresearch/t/1")
+    assert changed == "deep/er/train.py"
+
+
+def test_two_sessions_live_in_one_repository_and_a_command_has_to_name_one(project: Project) -> None:
+    project.write("train.py", PROGRAM.replace("print(f", "import time\ntime.sleep(0.2)\nprint(f"))
+    project.commit()
+    for tag in ("a", "b"):
+        assert project.cli("start", "--tag", tag, "--policy", "random").returncode == 0
+    unnamed = project.cli("stop")
+    assert unnamed.returncode == 2
+    assert "a" in unnamed.stderr and "--session" in unnamed.stderr
+    for tag in ("a", "b"):
+        assert project.cli("stop", "--session", tag).returncode == 0
+        wait_until(lambda tag=tag: project.json("status", "--json", "--session", tag)["session"]["state"] == "stopped")
+    assert {line.split()[2] for line in project.cli("logs", "-n", "500").stdout.splitlines()} == {"a", "b"}

@@ -14,9 +14,10 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError, RepositoryError
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.standing import Standing
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.testing.executors import Script, prints
@@ -204,3 +205,78 @@ def test_overhead_is_the_time_beside_the_job_also_when_the_job_is_longer_than_a_
     assert first.runs[0].duration_s > 1.2
     assert first.overhead_ms is not None
     assert 1 < first.overhead_ms < 1000
+
+
+def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    real, failures = bench.store.close_run, [1]
+
+    def close_run(*arguments: Any, **named: Any) -> Any:
+        if failures and arguments[0] == 4:
+            failures.pop()
+            raise EnvironmentFailure("database is locked", mend="wait")
+        return real(*arguments, **named)
+
+    bench.store.close_run = close_run  # type: ignore[method-assign]
+    loop(bench).run()
+    assert not failures
+    for e in bench.store.experiments(bench.session.id):
+        assert Label.INTERRUPTED not in [run.label for run in e.runs], "no run was thrown away"
+
+
+def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop(bench, 1).run()
+    lab = bench.laboratory()
+    real, failures = lab.workspace.tip, [EnvironmentFailure("git is locked", mend="wait")] * 2
+
+    def tip() -> str:
+        if failures:
+            raise failures.pop()
+        return real()
+
+    other = bench.git("commit-tree", "-m", "mine", "HEAD^{tree}")
+    bench.git("update-ref", "refs/heads/autoresearch/t", other)
+    lab.workspace.tip = tip  # type: ignore[method-assign]
+    with pytest.raises(RepositoryError):
+        SessionLoop(lab, Limits(max_experiments=5), backoff=Backoff(first=0.0)).run()
+    assert len(bench.store.experiments(bench.session.id)) == 2
+
+
+def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop(bench, 2).run()
+    bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
+    good, bench.job = bench.job, lambda request: "no metric\n"
+    with pytest.raises(BaselineError):
+        loop(bench, 4).run()
+    bench.job = good
+    session_loop = loop(bench, 5)
+    session_loop.run()
+    found = bench.store.experiments(bench.session.id)
+    assert [(e.number, e.decision.status) for e in found[3:5] if e.decision] == [(3, Status.CRASH), (4, Status.KEEP)]
+    assert len(found[4].good_runs) == 3
+    assert session_loop.standing.baseline_value == found[4].decision.value if found[4].decision else False
+    assert Standing(bench.laboratory()).baseline_value == session_loop.standing.baseline_value
+
+
+def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Failing(Interrupted("stop"))
+    with pytest.raises(Interrupted):
+        loop(bench, 3).run()
+    opened = bench.store.latest(bench.session.id)
+    assert opened is not None and opened.number == 2 and opened.decision is None
+    bench.policy = ByNumber()
+    session_loop = loop(bench, 3)
+
+    def another_machine() -> bool:
+        bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
+        return True
+
+    session_loop.conditions = another_machine
+    session_loop.run()
+    found = bench.store.experiments(bench.session.id)
+    assert [(e.segment, e.number) for e in found if e.segment == 0] == [(0, 0), (0, 1), (0, 2)]
+    assert found[3].segment == 1
+    assert len(found[3].good_runs) == 3
