@@ -28,11 +28,12 @@ if len(sys.argv) > 1:
 found = subprocess.run(["grep", "-rlaFs", "-f", str(here / "needles.txt"), *places], capture_output=True, text=True)
 hits = [line for line in found.stdout.splitlines() if not line.endswith("needles.txt")]
 token = (here / "needle.bin").read_bytes()[::-1]
-for place in [str(here), os.environ["AUTORESEARCHD_OUTPUT_DIR"], "/tmp", os.path.expanduser("~")]:
+for place in [str(here), os.environ["AUTORESEARCHD_OUTPUT_DIR"], *(sys.argv[1:] or ["/tmp", os.path.expanduser("~")])]:
     for folder, _, names in os.walk(place, followlinks=True):
         for name in names:
+            path = pathlib.Path(folder, name)
             try:
-                data = pathlib.Path(folder, name).read_bytes()
+                data = path.read_bytes() if path.is_file() else b""
             except OSError:
                 continue
             if token in data:
@@ -75,8 +76,8 @@ def search(top: Path, tier: Tier, *places: str) -> str:
         key="search", task=task, commit="", seed=1, workspace=top / "workspace", pristine=top / "pristine",
         setup=top / "setup", run_dir=top / f"run-{tier.name}", source=top / "workspace",
     )  # fmt: skip
-    LocalExecutor(tier=tier).start(request).wait(280)
-    return (request.run_dir / "training.log").read_text("utf-8", "replace")
+    result = LocalExecutor(tier=tier).start(request).wait(280)
+    return f"{result}\n" + (request.run_dir / "training.log").read_text("utf-8", "replace")
 
 
 def test_without_a_sandbox_the_text_is_found_so_the_search_works(prepared: Path) -> None:
@@ -84,7 +85,7 @@ def test_without_a_sandbox_the_text_is_found_so_the_search_works(prepared: Path)
 
     log = search(prepared, PLAIN, str(Path(networkx.__file__).parent), str(prepared / "setup"))
     assert "HITS\n0" not in log
-    assert "networkx/algorithms/tests" in log
+    assert "networkx/algorithms/tests" in log, log
     assert "val.bin" in log
 
 
