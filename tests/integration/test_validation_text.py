@@ -70,13 +70,15 @@ def search(top: Path, tier: Tier, *places: str) -> str:
     )
     task = replace(
         task,
-        execution=replace(task.execution, run_command=command, budget=replace(task.execution.budget, training=250.0)),
+        execution=replace(
+            task.execution, run_command=command, budget=replace(task.execution.budget, training=800.0, wall=850.0)
+        ),
     )
     request = RunRequest(
         key="search", task=task, commit="", seed=1, workspace=top / "workspace", pristine=top / "pristine",
         setup=top / "setup", run_dir=top / f"run-{tier.name}", source=top / "workspace",
     )  # fmt: skip
-    result = LocalExecutor(tier=tier).start(request).wait(280)
+    result = LocalExecutor(tier=tier).start(request).wait(850)
     return f"{result}\n" + (request.run_dir / "training.log").read_text("utf-8", "replace")
 
 
@@ -90,6 +92,7 @@ def test_without_a_sandbox_the_text_is_found_so_the_search_works(prepared: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it reads every file of the machine's /usr
 def test_in_the_sandbox_it_is_nowhere(prepared: Path) -> None:
     tier = probe()
     if not tier.isolates:
