@@ -90,7 +90,10 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
 
 
 def axis_limits(chart: Chart) -> tuple[float, float]:
-    """Limits of the value axis that show the range of progress and ignore outliers: best −15% … baseline +15% of it."""
+    """Limits of the value axis that show the range of progress and ignore outliers: 15% beyond best and baseline.
+
+    Discards that measured better than the best are near misses, not outliers: shown up to one such range beyond.
+    """
     worst_start = [value for _, _, value in chart.baselines]
     kept = [point.value for point in chart.keeps]
     values = worst_start + kept or [point.value for point in chart.discards]
@@ -103,8 +106,13 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
         reach = min(reach, abs(low)) if low else reach
         reach = reach or abs(low) * 0.01 or 1.0
         return low - reach, high + reach
-    margin = _MARGIN * (high - low)
-    return low - margin, high + margin
+    reach = high - low
+    near = [point.value for point in chart.discards if low - reach <= point.value <= high + reach]
+    if chart.minimize:
+        low = min([low, *near])
+    else:
+        high = max([high, *near])
+    return low - _MARGIN * reach, high + _MARGIN * reach
 
 
 def draw(records: Iterable[Record], target: Path, *, metric: str, direction: str) -> Chart:
