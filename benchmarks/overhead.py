@@ -1,13 +1,12 @@
 """What the daemon adds to each experiment, beside the floor that git and SQLite set and beside a peer, all in one run.
 
-    python benchmarks/overhead.py                     # 200 experiments, status on 10,000, the peer if it can be
-    installed python benchmarks/overhead.py --experiments 10000 # the flatness of the design's promise (about half an
-    hour)
+    python benchmarks/overhead.py                      # 200 experiments; status on 10,000; the peer if it installs
+    python benchmarks/overhead.py --experiments 10000  # the flatness that the design promises (about ten minutes)
 
 Columns: median and 95th percentile in ms, and the ratio to the floor. Floor: by subprocess a commit, a ref and a reset,
 and three SQLite commits with synchronous=FULL. Ours: wall time of an experiment less the time of the job's own
 processes and of the policy, as the daemon stores it. The job is a program that prints its metric and ends. The peer is
-autoresearch- rl 0.5.0 from the package index in an environment of its own, its time per iteration less that of the same
+autoresearch-rl 0.5.0 from the package index in an environment of its own, its time per iteration less that of the same
 program.
 """
 
@@ -41,9 +40,11 @@ scoring: {metric: score, direction: minimize, metric_source: stdout}
 PEER = """\
 name: overhead
 objective: {metric: score, direction: min}
-target: {type: command, workdir: ., timeout_s: 30, train_cmd: [python3, -I, -S, train.py], eval_cmd: [python3, -I, -S,
-train.py]} policy: {type: random, params: {lr: [0.1, 0.2, 0.3, 0.4, 0.5]}} controller: {max_wall_time_s: 300,
-max_iterations: %d, no_improve_limit: 100000}
+target:
+  {type: command, workdir: ., timeout_s: 30,
+   train_cmd: [python3, -I, -S, train.py], eval_cmd: [python3, -I, -S, train.py]}
+policy: {type: random, params: {lr: [0.1, 0.2, 0.3, 0.4, 0.5]}}
+controller: {max_wall_time_s: 300, max_iterations: %d, no_improve_limit: 100000}
 """
 
 
@@ -127,7 +128,7 @@ def peer(folder: Path, iterations: int) -> float | None:
         run([str(environment / "bin" / "pip"), "install", "-q", "autoresearch-rl==0.5.0"], folder)
     except subprocess.CalledProcessError:
         return None
-    (folder / "train.py").write_text(PROGRAM)
+    (folder / "train.py").write_text(PROGRAM.replace("score: ", "score="))  # the form that the peer reads
     clean = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     totals = []
     for count in (2, 2 + iterations):
