@@ -28,8 +28,8 @@ _NEVER = bag("""
 _LEARNING_RATE_NOT = bag("frac fraction ratio pct decay mult scale factor step iter warmup warmdown schedule")
 _SCHEDULE = bag("warmup warmdown cooldown decay anneal lr final pct start")
 _FRACTION = bag("ratio frac fraction pct percent prob probability p smoothing warmup warmdown cooldown alpha")
-_WIDTH = bag("dim width embd embed hidden channel ffn model window rank features feature units unit")
-_MINOR_WIDTH = bag("head window gate short kv rank")
+_WIDTH = bag("dim width embd embed hidden channel ffn model rank features feature units unit")
+_MINOR_WIDTH = bag("head gate short kv rank")
 _COUNT = bag("depth layer head block expert group stage nlayer nhead")
 _LENGTH = bag("seq sequence context block")
 _STEPS = bag("step iter iteration epoch")
@@ -152,13 +152,13 @@ def _whole(words: frozenset[str], value: int) -> Range | None:
         return _steps(words, value)
     if words & {"batch", "bs", "bsz"}:
         return _size(value, 4.0, 0.5 if words & {"device", "micro", "mini"} else 1.3, "batch size")
-    if words & {"length", "len"} or (words & _LENGTH and words & {"size"}):
-        return _size(value, 2.0, 0.5, "context")
-    if words & _WIDTH or {"aspect", "ratio"} <= words:
-        return _size(value, 2.0, 0.5 if words & _MINOR_WIDTH else 1.2, "width")
     # Within a fixed time, what sets the price of a step matters as much as the learning rates do.
+    if words & {"length", "len"} or (words & _LENGTH and words & {"size"}):
+        return _size(value, 2.0, 1.1, "context")
     if "window" in words:
         return _size(value, 4.0, 1.1, "window")
+    if words & _WIDTH or {"aspect", "ratio"} <= words:
+        return _size(value, 2.0, 0.5 if words & _MINOR_WIDTH else 1.2, "width")
     if words & _COUNT:
         return _small(value, 1.4, "depth") if value <= 64 else _size(value, 2.0, 0.8, "depth")
     if value <= 16:
