@@ -1,0 +1,386 @@
+"""The early-abort policy: at most 5% of the improvements lost, the rest of the hopeless runs stopped early.
+
+One object serves the daemon and the replay of recorded curves. A look asks two questions, and aborts only when both
+say no: can the loss still drop to the bar (``abort_evidence``: a sequential test against good finished programs), and
+does the combined forecast (``forecast``) reach it? The bar is the incumbent less delta. ``abort_caution`` keeps the
+promise when the history drifts. Everything that a decision rests on is a function of the runs observed so far, so the
+same history gives the same decisions, also after a restart.
+
+The rule of arXiv:2603.07300 (a power law against incumbent + α·σ) is not used: on real curves it loses many or nearly
+all of the improvements, because a power law fitted before the cool-down is biased, and the final values of all ideas
+have the wrong σ. What the two rules do is in ``benchmarks/RESULTS.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from autoresearchd.evaluator.abort_caution import Audits, Caution, Guard, Promise
+from autoresearchd.evaluator.abort_evidence import Evidence, p_value, spent, threshold, tolerance, weigh
+from autoresearchd.evaluator.forecast import Forecast, Standing, forecast, standing
+from autoresearchd.evaluator.forecast_curve import Curve, Shape, clean_curve
+from autoresearchd.evaluator.forecast_history import GRID, References, Summary, summarise
+
+ALPHA = 0.3
+"""Nominal error budget of a run. The union bound over looks and the widened spread make the measured rate far lower:
+see ``benchmarks/RESULTS.md``. It was chosen on distorted and synthetic streams besides the recorded ones."""
+
+MIN_DISTINCT = 10
+"""Nothing is aborted before so many distinct programs have finished."""
+
+AUDIT_RATE = 0.01
+FIRST_LOOK = 0.05
+"""Before this share of the budget there is no evidence."""
+
+_LOOKS = tuple(range(9, 99, 10))
+_VERSION = 1
+
+
+class Reason(StrEnum):
+    """Why a look ended as it did."""
+
+    HOPELESS = "the loss cannot drop to the bar any more"
+    DEAD = "the loss is no number any more"
+    NO_CURVE = "there is no curve to judge"
+    ODD_CURVE = "the curve cannot be compared"
+    NO_INCUMBENT = "there is no incumbent to beat"
+    TOO_EARLY = "it is too early in the run"
+    FEW_PROGRAMS = "too few distinct programs have finished"
+    AUDIT = "this run is an audit and is never aborted"
+    POSSIBLE = "the loss can still drop to the bar"
+    FORECAST_DISAGREES = "the forecast still reaches the bar"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a running curve and everything that its decision rests on. Values have the sign of the metric.
+
+    bar: what must be beaten; score: how many spreads the needed drop lies beyond the expected one, and threshold, what
+    it must exceed, caution included; p_value: of the score; alpha_spent: share of the error budget gone by now;
+    caution: see ``abort_caution``; distinct: programs compared with; audit: whether this run may be aborted at all.
+    """
+
+    abort: bool
+    reason: Reason
+    progress: float = 0.0
+    level: float | None = None
+    bar: float | None = None
+    forecast: float | None = None
+    low: float | None = None
+    high: float | None = None
+    score: float | None = None
+    threshold: float | None = None
+    p_value: float | None = None
+    alpha_spent: float = 0.0
+    caution: float = 1.0
+    distinct: int = 0
+    audit: bool = False
+    shape: str = Shape.REGULAR.value
+    models: Mapping[str, float] | None = None
+
+    def explain(self) -> str:
+        """One sentence for ``show`` and for the store."""
+        text = f"at {self.progress:.0%} of the budget: {self.reason.value}"
+        if self.reason is Reason.ODD_CURVE:
+            text += f" ({self.shape})"
+        if self.reason is Reason.FEW_PROGRAMS:
+            text += f" ({self.distinct} of {MIN_DISTINCT})"
+        if self.forecast is not None and self.low is not None and self.high is not None and self.bar is not None:
+            text += f"; forecast {self.forecast:.5g} [{self.low:.5g}, {self.high:.5g}], bar {self.bar:.5g}"
+        if self.score is not None and self.threshold is not None and math.isfinite(self.threshold):
+            text += f"; evidence {self.score:.2f} of {self.threshold:.2f} needed"
+        return text + "."
+
+
+class AbortPolicy:
+    """Decides at each look whether a run goes on.
+
+    Args:
+        maximize: whether a larger metric is better.
+        maximize_curve: the same for what the curve logs; by default as the metric.
+        delta: improvements no larger than this do not count; 0: unknown.
+        seed: of the session; audits are drawn from it.
+        audit_rate: share of runs drawn at random that are never aborted; long rows of aborts force further ones.
+        alpha: nominal error budget of a run.
+
+    ``observe`` takes each ended run in order, ``look`` judges the running one. Calling the object is the interface of
+    the replay: ``policy(history, steps, losses, budget, incumbent) -> bool``.
+    """
+
+    def __init__(
+        self,
+        *,
+        maximize: bool = False,
+        maximize_curve: bool | None = None,
+        delta: float = 0.0,
+        seed: int = 0,
+        audit_rate: float = AUDIT_RATE,
+        alpha: float = ALPHA,
+    ) -> None:
+        self.delta = delta
+        self.last_look: Look | None = None
+        self._sign = -1.0 if maximize else 1.0
+        self._curve_sign = self._sign if maximize_curve is None else (-1.0 if maximize_curve else 1.0)
+        self._alpha, self._seed, self._rate = alpha, seed, audit_rate
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything observed: a new stream, or a new segment."""
+        self._references = References()
+        self._guard = Guard(Caution(), Audits(self._seed, self._rate), Promise())
+        self._observed = 0
+        self._best = math.inf
+        self._looked = 0.0
+        self._newest: Any = None
+        self._print: list[Any] | None = None
+        self.last_look = None
+
+    # ------------------------------------------------------------------ what is known
+    @property
+    def promise(self) -> Promise:
+        """Aborts, audits and what they say about false aborts."""
+        return self._guard.promise
+
+    @property
+    def caution(self) -> float:
+        """What thresholds are multiplied by at present, from 1 up; high values mean that aborting is suspended."""
+        return self._guard.caution.factor
+
+    @property
+    def is_audit(self) -> bool:
+        """Whether the run that comes next, or is under way, is an audit."""
+        return self._guard.audits.is_audit(self._observed)
+
+    def forecast(self, steps: Sequence[float], losses: Sequence[float], budget: float) -> Forecast | None:
+        """Forecast the final value of a run; lower is better (the value is negated where the metric is maximised)."""
+        curve = self._curve(steps, losses, budget)
+        return forecast(curve, self._references) if curve is not None else None
+
+    # ------------------------------------------------------------------ a run under way
+    def look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
+        """Judge a run by its curve so far.
+
+        Args:
+            steps: progress in the units of ``budget``.
+            losses: the loss at each step.
+            budget: the run's whole budget.
+            incumbent: the incumbent's metric; None or not finite: there is none.
+        """
+        look = self._look(steps, losses, budget, incumbent)
+        self._looked = max(self._looked, look.progress)
+        self.last_look = look
+        return look
+
+    def _look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
+        audit, distinct = self.is_audit, self._references.distinct
+        if incumbent is None or not math.isfinite(incumbent):
+            return Look(False, Reason.NO_INCUMBENT, distinct=distinct, audit=audit)
+        curve = self._curve(steps, losses, budget)
+        if curve is None:
+            return Look(False, Reason.NO_CURVE, distinct=distinct, audit=audit)
+        bar = self._sign * incumbent - self._delta()
+        here = standing(curve)
+        known = self._describe(curve, here, bar, audit)
+        enough = distinct >= MIN_DISTINCT
+        if curve.shape is Shape.DEAD:
+            stop = enough and not audit
+            return Look(stop, Reason.DEAD if enough else Reason.FEW_PROGRAMS, **known)
+        if curve.shape is not Shape.REGULAR:
+            return Look(False, Reason.ODD_CURVE, **known)
+        if here.progress < FIRST_LOOK:
+            return Look(False, Reason.TOO_EARLY, **known)
+        evidence = weigh(here, bar, self._references, self._delta()) if enough else None
+        if evidence is None or evidence.distinct < MIN_DISTINCT:
+            return Look(False, Reason.FEW_PROGRAMS, **known)
+        return self._judge(evidence, curve, bar, known)
+
+    def _describe(self, curve: Curve, here: Standing, bar: float, audit: bool) -> dict[str, Any]:
+        """What every look records, whatever its outcome."""
+        return {
+            "progress": here.progress,
+            "level": self._curve_sign * here.level,
+            "bar": self._sign * bar,
+            "alpha_spent": spent(self._alpha, here.progress),
+            "caution": self.caution,
+            "distinct": self._references.distinct,
+            "audit": audit,
+            "shape": curve.shape.value,
+            **self._expected(forecast(curve, self._references)),
+        }
+
+    def _expected(self, expected: Forecast | None) -> dict[str, Any]:
+        if expected is None:
+            return {}
+        ends = sorted((self._sign * expected.low, self._sign * expected.high))
+        parts = {name: self._sign * value for name, value in expected.parts.items()}
+        return {"forecast": self._sign * expected.mean, "low": ends[0], "high": ends[1], "models": parts}
+
+    def _judge(self, evidence: Evidence, curve: Curve, bar: float, known: dict[str, Any]) -> Look:
+        allowance = spent(self._alpha, curve.last) - spent(self._alpha, self._looked)
+        limit = threshold(allowance, evidence.programs, evidence.distinct) * self.caution
+        known |= {
+            "score": evidence.score,
+            "threshold": limit,
+            "p_value": p_value(evidence.score / self.caution, evidence.programs),
+            "distinct": evidence.distinct,
+        }
+        if not evidence.score > limit:
+            return Look(False, Reason.POSSIBLE, **known)
+        mean = known.get("forecast")
+        if mean is None or not self._sign * mean > bar:
+            return Look(False, Reason.FORECAST_DISAGREES, **known)
+        if known["audit"]:
+            return Look(False, Reason.AUDIT, **known)
+        return Look(True, Reason.HOPELESS, **known)
+
+    def _curve(self, steps: Any, losses: Any, budget: float) -> Curve | None:
+        curve = clean_curve(steps, losses, budget)
+        if curve is None or self._curve_sign > 0:
+            return curve
+        return Curve(curve.progress, -curve.losses, curve.shape)
+
+    def _delta(self) -> float:
+        """Delta as the test uses it: where it is not known, as large as the log's own noise suggests."""
+        given = self.delta if isinstance(self.delta, (int, float)) and math.isfinite(self.delta) else 0.0
+        return tolerance(self._references, max(0.0, given))
+
+    # ------------------------------------------------------------------ a run that ended
+    def observe(
+        self,
+        steps: Sequence[float],
+        losses: Sequence[float],
+        budget: float,
+        final: float | None,
+        *,
+        aborted: bool = False,
+    ) -> None:
+        """Learn from a run that ended; runs come in order, each once.
+
+        Args:
+            steps: its progress.
+            losses: its curve.
+            budget: its whole budget.
+            final: its metric; None or not finite for a run that was aborted or crashed.
+            aborted: whether this policy ended it.
+        """
+        aborted = aborted or final is None
+        ready = self._references.distinct >= MIN_DISTINCT
+        curve = self._curve(steps, losses, budget)
+        promise = self._guard.promise
+        promise.aborted += aborted
+        promise.finished += not aborted
+        if aborted and curve is not None:
+            promise.spared += max(0.0, 1.0 - curve.last)
+        if not aborted and curve is not None and final is not None and math.isfinite(final) and len(curve.losses) > 1:
+            self._learn(summarise(curve, self._sign * final))
+        self._guard.audits.observe(self._observed, aborted=aborted, ready=ready)
+        self._observed += 1
+        self._looked = 0.0
+
+    def _learn(self, run: Summary) -> None:
+        """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
+        delta = self._delta()
+        ratio, hopeless = self._in_hindsight(run, delta)
+        if self.is_audit:
+            promise = self._guard.promise
+            improved = math.isfinite(self._best) and run.final < self._best - delta
+            promise.audited += 1
+            promise.hopeless += hopeless
+            promise.improved += improved
+            promise.lost += improved and hopeless
+        if ratio is not None:
+            self._guard.caution.observe(ratio, run.final <= self._references.typical_final())
+        self._references.add(run, delta)
+        self._best = min(self._best, run.final)
+
+    def _in_hindsight(self, run: Summary, delta: float) -> tuple[float | None, bool]:
+        """Looks at every tenth: the highest score against the run's own end over its threshold; and was it hopeless?"""
+        if self._references.distinct < MIN_DISTINCT - 3:
+            return None, False
+        worst, hopeless, before = None, False, 0.0
+        for cell in _LOOKS:
+            progress = float(GRID[cell])
+            here = Standing(progress, float(run.drops[cell]) + run.final, float(run.slopes[cell]))
+            evidence = weigh(here, run.final, self._references, delta) if math.isfinite(here.level) else None
+            if evidence is None:
+                continue
+            limit = threshold(spent(self._alpha, progress) - before, evidence.programs, evidence.distinct)
+            before = spent(self._alpha, progress)
+            ratio = evidence.score / limit
+            worst = ratio if worst is None else max(worst, ratio)
+            over = run.final - (self._best - delta)
+            against_bar = (evidence.need + over - evidence.expected) / evidence.sd
+            hopeless |= evidence.distinct >= MIN_DISTINCT and against_bar > limit * self.caution
+        return worst, hopeless
+
+    # ------------------------------------------------------------------ the replay's interface
+    def __call__(
+        self, history: Sequence[Mapping[str, Any]], steps: Any, losses: Any, budget: float, incumbent: float
+    ) -> bool:
+        """Observe what the history holds that is new, then look; True: abort now."""
+        self.catch_up(history)
+        return self.look(steps, losses, budget, incumbent).abort
+
+    def catch_up(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Observe the runs of a history (dicts of steps, losses, budget, final, aborted) that are new.
+
+        A history that is not the old one with runs appended is read afresh.
+        """
+        if not self._continues(history):
+            self.reset()
+        for run in history[self._observed :]:
+            self.observe(run["steps"], run["losses"], run["budget"], run["final"], aborted=bool(run["aborted"]))
+        if history:
+            self._newest, self._print = history[-1], _fingerprint(history[-1])
+
+    def _continues(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        if self._observed == 0:
+            return True
+        if len(history) < self._observed:
+            return False
+        same = history[self._observed - 1]
+        return same is self._newest or self._print is None or _fingerprint(same) == self._print
+
+    # ------------------------------------------------------------------ state
+    def to_state(self) -> dict[str, Any]:
+        """Everything learned, as JSON-able values: a new policy with the same arguments goes on from here."""
+        return {
+            "version": _VERSION,
+            "observed": self._observed,
+            "best": self._best if math.isfinite(self._best) else None,
+            "looked": self._looked,
+            "newest": self._print,
+            "delta": self.delta,
+            "guard": self._guard.to_state(),
+            "references": self._references.to_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> bool:
+        """Go on from what ``to_state`` gave; False, and nothing changes, for a state of another version."""
+        if state.get("version") != _VERSION:
+            return False
+        self._references = References.from_state(state["references"])
+        self._guard = Guard.from_state(state["guard"])
+        self._observed = int(state["observed"])
+        self._best = math.inf if state["best"] is None else float(state["best"])
+        self._looked = float(state["looked"])
+        self._newest, self._print = None, state["newest"]
+        self.delta = float(state["delta"])
+        self.last_look = None
+        return True
+
+
+def _fingerprint(run: Mapping[str, Any]) -> list[Any]:
+    """What tells one run of a history from another, as JSON-able values."""
+    final, losses = run["final"], run["losses"]
+    end = float(losses[-1]) if len(losses) and math.isfinite(losses[-1]) else None
+    return [
+        len(losses),
+        end,
+        float(final) if final is not None and math.isfinite(final) else None,
+        bool(run["aborted"]),
+    ]

@@ -1,0 +1,200 @@
+"""A learning curve made fit for forecasting: cleaned, on the scale of the budget, smoothed, its shape named.
+
+Whatever a job logged comes in here: NaN and infinite losses, steps that repeat or run backwards, a restart, a million
+points, steps beyond the budget. What cannot be read as a curve gives None or a shape that says so; nothing raises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+MAX_POINTS = 400
+"""Longer curves are thinned to the means of so many consecutive groups."""
+
+WINDOW = 0.5
+"""The level at progress x is fitted to the points since (1 − WINDOW)·x: a fixed span of log progress."""
+
+FIT_POINTS = 4
+"""A level is fitted to no fewer points than this; with fewer, the last point is the level."""
+
+DEAD_POINTS = 5
+"""So many losses in a row at the end that are not finite, and so large a share of the budget, mean a dead run."""
+DEAD_SHARE = 0.05
+
+_LEAP = 0.15
+_LEAP_RATIO = 8.0
+_JUMP = 12.0
+_JUMP_SIDE = 4
+
+
+class Shape(StrEnum):
+    """What a curve looks like. Only ``regular`` curves are judged against others; ``dead`` ones need no comparison."""
+
+    REGULAR = "regular"
+    SHORT = "too few points"
+    DEAD = "the loss is no number any more"
+    RESTARTED = "the steps began anew"
+    GAP = "the clock jumped"
+    JUMPED = "the loss jumped as if its unit had changed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A clean curve. progress: strictly increasing shares of the budget in (0, 1]; losses: finite, lower is better."""
+
+    progress: Array
+    losses: Array
+    shape: Shape
+
+    @property
+    def last(self) -> float:
+        """Progress of the last point."""
+        return float(self.progress[-1])
+
+
+def clean_curve(steps: Sequence[float] | Any, losses: Sequence[float] | Any, budget: float) -> Curve | None:
+    """Read logged steps and losses as a curve; None where no point of it can be used.
+
+    Args:
+        steps: progress in the units of ``budget``.
+        losses: the loss at each step, lower is better.
+        budget: the whole budget of the run.
+    """
+    x, y = _numbers(steps), _numbers(losses)
+    size = min(len(x), len(y))
+    if size == 0 or not (isinstance(budget, (int, float)) and math.isfinite(budget) and budget > 0):
+        return None
+    with np.errstate(all="ignore"):
+        x, y = x[:size] / budget, y[:size]
+        placed = np.isfinite(x) & (x > 0) & (x <= 1 + 1e-9)
+        x, y = x[placed], y[placed]
+        if len(x) == 0:
+            return None
+        shape = Shape.DEAD if _is_dead(x, y) else Shape.REGULAR
+        finite = np.isfinite(y) & (np.abs(y) < 1e100)
+        x, y = x[finite], y[finite]
+        if len(x) == 0:
+            return None
+        restarted = _restarted(x)
+        x, y = _thinned(*_ordered(x, y))
+        if shape is Shape.REGULAR:
+            shape = Shape.RESTARTED if restarted else _shape(x, y)
+    return Curve(x, y, shape)
+
+
+def _shape(x: Array, y: Array) -> Shape:
+    if len(x) < 2:
+        return Shape.SHORT
+    if _has_gap(x):
+        return Shape.GAP
+    return Shape.JUMPED if jumped(y) else Shape.REGULAR
+
+
+def _numbers(values: Any) -> Array:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return np.empty(0)
+    return array.ravel()
+
+
+def _is_dead(x: Array, y: Array) -> bool:
+    finite = np.flatnonzero(np.isfinite(y))
+    start = int(finite[-1]) + 1 if len(finite) else 0
+    if len(y) - start < DEAD_POINTS:
+        return False
+    begun = float(x[finite[-1]]) if len(finite) else 0.0
+    return float(x[-1]) - begun >= DEAD_SHARE
+
+
+def _restarted(x: Array) -> bool:
+    """Whether the steps fall back by more than disorder explains: to less than half of what had been reached."""
+    reached = np.maximum.accumulate(x)
+    return bool(np.any(x < 0.5 * reached - 0.02))
+
+
+def _has_gap(x: Array) -> bool:
+    """Whether progress leaps between two neighbours as a clock that was set, or a machine that slept, makes it leap."""
+    gaps = np.diff(x)
+    return bool(len(gaps) >= 3 and np.max(gaps) > max(_LEAP, _LEAP_RATIO * float(np.median(gaps))))
+
+
+def _ordered(x: Array, y: Array) -> tuple[Array, Array]:
+    """Points by progress; of several at the same progress, the last that was logged."""
+    if np.all(np.diff(x) > 0):
+        return x, y
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], y[order]
+    keep = np.append(np.diff(x) > 0, True)
+    return x[keep], y[keep]
+
+
+def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
+    if len(x) <= MAX_POINTS:
+        return x, y
+    edges = np.linspace(0, len(x), MAX_POINTS + 1).astype(np.intp)[:-1]
+    counts = np.diff(np.append(edges, len(x)))
+    thin_x, thin_y = np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts
+    thin_x[-1] = x[-1]
+    return thin_x, thin_y
+
+
+def jumped(losses: Array) -> bool:
+    """Whether the loss leaps up between two neighbours and then goes on as calmly as before: another unit, not noise.
+
+    A diverging run keeps rising or becomes rough; a change of unit multiplies everything, so the ratio of the levels
+    before and after is found again in the steps.
+    """
+    if len(losses) < 2 * _JUMP_SIDE:
+        return False
+    steps = np.diff(losses)
+    at = int(np.argmax(steps))
+    before, after = losses[max(0, at + 1 - 8) : at + 1], losses[at + 1 : at + 9]
+    if len(before) < _JUMP_SIDE or len(after) < _JUMP_SIDE:
+        return False
+    rough = float(np.median(np.abs(np.diff(before)))) + 1e-12 * float(np.max(np.abs(losses)))
+    calm = float(np.median(np.abs(np.diff(after)))) <= 4 * rough
+    return bool(steps[at] > _JUMP * rough and calm and float(after[-1]) <= float(after[0]) + 2 * rough)
+
+
+def trailing(curve: Curve) -> tuple[Array, Array]:
+    """Level and steepness at each point, from this point and earlier ones alone.
+
+    A straight line in log progress is fitted to a trailing window by least squares (by sums, all windows at once); the
+    level is its value at the newest point, the steepness its fall per unit of log progress. A fit follows the fast
+    early descent, where a mean of the same window would lag behind it.
+    """
+    x, raw = curve.progress, curve.losses
+    centre = float(np.median(raw))
+    u, y = np.log(x), raw - centre
+    end = np.arange(1, len(x) + 1)
+    start = np.minimum(np.searchsorted(x, x * (1 - WINDOW)), np.maximum(end - FIT_POINTS, 0))
+    count = end - start
+
+    def mean(values: Array) -> Array:
+        sums = np.concatenate(([0.0], np.cumsum(values)))
+        return np.asarray((sums[end] - sums[start]) / count)
+
+    mean_u, mean_y = mean(u), mean(y)
+    spread = mean(u * u) - mean_u**2
+    covariance = mean(u * y) - mean_u * mean_y
+    slope = np.where(spread > 1e-12, covariance / np.maximum(spread, 1e-12), 0.0)
+    level = mean_y + slope * (u - mean_u)
+    return np.where(count < FIT_POINTS, raw, level + centre), -slope
+
+
+def roughness(losses: Array) -> float:
+    """Standard deviation of the log's noise, from second differences of its second half (Gasser et al. 1986)."""
+    half = losses[len(losses) // 2 :]
+    if len(half) < 5:
+        return 0.0
+    return float(1.4826 * np.median(np.abs(np.diff(half, 2))) / math.sqrt(6))

@@ -1,0 +1,332 @@
+"""The early-abort policy: improvements that would be lost, and hopeless runs that would be paid for."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.evaluator.abort import MIN_DISTINCT, AbortPolicy, Reason
+from tests.unit.evaluator.curves import BUDGET, DELTA, finished, policy, training, until, varied
+
+numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
+History = list[dict[str, Any]]
+
+
+def verdicts(judge: AbortPolicy, history: History, points: tuple[np.ndarray, np.ndarray], bar: float) -> list[bool]:
+    return [judge(history, *until(tenth / 10, points), BUDGET, bar) for tenth in range(1, 10)]
+
+
+def after(history: History, **more: Any) -> AbortPolicy:
+    judge = policy(**more)
+    judge.catch_up(history)
+    return judge
+
+
+# ---------------------------------------------------------------------- what it is for
+def test_a_hopeless_run_is_stopped_before_half_of_its_budget() -> None:
+    judge = policy()
+    assert any(verdicts(judge, varied(), training(2.5, seed=99), 1.0)[:5])
+    look = judge.last_look
+    assert look is not None
+    assert look.reason is Reason.POSSIBLE or look.abort
+
+
+@pytest.mark.parametrize("end", [0.8, 0.9, 0.95, 0.97])
+def test_a_run_that_will_improve_is_never_stopped(end: float) -> None:
+    assert not any(verdicts(policy(), varied(), training(end, seed=99), 1.0))
+
+
+def test_a_look_explains_itself() -> None:
+    judge = after(varied())
+    look = judge.look(*until(0.5, training(2.5, seed=99)), BUDGET, 1.0)
+    assert look.abort
+    assert look.reason is Reason.HOPELESS
+    assert look.forecast == pytest.approx(2.5, abs=0.05)
+    assert look.bar == pytest.approx(1.0 - DELTA)
+    assert look.score is not None
+    assert look.threshold is not None
+    assert look.score > look.threshold
+    assert look.p_value is not None
+    assert look.p_value < look.alpha_spent < 0.3
+    assert look.explain().startswith("at 50% of the budget: the loss cannot drop to the bar any more; forecast 2.")
+
+
+def test_an_undecided_look_says_why_not() -> None:
+    look = after(varied()).look(*until(0.5, training(0.95, seed=99)), BUDGET, 1.0)
+    assert not look.abort
+    assert look.reason is Reason.POSSIBLE
+    assert "evidence" in look.explain()
+
+
+def test_a_loss_that_stays_nan_is_stopped_once_there_is_a_history() -> None:
+    steps, losses = until(0.5, training(1.0))
+    losses[-20:] = math.nan
+    assert after(varied()).look(steps, losses, BUDGET, 1.0).abort
+    assert not policy().look(steps, losses, BUDGET, 1.0).abort
+
+
+# ---------------------------------------------------------------------- no abort without evidence
+@given(st.integers(0, MIN_DISTINCT - 1), st.floats(0.5, 50), st.integers(1, 9), st.integers(0, 5))
+@settings(max_examples=25, deadline=None)
+def test_nothing_is_aborted_before_the_minimum_evidence(count: int, end: float, tenth: int, copies: int) -> None:
+    history = varied()[:count] + [dict(varied()[0]) for _ in range(copies if count else 0)]
+    bar = min((run["final"] for run in history), default=math.inf)
+    assert not policy()(history, *until(tenth / 10, training(end, seed=99)), BUDGET, bar)
+
+
+def test_twelve_copies_of_the_baseline_are_not_evidence() -> None:
+    copies = [finished(1.0, seed=seed) for seed in range(30)]
+    assert not any(verdicts(policy(), copies, training(1.4, seed=99), 1.0))
+
+
+def test_where_the_end_cannot_be_foreseen_nothing_is_aborted() -> None:
+    rng = np.random.default_rng(2)
+    history = [finished(1.0 + 0.05 * k, seed=k, offset=float(rng.normal(0, 1.0))) for k in range(30)]
+    assert not any(verdicts(policy(), history, training(1.6, seed=99), 1.0))
+
+
+@pytest.mark.parametrize("bar", [math.inf, math.nan, None])
+def test_without_an_incumbent_nothing_is_aborted(bar: float | None) -> None:
+    look = after(varied()).look(*until(0.8, training(5.0)), BUDGET, bar)
+    assert not look.abort
+    assert look.reason is Reason.NO_INCUMBENT
+
+
+LEARNED = after(varied(12)).to_state()
+
+
+@given(st.lists(numbers, max_size=30), st.lists(numbers, max_size=30), numbers, numbers)
+@settings(max_examples=60, deadline=None)
+def test_no_log_however_broken_raises(steps: list[float], losses: list[float], budget: float, bar: float) -> None:
+    judge = policy()
+    assert judge.restore(LEARNED)
+    judge.look(steps, losses, budget, bar).explain()
+    judge.observe(steps, losses, budget, bar)
+    judge.look(*until(0.5, training(2.0)), BUDGET, 1.0)
+
+
+def bad_curves() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    steps, losses = until(0.5, training(0.95, seed=99))
+    some_nan, some_inf = losses.copy(), losses.copy()
+    some_nan[::7], some_inf[::9] = math.nan, math.inf
+    half = len(steps) // 2
+    return {
+        "nan": (steps, some_nan),
+        "inf": (steps, some_inf),
+        "repeated": (np.repeat(steps, 2), np.repeat(losses, 2)),
+        "decreasing": (steps[::-1], losses[::-1]),
+        "restart": (np.append(steps[:half], steps[:half]), np.append(losses[:half], losses[:half])),
+        "one point": (steps[-1:], losses[-1:]),
+        "empty": (steps[:0], losses[:0]),
+        "constant": (steps, np.full(len(steps), losses[-1])),
+        "unit change": (steps, np.append(losses[:half], losses[half:] * 1.44)),
+        "beyond the end": (np.append(steps, [900.0, 1e12]), np.append(losses, [70.0, 80.0])),
+        "clock jumps": (np.append(steps[:half], steps[half:] + 100.0), losses),
+        "different lengths": (steps, losses[:-3]),
+    }
+
+
+@pytest.mark.parametrize("kind", bad_curves())
+def test_a_good_run_with_a_broken_log_is_not_stopped(kind: str) -> None:
+    assert not after(varied()).look(*bad_curves()[kind], BUDGET, 1.0).abort
+
+
+# ---------------------------------------------------------------------- what must change nothing
+@given(st.integers(0, 2**20), st.integers(1, 9), st.floats(0.8, 3.0))
+@settings(max_examples=15, deadline=None)
+def test_the_same_history_gives_the_same_decision_however_it_was_learned(seed: int, tenth: int, end: float) -> None:
+    rng = np.random.default_rng(seed)
+    history = [finished(1.0 + float(rng.exponential(0.4)), seed=seed + k) for k in range(16)]
+    bar = min(run["final"] for run in history)
+    points = until(tenth / 10, training(end, seed=seed))
+    at_once = policy(seed=seed, audit_rate=0.1)
+    one_by_one = policy(seed=seed, audit_rate=0.1)
+    for k in range(len(history)):
+        one_by_one(history[:k], *until(0.5, training(2.0)), BUDGET, bar)
+    first, second = at_once(history, *points, BUDGET, bar), one_by_one(history, *points, BUDGET, bar)
+    assert first == second
+    assert at_once.last_look == one_by_one.last_look
+
+
+def moved(history: History, change: Any) -> History:
+    return [{**run, "losses": change(run["losses"]), "final": change(run["final"])} for run in history]
+
+
+@given(st.integers(0, 10**6), st.integers(-8, 8), st.floats(-100, 100), st.integers(1, 9), st.floats(0.9, 3.0))
+@settings(max_examples=25, deadline=None)
+def test_scale_and_shift_of_the_loss_change_nothing(
+    seed: int, power: int, shift: float, tenth: int, end: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    scale = 2.0**power
+    history = [finished(1.0 + float(rng.exponential(0.4)), seed=seed + k) for k in range(14)]
+    points = until(tenth / 10, training(end, seed=seed))
+
+    def change(value: Any) -> Any:
+        return value * scale + shift * scale
+
+    judge, other = policy(), policy(delta=DELTA * scale)
+    judge(history, *points, BUDGET, 1.0)
+    other(moved(history, change), points[0], change(points[1]), BUDGET, change(1.0))
+    assert judge.last_look is not None
+    assert other.last_look is not None
+    one, two = judge.last_look, other.last_look
+    if one.score is None or two.score is None:
+        assert one.score == two.score
+        return
+    assert one.threshold is not None
+    assert two.score == pytest.approx(one.score, rel=1e-3, abs=1e-3)
+    assert two.threshold == pytest.approx(one.threshold, rel=1e-3)
+    if abs(one.score - one.threshold) > 0.01:
+        assert one.abort == two.abort
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.floats(0.9, 3.0))
+@settings(max_examples=15, deadline=None)
+def test_a_maximised_metric_is_judged_like_its_mirror_image(seed: int, tenth: int, end: float) -> None:
+    rng = np.random.default_rng(seed)
+    history = [finished(1.0 + float(rng.exponential(0.4)), seed=seed + k) for k in range(14)]
+    points = until(tenth / 10, training(end, seed=seed))
+    judge, mirror = policy(), policy(maximize=True)
+    one = judge(history, *points, BUDGET, 1.0)
+    two = mirror(moved(history, lambda value: -value), points[0], -points[1], BUDGET, -1.0)
+    assert one == two
+    assert judge.last_look is not None
+    assert mirror.last_look is not None
+    assert judge.last_look.score == mirror.last_look.score
+    if judge.last_look.low is not None:
+        assert mirror.last_look.high == -judge.last_look.low
+
+
+def test_an_accuracy_may_be_forecast_from_a_loss_that_is_logged() -> None:
+    judge = policy(maximize=True, maximize_curve=False)
+    for run in varied():
+        judge.observe(run["steps"], run["losses"], BUDGET, 1.0 - run["final"])
+    assert judge.look(*until(0.5, training(2.5, seed=99)), BUDGET, 0.0).abort
+    assert not judge.look(*until(0.5, training(0.9, seed=99)), BUDGET, 0.0).abort
+
+
+# ---------------------------------------------------------------------- restarts
+def test_a_policy_goes_on_after_a_restart_as_if_nothing_had_happened() -> None:
+    history = varied(24)
+    judge = after(history[:20], seed=3, audit_rate=0.2)
+    judge.look(*until(0.2, training(1.3, seed=98)), BUDGET, 1.0)
+    state = json.loads(json.dumps(judge.to_state(), allow_nan=False))
+    again = policy(seed=3, audit_rate=0.2)
+    assert again.restore(state)
+    for end in (0.95, 1.3, 2.5):
+        points = until(0.5, training(end, seed=99))
+        assert judge(history, *points, BUDGET, 1.0) == again(history, *points, BUDGET, 1.0)
+        assert judge.last_look == again.last_look
+    assert judge.to_state() == again.to_state()
+
+
+def test_a_state_of_another_version_is_refused_and_nothing_is_lost() -> None:
+    judge = after(varied())
+    before = judge.to_state()
+    assert not judge.restore({**before, "version": 99})
+    assert judge.to_state() == before
+
+
+def test_another_history_is_read_afresh() -> None:
+    judge = after(varied())
+    other = [finished(3.0 + 0.05 * k, seed=100 + k) for k in range(14)]
+    points = until(0.5, training(2.5, seed=99))
+    assert judge(other, *points, BUDGET, 3.0) == after(other)(other, *points, BUDGET, 3.0)
+
+
+# ---------------------------------------------------------------------- the promise
+def test_audits_are_never_aborted_and_the_same_after_a_restart() -> None:
+    judge = policy(audit_rate=0.3, seed=1)
+    audits = []
+    for k, run in enumerate(varied(14) + [finished(3.0 + 0.1 * k, seed=200 + k) for k in range(20)]):
+        audits.append(judge.is_audit)
+        if judge.is_audit:
+            assert not any(verdicts_now(judge, training(5.0, seed=k)))
+        judge.observe(run["steps"], run["losses"], BUDGET, run["final"])
+    assert 3 <= sum(audits) <= 20
+    assert judge.promise.audited == sum(audits)
+
+
+def verdicts_now(judge: AbortPolicy, points: tuple[np.ndarray, np.ndarray]) -> list[bool]:
+    return [judge.look(*until(tenth / 10, points), BUDGET, 1.0).abort for tenth in range(1, 10)]
+
+
+def test_a_long_row_of_aborts_forces_an_audit() -> None:
+    judge = after(varied())
+    seen = False
+    for k in range(40):
+        seen = seen or judge.is_audit
+        if judge.is_audit:
+            judge.observe(*training(2.5, seed=k), BUDGET, 2.5)
+        else:
+            judge.observe(*until(0.3, training(2.5, seed=k)), BUDGET, None, aborted=True)
+    assert seen
+    assert judge.promise.hopeless >= 1
+    assert judge.promise.lost == 0
+
+
+def test_a_change_of_the_logged_unit_suspends_aborting() -> None:
+    judge, bar = after(varied(24)), 1.0
+    aborted, caution = 0, []
+    for k in range(20):
+        end = 0.97 - 0.03 * k
+        steps, losses = training(end, seed=500 + k)
+        points = steps, losses * 1.5
+        stop = first_abort(judge, points, bar)
+        caution.append(judge.caution)
+        aborted += stop is not None
+        judge.observe(*(points if stop is None else until(stop, points)), BUDGET, None if stop else end)
+        bar = bar if stop else end
+    assert 1 <= aborted <= 4
+    assert max(caution) > 3
+
+
+def first_abort(judge: AbortPolicy, points: tuple[np.ndarray, np.ndarray], bar: float) -> float | None:
+    shares = (tenth / 10 for tenth in range(1, 10))
+    return next((share for share in shares if judge.look(*until(share, points), BUDGET, bar).abort), None)
+
+
+def test_of_improvements_drawn_at_random_hardly_any_is_lost() -> None:
+    rng = np.random.default_rng(11)
+    lost = improved = aborted = 0
+    for stream in range(6):
+        judge, best = policy(seed=stream), math.inf
+        for k in range(40):
+            end = 1.0 + float(rng.exponential(0.5)) * (1 - k / 80)
+            points = training(end, seed=1000 * stream + k)
+            better = end < best - DELTA
+            stop = first_abort(judge, points, best)
+            improved += better and math.isfinite(best)
+            lost += better and stop is not None
+            aborted += stop is not None
+            cut = points if stop is None else until(stop, points)
+            judge.observe(*cut, BUDGET, end if stop is None else None, aborted=stop is not None)
+            best = min(best, end) if stop is None else best
+    assert lost <= 0.05 * improved
+    assert aborted > 60
+
+
+# ---------------------------------------------------------------------- cost
+def test_a_look_with_a_thousand_runs_behind_it_is_fast_and_small() -> None:
+    judge = policy()
+    for k in range(1000):
+        judge.observe(
+            *training(1.0 + 0.01 * ((37 * k) % 1000), seed=k, points=30), BUDGET, 1.0 + 0.01 * ((37 * k) % 1000)
+        )
+    points = until(0.9, training(3.0, seed=5, points=333))
+    judge.look(*points, BUDGET, 1.0)
+    took = []
+    for _ in range(20):
+        start = time.perf_counter()
+        judge.look(*points, BUDGET, 1.0)
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.005
+    assert len(json.dumps(judge.to_state())) < 3_000_000
