@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 RUN_DIR ?= .run
 EXPERIMENTS ?= 8
 BUDGET ?= 15s
+# The project's own folders: a session that somebody keeps in the clone is none of them.
+SOURCES := autoresearchd benchmarks migrations templates tests
 
-.PHONY: install dev run test lint nightly clean
+.PHONY: install dev run test lint chaos cheats nightly clean
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
@@ -29,13 +31,24 @@ run: install
 	@echo "The chart: $(RUN_DIR)/progress.png"
 
 lint: dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 test: lint
 	$(BIN)/python -m pytest -m "not nightly"
+
+# At least 200 times SIGKILL, and what got lost; `make chaos SEED=17` repeats one session, kill by kill.
+chaos: dev
+	$(BIN)/python benchmarks/chaos.py $(if $(SEED),--seed $(SEED))
+
+# Every cheat in every tier that works here, as root and as a normal user; writes the table into docs/cheats.md.
+cheats: dev
+	rm -f .cheats.jsonl
+	AUTORESEARCHD_CHEATS_TABLE=$(CURDIR)/.cheats.jsonl $(BIN)/python -m pytest -q tests/integrity/test_cheats.py
+	$(BIN)/python -m tests.integrity.table .cheats.jsonl docs/cheats.md
+	rm -f .cheats.jsonl
 
 nightly: lint
 	$(BIN)/python -m pytest

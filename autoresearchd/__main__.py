@@ -1,60 +1,91 @@
 """The program: ``autoresearchd …`` and ``python -m autoresearchd …``.
 
-``status`` is asked for by people who wait and by scripts that poll, so its plain forms are answered without the command
-line library, whose import costs more than the answer. Everything else, ``--help`` and completion go the long way.
+``status`` and ``experiments --json`` are asked for by people who wait and by scripts that poll: their plain forms are
+answered without the command line library, whose import costs more than the answer. Everything else, ``--help`` and
+completion go the long way.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+_STATUS = {"--json": False, "--watch": False, "--session": True}
+_EXPERIMENTS = {"--json": False, "--status": True, "--last": True, "--session": True}
 
 
 def main() -> int:
     """Run the command line of this process; the exit code."""
     arguments = sys.argv[1:]
-    plain = None if "_AUTORESEARCHD_COMPLETE" in os.environ else _plain_status(arguments)
-    if plain is not None:
-        return _status(*plain)
+    command = None if "_AUTORESEARCHD_COMPLETE" in os.environ else _plain(arguments)
+    if command is not None:
+        from autoresearchd.cli.failure import guarded
+
+        return guarded(command)
     from autoresearchd.cli.main import run
 
     return run(arguments)
 
 
-def _plain_status(arguments: Sequence[str]) -> tuple[bool, bool, str | None] | None:
-    """(json, watch, session) of a plain ``status`` command line; None for anything else."""
-    if not arguments or arguments[0] != "status":
-        return None
-    as_json, watch, session = False, False, None
-    rest = iter(arguments[1:])
+def _plain(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """What answers a plain ``status`` or ``experiments --json``; None for anything else."""
+    name = arguments[0] if arguments else ""
+    if name == "status":
+        found = _options(arguments[1:], _STATUS)
+        if found is not None and not ("--json" in found and "--watch" in found):
+            return partial(_status, found)
+    if name == "experiments":
+        found = _options(arguments[1:], _EXPERIMENTS)
+        if found is not None and "--json" in found and _plain_values(found):
+            return partial(_experiments, found)
+    return None
+
+
+def _options(arguments: Sequence[str], known: Mapping[str, bool]) -> dict[str, str] | None:
+    """Options by name, with their values where they take one; None when there is anything else."""
+    found: dict[str, str] = {}
+    rest = iter(arguments)
     for argument in rest:
-        if argument == "--json":
-            as_json = True
-        elif argument == "--watch":
-            watch = True
-        elif argument == "--session":
-            session = next(rest, None)
-            if session is None or session.startswith("-"):
-                return None
-        elif argument.startswith("--session="):
-            session = argument.partition("=")[2]
-        else:
+        name, equals, value = argument.partition("=")
+        if name not in known or (equals and not known[name]):
             return None
-    return None if as_json and watch else (as_json, watch, session)
+        if known[name] and not equals:
+            value = next(rest, "-")
+            if value.startswith("-"):
+                return None
+        found[name] = value
+    return found
 
 
-def _status(as_json: bool, watch: bool, session: str | None) -> int:
-    from autoresearchd.cli.failure import guarded
+def _plain_values(found: Mapping[str, str]) -> bool:
+    """Whether the values are right beyond doubt; where they are not, the command line library says what is wrong."""
+    last = found.get("--last", "1")
+    known = found.get("--status", "keep") in ("keep", "discard", "crash", "checks_failed")
+    return known and last.isascii() and last.isdigit() and 0 < int(last[:20]) < 1 << 60
 
-    def command() -> int:
-        from pathlib import Path
 
-        from autoresearchd.cli.status_view import show_status
+def _status(found: Mapping[str, str]) -> int:
+    from pathlib import Path
 
-        return show_status(Path(), session, as_json=as_json, watch=watch)
+    from autoresearchd.cli.status_view import show_status
 
-    return guarded(command)
+    return show_status(Path(), found.get("--session"), as_json="--json" in found, watch="--watch" in found)
+
+
+def _experiments(found: Mapping[str, str]) -> int:
+    import gc
+    from pathlib import Path
+
+    from autoresearchd.cli.place import find_place
+    from autoresearchd.cli.render import print_json_list
+
+    gc.disable()  # thousands of small objects that live until the end, which is soon
+    place = find_place(Path())
+    last = int(found["--last"]) if "--last" in found else None
+    print_json_list(place.experiments(place.pick(found.get("--session")), found.get("--status"), last))
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@
     ├── SessionLocked             75   another daemon holds the session (EX_TEMPFAIL)
     ├── EnvironmentFailure         1   a fault outside any experiment: disk full, git locked; the loop backs off
     ├── StoreError                 1   the database cannot be read or written
+    │   └── StoreDamaged           1   the database is damaged: `doctor --repair` rebuilds it
     ├── PolicyError                1   a policy gave no usable proposal; carries the label it is recorded under
+    ├── NothingRunning             1   a session was asked to go on, but it has no daemon
     └── Interrupted                1   somebody asked to stop at once, in the middle of an experiment
 """
 
@@ -106,6 +108,10 @@ class StoreError(AutoresearchdError):
     """The database cannot be read or written."""
 
 
+class StoreDamaged(StoreError):
+    """The database is damaged, or older than what git knows; nothing is written to it before it is repaired."""
+
+
 class PolicyError(AutoresearchdError):
     """A policy gave no usable proposal.
 
@@ -116,6 +122,10 @@ class PolicyError(AutoresearchdError):
     def __init__(self, what: str, *, label: Label = Label.ERROR, mend: str = "") -> None:
         super().__init__(what, mend=mend)
         self.label = label
+
+
+class NothingRunning(AutoresearchdError):
+    """A session was asked to go on, but it has no daemon."""
 
 
 class Interrupted(AutoresearchdError):

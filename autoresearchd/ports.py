@@ -116,6 +116,17 @@ class Workspace(Protocol):
         """
         ...
 
+    def damaged(self, commits: Mapping[int, str]) -> Sequence[int]:
+        """Of experiments and their commits, those whose ref is not there or whose commit cannot be read.
+
+        A power cut may take both; ``commit`` with the same arguments brings them back.
+        """
+        ...
+
+    def restore_branch(self, commit: str) -> None:
+        """Point the session branch at ``commit`` where a power cut has emptied it; else it is left as it is."""
+        ...
+
     def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
         """``history: revert`` only: write a discard and its revert on the branch.
 
@@ -193,10 +204,6 @@ class Executor(Protocol):
         """Start a run and return at once."""
         ...
 
-    def reap(self, run_dirs: Sequence[Path]) -> int:
-        """Kill what runs of a dead daemon left alive; how many process trees were found."""
-        ...
-
     def recover(self, run_dir: Path) -> RunResult | None:
         """What a daemon that died left of a run.
 
@@ -266,7 +273,9 @@ class Store(Protocol):
         self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
     ) -> None: ...
 
-    def set_limits(self, session_id: int, limits: Limits) -> None: ...
+    def set_limits(self, session_id: int, limits: Limits) -> None:
+        """When the session ends by itself, from now on."""
+        ...
 
     def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None:
         """``active_seconds``: total time that daemons of this session have been at work, over all restarts."""
@@ -299,8 +308,8 @@ class Store(Protocol):
         """Phase ``committed``."""
         ...
 
-    def open_run(self, session_id: int, number: int, seed: int, at: datetime) -> Run:
-        """A run is about to start; phase ``running``."""
+    def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
+        """A run is about to start; phase ``running``. ``of``: the experiment whose program runs, None: its own."""
         ...
 
     def close_run(
@@ -345,6 +354,10 @@ class Store(Protocol):
 
     def values(self, session_id: int, segment: int) -> Sequence[float]:
         """Values of all decided experiments of a segment, in order of number."""
+        ...
+
+    def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
+        """Good runs of all decided experiments of a segment, in order of experiment and run."""
         ...
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]: ...

@@ -3,6 +3,7 @@
 from autoresearchd.app.check import check_run
 from autoresearchd.app.commands import note, pause, stop, unpause
 from autoresearchd.app.importing import import_log
+from autoresearchd.app.repair import repair
 from autoresearchd.app.start import StartOptions, resume, start
 
-__all__ = ["StartOptions", "check_run", "import_log", "note", "pause", "resume", "start", "stop", "unpause"]
+__all__ = ["StartOptions", "check_run", "import_log", "note", "pause", "repair", "resume", "start", "stop", "unpause"]

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from autoresearchd.app.project import Project
+from autoresearchd.errors import EnvironmentFailure, NothingRunning
 from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.lock import holder
+
+_DEAF = ("auto", "search", "random")
+"""Policies that look at numbers only."""
 
 
 def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
+    """Ask the daemon for something; the sentence to show.
+
+    Where no daemon runs, what stop and pause want is so already; going on is what `unpause` cannot bring about.
+    """
     project = Project.at(directory)
     store = project.existing_store()
     try:
         session = project.pick(store, tag)
         pid = project.daemon(session.tag)
         if pid is None:
-            return f"session {session.tag} has no daemon running; `autoresearchd resume {session.tag}` goes on with it"
+            how = f"`autoresearchd resume {session.tag}` goes on with it"
+            what = f"nothing is running: session {session.tag} has no daemon"
+            if kind == "unpause":
+                raise NothingRunning(what, mend=how)
+            return f"{what}; {how}"
         store.add_control(session.id, kind, SystemClock().now())
         return f"session {session.tag} (process {pid}) {sentence}"
     finally:
@@ -23,10 +38,40 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:
-    """Ask the daemon to stop; the sentence to show."""
+    """Ask the daemon to stop; the sentence to show.
+
+    Where the database takes no request (a full disk, a lock), the daemon is sent signals that mean the same.
+    """
+    kind, sentence = "stop", "stops after the running experiment"
     if now:
-        return _request(directory, tag, "stop_now", "stops at once; the running experiment is recorded as interrupted")
-    return _request(directory, tag, "stop", "stops after the running experiment")
+        kind, sentence = "stop_now", "stops at once; the running experiment is recorded as interrupted"
+    try:
+        return _request(directory, tag, kind, sentence)
+    except EnvironmentFailure as error:
+        return _stop_by_signal(Project.at(directory), tag, now, error)
+
+
+def _stop_by_signal(project: Project, tag: str | None, now: bool, error: EnvironmentFailure) -> str:
+    """Stop the only daemon that can be meant; raises the error where there is none, or more than one."""
+    locks = [project.lock(tag)] if tag is not None else sorted(project.locks.glob("*.lock"))
+    alive = [(lock, pid) for lock in locks if (pid := holder(lock)) is not None]
+    if len(alive) != 1:
+        raise error
+    [(lock, pid)] = alive
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise error from None
+    try:
+        if holder(lock) != pid:  # it ended, and its number may be another process's by now
+            raise error
+        # Either means "after this experiment", the second one "at once"; of two alike the kernel may deliver one.
+        for number in (signal.SIGTERM, signal.SIGINT) if now else (signal.SIGTERM,):
+            signal.pidfd_send_signal(process, number)
+    finally:
+        os.close(process)
+    how = "stops at once" if now else "stops after the running experiment"
+    return f"session {lock.stem} (process {pid}) {how}; it was sent a signal, because of its database: {error.what}"
 
 
 def pause(directory: Path, tag: str | None) -> str:
@@ -46,6 +91,11 @@ def note(directory: Path, tag: str | None, text: str) -> str:
     try:
         session = project.pick(store, tag)
         store.add_note(session.id, text, SystemClock().now())
+        if session.policy in _DEAF:
+            return (
+                f"noted, and kept for policies that read notes (command: and models): {session.policy}, which session "
+                f"{session.tag} uses, does not"
+            )
         return f"noted; session {session.tag} reads it with its next proposal"
     finally:
         store.close()

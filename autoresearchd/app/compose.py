@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from autoresearchd import keys
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
+from autoresearchd.domain import secret_values
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.state import ResearchState
@@ -23,6 +25,9 @@ from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.loop.sinks import Fanout, FileSink, StoreSink
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.ports import EventSink, Executor, Policy, Store
+from autoresearchd.sandbox.tiers import AUTO, check_name
+from autoresearchd.store.redacting import RedactingStore
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace
 
@@ -40,12 +45,28 @@ class SessionTrials:
 
 def make_executor(spec: str) -> Executor:
     """The executor of ``--executor``."""
-    kind = spec.partition(":")[0]
+    kind, _, argument = spec.partition(":")
     if kind == "local":
-        return LocalExecutor()
+        return LocalExecutor(tier=argument or AUTO)
     if kind in ("ssh", "ray", "cloud"):
         raise MissingCapability(f"executor {kind!r} is not part of this version", mend="use --executor local")
     raise UsageError(f"unknown executor {spec!r}", mend="this version has: local")
+
+
+def executor_spec(spec: str, sandbox: str | None) -> str:
+    """The spec that a session remembers: ``local`` with the ``--sandbox`` that was asked for, ``local:none``."""
+    if sandbox is None:
+        return spec
+    kind = spec.partition(":")[0]
+    if kind != "local":
+        raise UsageError(f"--sandbox goes with --executor local, not {kind}", mend="leave one of them out")
+    return kind if check_name(sandbox) == AUTO else f"{kind}:{sandbox}"
+
+
+def require_sandbox(executor: Executor) -> None:
+    """Raise MissingCapability where an executor of this machine can isolate no job and was not told to do without."""
+    if isinstance(executor, LocalExecutor):
+        _ = executor.tier
 
 
 def make_policy(spec: PolicySpec, workspace: GitWorkspace, task: Task, trials: SessionTrials) -> Policy:
@@ -90,6 +111,9 @@ def laboratory(
     task = parse_task(session.task_json)
     workspace = open_workspace(project, session.tag, task, folder)
     policy = make_policy(parse_spec(session.policy), workspace, task, SessionTrials(store, session.id))
+    redactor = keys.redactor(folder=project.root).with_values(secret_values.of_environment(task.execution.env))
+    if isinstance(store, SqlStore):
+        store = RedactingStore.over(store, redactor)
     file_sink = FileSink(layout.daemon_log(project.root), session.tag)
     return Laboratory(
         session_id=session.id,
@@ -101,7 +125,7 @@ def laboratory(
         executor=executor,
         policy=policy,
         clock=SystemClock(),
-        sink=Fanout([file_sink, StoreSink(store, session.id), *sinks]),
+        sink=Fanout([file_sink, StoreSink(store, session.id), *sinks], redactor),
         site=Site(
             source=folder,
             pristine=workspace.pristine(session.base_commit),
@@ -109,6 +133,8 @@ def laboratory(
             runs=layout.public_dir(project.root) / "runs" / session.tag,
         ),
         max_experiments=session.limits.max_experiments,
+        restore=lambda: workspace.pristine(session.base_commit),
+        redactor=redactor,
     )
 
 

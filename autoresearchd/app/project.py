@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd import keys
 from autoresearchd.domain.experiment import Session
-from autoresearchd.errors import UsageError
+from autoresearchd.errors import StoreDamaged, UsageError
 from autoresearchd.loop.lock import holder
+from autoresearchd.store import backups, health
 from autoresearchd.store.migrate import open_store
+from autoresearchd.store.redacting import RedactingStore
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 
@@ -33,18 +36,33 @@ class Project:
         """The lock file of a session."""
         return layout.lock_path(self.root, tag)
 
+    @property
+    def locks(self) -> Path:
+        """The folder of the lock files of all sessions."""
+        return layout.state_dir(self.root) / "locks"
+
+    @property
+    def backups(self) -> Path:
+        """The folder of the database's backups."""
+        return layout.state_dir(self.root) / "backups"
+
     def open_store(self) -> SqlStore:
-        """The store, created or upgraded when needed."""
+        """The store, created or upgraded when needed; never created in the place of one that was lost."""
+        if not health.has_content(self.database) and backups.generations(self.backups):
+            raise StoreDamaged(f"{self.database} is gone, but there are backups of it", mend=health.MEND)
         self.database.parent.mkdir(parents=True, exist_ok=True)
-        return open_store(f"sqlite:///{self.database}")
+        return RedactingStore.over(open_store(f"sqlite:///{self.database}"), keys.redactor(folder=self.root))
 
     def existing_store(self) -> SqlStore:
         """The store of a repository that has sessions already; UsageError when it has none."""
         if not self.database.exists():
             raise UsageError(
                 f"no session in {self.root}",
-                mend="`autoresearchd start --task autoresearch` begins one in an empty folder",
+                mend=layout.left_by_a_failed_start(self.root)
+                or "`autoresearchd start --task autoresearch` begins one in an empty folder",
             )
+        if not health.has_content(self.database):
+            raise StoreDamaged(f"{self.database} is empty", mend=health.MEND)
         return self.open_store()
 
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
@@ -55,7 +73,10 @@ class Project:
         """The session that a command means: the one named, the only one with a daemon, or the newest."""
         sessions = list(store.sessions())
         if not sessions:
-            raise UsageError(f"no session in {self.root}", mend="`autoresearchd start` begins one")
+            raise UsageError(
+                f"no session in {self.root}",
+                mend=layout.left_by_a_failed_start(self.root) or "`autoresearchd start` begins one",
+            )
         if tag is not None:
             found = [s for s in sessions if s.tag == tag]
             if not found:

@@ -5,42 +5,60 @@ From a folder and options to a daemon at work, with every check before anything 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from autoresearchd.app.compose import ensure_segment, laboratory, make_executor, open_workspace
+from autoresearchd.app.admission import (
+    choose_tag,
+    reached_limit,
+    refuse_second,
+    refuse_secret,
+    require_committed_tool,
+    require_folder,
+    say_who_measures,
+)
+from autoresearchd.app.background import detach
+from autoresearchd.app.compose import (
+    ensure_segment,
+    executor_spec,
+    laboratory,
+    make_executor,
+    open_workspace,
+    require_sandbox,
+)
 from autoresearchd.app.importing import IMPORTED
+from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.project import Project
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
-from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.limits import Reached
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import (
     BaselineError,
     ConfigError,
     LimitReached,
     MissingCapability,
-    RepositoryError,
+    PolicyError,
     UsageError,
 )
 from autoresearchd.evaluator.patterns import compile_pattern
 from autoresearchd.executor.device import find_devices
+from autoresearchd.loop.artifacts import clean_logs
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.lock import SessionLock, already_held
 from autoresearchd.policy.registry import parse_spec
-from autoresearchd.ports import EventSink, NewSession, Store
+from autoresearchd.ports import EventSink, NewSession
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
 
 TASK_FILE = "task.yaml"
@@ -50,7 +68,7 @@ TASK_FILE = "task.yaml"
 class StartOptions:
     """What ``start`` was asked for.
 
-    Budget in seconds; task: a bundled name, a folder, or None for the folder itself.
+    Budget in seconds; task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best.
     """
 
     task: str | None
@@ -58,6 +76,7 @@ class StartOptions:
     tag: str | None = None
     policy: str = "auto"
     executor: str = "local"
+    sandbox: str | None = None
     slots: str = "auto"
     budget: float | None = None
     limits: Limits = field(default_factory=Limits)
@@ -72,31 +91,37 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     """
     preflight.require_git()
     policy = parse_spec(options.policy)
-    make_executor(options.executor)
+    refuse_secret(options.policy)
+    executor = executor_spec(options.executor, options.sandbox)
+    require_sandbox(make_executor(executor))
     if options.slots not in ("auto", "1"):
         raise UsageError(
             f"--slots {options.slots}: this version runs one experiment at a time", mend="use --slots auto"
         )
     folder = task_folder(options)
+    require_folder(folder)
     project = Project.at(folder)
     preflight.check_repository(project.root)
-    _refuse_second(project, options.tag)
+    refuse_second(project, options.tag)
     task = read_task(folder, options.budget)
     source = folder / task.source_dir
-    check_files(task, source)
+    check_files(task, source, folder / TASK_FILE)
     store = project.open_store()
     try:
-        tag = _choose_tag(project, store, options.tag)
+        tag = choose_tag(project, store, options.tag)
         workspace = open_workspace(project, tag, task, source)
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
+        if policy.kind == "command":
+            require_committed_tool(policy.argument, workspace, base, source)
+        say_who_measures(task)
         session = store.create_session(
             NewSession(
                 tag=tag,
                 branch=workspace.branch,
                 task_json=dump_task(task),
                 policy=str(policy) if policy.kind != "auto" else "search",
-                executor=options.executor,
+                executor=executor,
                 base_commit=base,
                 seed=secrets.randbelow(2**31),
                 limits=options.limits,
@@ -111,8 +136,20 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     return detach(project, tag, wait=options.wait)
 
 
-def resume(directory: Path, tag: str | None, foreground: bool, sinks: Sequence[EventSink] = ()) -> int:
-    """Go on with a session, wherever it was; the exit code."""
+def resume(
+    directory: Path,
+    tag: str | None,
+    foreground: bool,
+    sinks: Sequence[EventSink] = (),
+    *,
+    sandbox: str | None = None,
+    limits: Limits | None = None,
+) -> int:
+    """Go on with a session, wherever it was; the exit code.
+
+    sandbox: a tier from now on, None for what the session remembers; limits: those that are not None hold from now on,
+    for the whole session. One that has reached its limit already is only brought in order, here and now.
+    """
     preflight.require_git()
     project = Project.at(directory)
     store = project.existing_store()
@@ -125,6 +162,15 @@ def resume(directory: Path, tag: str | None, foreground: bool, sinks: Sequence[E
         pid = project.daemon(session.tag)
         if pid is not None:
             raise already_held(session.tag, pid)
+        executor = executor_spec(session.executor, sandbox)
+        require_sandbox(make_executor(executor))
+        if executor != session.executor:
+            store.set_executor(session.id, executor)
+            session = store.session(session.tag)
+        session = _with_limits(store, session, limits or Limits())
+        reached = reached_limit(store, session)
+        if reached is not None:
+            return _nothing_left(project, store, session, reached)
         if foreground:
             return run(project, store, session, sinks)
     finally:
@@ -132,10 +178,32 @@ def resume(directory: Path, tag: str | None, foreground: bool, sinks: Sequence[E
     return detach(project, session.tag, wait=False)
 
 
+def _with_limits(store: SqlStore, session: Session, limits: Limits) -> Session:
+    """The session with the limits that were named anew."""
+    named = {name: value for name, value in asdict(limits).items() if value is not None}
+    new = replace(session.limits, **named)
+    if new == session.limits:
+        return session
+    store.set_limits(session.id, new)
+    return store.session(session.tag)
+
+
+def _nothing_left(project: Project, store: SqlStore, session: Session, reached: Reached) -> int:
+    """Say that a session has reached its limit, and how it goes on; what a crash left unfinished is still finished."""
+    with contextlib.suppress(PolicyError):  # that nothing came of it was said when it ended
+        run(project, store, session, ())
+    sys.stderr.write(
+        f"session {session.tag} is at its limit, so nothing was started: {reached.reason}\n"
+        f"  → autoresearchd resume {session.tag} {reached.more}   goes on\n"
+    )
+    return 0
+
+
 # ---------------------------------------------------------------------- running
 def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink]) -> int:
     """Run a session in this process, holding its lock."""
     with SessionLock(project.lock(session.tag), session.tag) as lock:
+        unchecked = check_database(project.database)
         store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
@@ -144,15 +212,19 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
         lab = laboratory(project, session, store, folder, sinks, make_executor(session.executor))
         workspace = lab.workspace
         assert isinstance(workspace, GitWorkspace)
+        check_journal(store, workspace, session)
+        if unchecked:
+            lab.emit(EventKind.WARNING, unchecked)
         try:
             return serve(
                 lab,
                 session.limits,
                 active_seconds=session.active_seconds,
-                backup=layout.state_dir(project.root) / "state.db.backup",
+                backup=project.backups,
                 prepare=lambda: _prepare(lab, workspace, session),
                 conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
                 ready=lock.ready,
+                waits=lock.waits,
             )
         except (BaselineError, LimitReached):
             if store.totals(session.id).experiments == 0:
@@ -191,67 +263,10 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
     if lab.task.execution.setup_commands:
         lab.emit(EventKind.SETUP, "set-up: " + "; ".join(lab.task.execution.setup_commands))
         log = lab.site.runs / "setup.log"
-        lab.executor.setup(lab.task, lab.site.pristine, lab.site.setup, log, lab.stop.now)
-
-
-def detach(project: Project, tag: str, *, wait: bool) -> int:
-    """Leave a daemon behind.
-
-    With ``wait``, until the first run has been measured, so that a broken baseline is seen.
-    """
-    log = layout.daemon_log(project.root)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    errors = log.with_name(f"daemon-{tag}.err")
-    with errors.open("wb") as stderr:
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
-            cwd=project.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        )
-    sys.stderr.write(
-        f"session {tag}: the daemon is process {daemon.pid}\n"
-        f"  watch  autoresearchd status --watch   (in {project.root})\n"
-        f"  log    {log}\n  stop   autoresearchd stop\n"
-    )
-    try:
-        code = _wait_for_first_result(project, tag, daemon, wait)
-    except KeyboardInterrupt:
-        sys.stderr.write("left running in the background\n")
-        return 0
-    if code is not None and code != 0:
-        sys.stderr.write(errors.read_text("utf-8", "replace"))
-    return code or 0
-
-
-def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes], wait: bool) -> int | None:
-    """Until the daemon holds the session and, with ``wait``, its first run is measured; its exit code if it ended."""
-    if wait:
-        sys.stderr.write("measuring the baseline; Ctrl-C leaves it running in the background\n")
-    while (code := daemon.poll()) is None:
-        if project.daemon(tag, ready=not wait) == daemon.pid and (not wait or _first_result(project, tag)):
-            return None
-        time.sleep(0.1)
-    return code
-
-
-def _first_result(project: Project, tag: str) -> str | None:
-    store = project.open_store()
-    try:
-        latest = store.latest(store.session(tag).id)
-    except KeyError:
-        return None
-    finally:
-        store.close()
-    if latest is None or not (latest.number > 0 or latest.good_runs):
-        return None
-    if latest.good_runs:
-        sys.stderr.write(
-            f"first run: {latest.good_runs[0].value} in {format_duration(latest.good_runs[0].duration_s)}\n"
-        )
-    return "measured"
+        try:
+            lab.executor.setup(lab.task, lab.site.pristine, lab.site.setup, log, lab.stop.now)
+        finally:
+            clean_logs(log.parent, lab.redactor)
 
 
 # ---------------------------------------------------------------------- checks before anything is changed
@@ -316,41 +331,3 @@ def read_task(folder: Path, budget: float | None, profile: str | None = None) ->
     if task.curve.pattern != "auto":
         compile_pattern(task.curve.pattern, key="curve.pattern")
     return task
-
-
-def _refuse_second(project: Project, tag: str | None) -> None:
-    """A plain ``start`` beside a running session is a mistake; a second session has to be named."""
-    if not project.database.exists():
-        return
-    store = project.open_store()
-    try:
-        for session in store.sessions():
-            pid = project.daemon(session.tag)
-            if pid is not None and tag in (None, session.tag):
-                raise already_held(session.tag, pid)
-    finally:
-        store.close()
-
-
-def _choose_tag(project: Project, store: Store, tag: str | None) -> str:
-    """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
-    known = {session.tag for session in store.sessions()}
-    if tag is not None:
-        if tag in known:
-            raise UsageError(
-                f"session {tag!r} is there already",
-                mend=f"`autoresearchd resume {tag}` goes on with it; or take another tag",
-            )
-        preflight.check_tag(project.root, tag)
-        return tag
-    today = time.strftime("%b%d", time.localtime()).lower()
-    number = 1
-    while True:
-        candidate = today if number == 1 else f"{today}-{number}"
-        try:
-            if candidate not in known:
-                preflight.check_tag(project.root, candidate)
-                return candidate
-        except RepositoryError:
-            pass  # a branch of that name is left from elsewhere: take the next number
-        number += 1

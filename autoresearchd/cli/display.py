@@ -146,9 +146,9 @@ class Picture:
         if self.best is None or self.baseline is None:
             return ""
         delta = self.baseline - self.best if self.minimize else self.best - self.baseline
-        words = [f"{100 * delta / abs(self.baseline):.2f}% better"] if delta > 0 and self.baseline else []
+        words = [render.change_word(100 * delta / abs(self.baseline))] if delta > 0 and self.baseline else []
         if delta > 0 and self.sigma:
-            words.append(f"{delta / self.sigma:.1f}σ")
+            words.append(render.in_sigma(delta / self.sigma))
         return ", ".join(words) or "no better yet"
 
 

@@ -1,6 +1,7 @@
 """The command doctor: what this machine offers, found by looking, each fault with how to mend it.
 
-Nothing is changed, nothing is sent anywhere, torch is not imported, and of keys only the names are shown.
+Without --repair nothing is changed. Nothing is sent anywhere, torch is not imported, and of keys only the names are
+shown.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, clean, json_text
 from autoresearchd.cli.session import here
-from autoresearchd.errors import AutoresearchdError
+from autoresearchd.errors import AutoresearchdError, UsageError
 from autoresearchd.workspace.command import OLDEST
 
 _LEAST_DISK_GB, _LEAST_MEMORY_GB = 2.0, 2.0
@@ -41,11 +45,31 @@ class Finding:
     mend: str = ""
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(
+    as_json: JsonOption = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Rebuild a damaged database from a backup, its readable rows, git and the runs' logs."
+        ),
+    ] = False,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session", metavar="TAG", help="With --repair: of the sessions that only git knows, rebuild this one."
+        ),
+    ] = None,
+) -> None:
     """Show what this machine offers.
 
-    git, Python, sandbox, GPU, torch, keys (names only), memory, disk, and how the session here stands.
+    git, Python, sandbox, GPU, torch, keys (names only), memory, disk, and how the session here stands. With --repair,
+    mend the database of the repository here instead; the damaged one is kept.
     """
+    if repair:
+        _repair(session, as_json)
+        return
+    if session is not None:
+        raise UsageError("--session goes with --repair", mend="autoresearchd status --session TAG shows one session")
     findings = examine(here())
     if as_json:
         print(json_text([asdict(finding) for finding in findings], indent=2))
@@ -57,6 +81,17 @@ def doctor(as_json: JsonOption = False) -> None:
         print(f"{mark} {finding.name:<{wide}}  {finding.value}")
         if finding.mend:
             print(f"  {'':<{wide}}  {paint('→ ' + finding.mend, 'dim')}")
+
+
+def _repair(tag: str | None, as_json: bool) -> None:
+    from autoresearchd import app
+
+    report = app.repair(here(), tag)
+    if as_json:
+        print(json_text(report.as_dict(), indent=2))
+        return
+    for line in report.lines():
+        print(clean(line, 1000))
 
 
 def examine(directory: Path) -> list[Finding]:
@@ -96,14 +131,16 @@ def _git() -> Finding:
 
 
 def _sandbox() -> Finding:
-    from autoresearchd.sandbox.tiers import probe
+    from autoresearchd.sandbox.tiers import available, probe
 
     tier = probe()
+    if not tier.isolates:
+        mend = "apt install bubblewrap, and allow user namespaces; or start --sandbox none, which isolates nothing"
+        return Finding("sandbox", "missing", f"none works here: {clean(tier.reason, 300)}", mend)
     warnings = tier.warnings()
-    value = f"{tier.name.value}" + (f": {clean(warnings[0], 200)}" if warnings else "")
-    if tier.isolates:
-        return Finding("sandbox", "warning" if warnings else "ok", value)
-    return Finding("sandbox", "warning", value, "apt install bubblewrap, and allow user namespaces")
+    others = ", ".join(other.name.value for other in available() if other.name is not tier.name)
+    value = f"{tier.name.value} (also here: {others})" + (f": {clean(warnings[0], 300)}" if warnings else "")
+    return Finding("sandbox", "warning" if warnings else "ok", value)
 
 
 def _gpu() -> Finding:
@@ -161,6 +198,10 @@ def _session(directory: Path) -> Finding:
 
     try:
         place = find_place(directory)
+        running = [found.tag for found in place.sessions() if place.alive(found.tag)]
+        if len(running) > 1:
+            value = f"{len(running)} run here and share this machine: {', '.join(running)}"
+            return Finding("session", "warning", value, "autoresearchd status --session TAG shows one of them")
         tag = place.pick(None)
         session = place.status(tag)["session"]
     except AutoresearchdError as error:

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from autoresearchd import keys
 from autoresearchd.cli import render
 from autoresearchd.cli.failure import say
 from autoresearchd.cli.logs import print_log
 from autoresearchd.cli.options import JsonOption, SessionOption
-from autoresearchd.cli.render import Paint, clean, json_text, number, signed, strip_controls
+from autoresearchd.cli.render import Paint, clean, json_text, number, print_json_list, signed, strip_controls
 from autoresearchd.cli.session import here
 from autoresearchd.errors import UsageError
 
@@ -34,7 +35,10 @@ def experiments(
     last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N.")] = None,
     session: SessionOption = None,
 ) -> None:
-    """List the experiments of a session, oldest first."""
+    """List the experiments of a session, oldest first.
+
+    The delta is the improvement over the best before it: + is better, whichever way the metric goes.
+    """
     from autoresearchd.cli.place import find_place
     from autoresearchd.cli.status_view import experiment_table
 
@@ -49,12 +53,16 @@ def experiments(
         return
     total = render.terminal_width() if render.is_terminal(sys.stdout) else None
     print("\n".join(experiment_table(records, Paint(sys.stdout), total=total)))
+    if render.is_terminal(sys.stdout):
+        say("delta: against the best before it; + is better, whichever way the metric goes")
 
 
 def show(
     experiment: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of the experiment; 0 is the baseline.")],
-    diff: Annotated[bool, typer.Option("--diff", help="What it changed, as a unified diff.")] = False,
-    log: Annotated[bool, typer.Option("--log", help="What its runs printed.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Also what it changed, as a unified diff; in a pipe the diff alone.")
+    ] = False,
+    log: Annotated[bool, typer.Option("--log", help="Also what its runs printed; in a pipe that alone.")] = False,
     as_json: JsonOption = False,
     session: SessionOption = None,
 ) -> None:
@@ -67,7 +75,7 @@ def show(
     place = find_place(here())
     tag = place.pick(session)
     try:
-        record = dict(place.reader.show(tag, experiment))
+        record = keys.redactor().value(dict(place.reader.show(tag, experiment)))
     except KeyError:
         newest = max((int(e["experiment"]) for e in place.experiments(tag, last=1)), default=-1)
         known = f"they are numbered 0 to {newest}" if newest >= 0 else "there is none yet"
@@ -79,15 +87,16 @@ def show(
         print(json_text({**record, "logs": [str(path) for path in logs]}, indent=2))
         return
     paint = Paint(sys.stdout)
+    # In a pipe the diff and the logs stand alone, for `git apply` and the like; a reader wants to see what they are of.
+    if render.is_terminal(sys.stdout) or not (diff or log):
+        print("\n".join(experiment_lines(record, logs, paint, hint=not diff)))
     if diff:
-        print_diff(str(record.get("diff") or ""), paint)
+        show_diff(record, paint)
     if log:
         print_logs(logs, paint)
-    if not diff and not log:
-        print("\n".join(experiment_lines(record, logs, paint)))
 
 
-def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Paint) -> list[str]:
+def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Paint, *, hint: bool = True) -> list[str]:
     """All of an experiment but its diff and its logs, as text."""
     status = record.get("status") or record.get("phase") or "open"
     colour = render.colour_of(str(status))
@@ -110,7 +119,9 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
         ]  # fmt: skip
         headers = ("seed", "value", "time", "exit", "label")
         lines += ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
-    lines += ["", paint(f"  autoresearchd show {record.get('experiment')} --diff   shows what it changed", "dim")]
+    lines += [""]
+    if hint:
+        lines += [paint(f"  autoresearchd show {record.get('experiment')} --diff   shows what it changed", "dim")]
     lines += [paint(f"  {path}", "dim") for path in logs]
     return lines
 
@@ -119,7 +130,8 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     delta = record.get("delta")
     yield (
         "value",
-        number(record.get("metric")) + (f"  {signed(delta)} against the best before it" if delta is not None else ""),
+        number(record.get("metric"))
+        + (f"  {signed(delta)} against the best before it (+ is better)" if delta is not None else ""),
     )
     metrics = record.get("metrics") or {}
     yield "metrics", ", ".join(f"{clean(name)} {_value(value)}" for name, value in metrics.items())
@@ -141,21 +153,27 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "finished", clean(record.get("finished_at") or "")
 
 
-def print_json_list(records: Iterable[Mapping[str, Any]]) -> None:
-    """Records as one JSON list, one record on a line, written as they come."""
-    out = sys.stdout
-    separator = "["
-    for record in records:
-        out.write(separator + "\n" + json_text(record))
-        separator = ","
-    out.write("[]\n" if separator == "[" else "\n]\n")
+def show_diff(record: Mapping[str, Any], paint: Paint) -> None:
+    """The diff of an experiment, or why there is none."""
+    diff = str(record.get("diff") or "")
+    if diff.strip():
+        print_diff(diff, paint)
+    elif record.get("policy") == "imported":
+        commit = clean(record.get("commit") or "", 40)
+        say(
+            "an imported log holds no diffs"
+            + (f"; where this repository has its commit: git show {commit}" if commit else "")
+        )
+    elif record.get("policy") == "baseline":
+        say("this is the program as it was: nothing was changed")
+    elif record.get("commit") is None:
+        say("there was no proposal to commit, so nothing was changed")
+    else:
+        say("this experiment changed nothing")
 
 
 def print_diff(diff: str, paint: Paint) -> None:
     """A unified diff in its usual colours, without what would steer the terminal."""
-    if not diff.strip():
-        say("this experiment changed nothing")
-        return
     for line in diff.rstrip("\n").split("\n"):
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
         print(paint(strip_controls(line), "bold" if line.startswith(("+++", "---")) else colour))

@@ -34,7 +34,7 @@ def guarded(command: Callable[[], int | None]) -> int:
     except Exception as error:  # noqa: BLE001 - the last frame before the shell; nothing may end without an exit code
         import traceback
 
-        traceback.print_exc()
+        print(_plain(traceback.format_exc().rstrip("\n")), file=sys.stderr)
         tell(f"unexpected {type(error).__name__}: {error}", "this is a defect of autoresearchd; please report it")
         return 1
 
@@ -53,7 +53,10 @@ def say(message: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Messages quote what models and jobs wrote."""
+    """Messages quote what models and jobs wrote, and may quote what they must not: no control codes, no secrets."""
+    from autoresearchd import keys
+
+    text = keys.redactor().text(text)
     return "\n".join(strip_controls(line) for line in text.split("\n"))
 
 

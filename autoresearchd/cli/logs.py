@@ -3,56 +3,95 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, TextIO
 
 import typer
 
+from autoresearchd import keys
 from autoresearchd.cli.failure import say
 from autoresearchd.cli.render import strip_controls
 from autoresearchd.cli.session import here
+from autoresearchd.domain.redaction import StreamRedactor
 from autoresearchd.errors import UsageError
 
 _LONGEST_LINE = 64 * 1024
 _POLL_SECONDS = 0.2
+_HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ (\S+) ")
 
 
 def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay and print what is added.")] = False,
     lines: Annotated[int, typer.Option("-n", "--lines", metavar="N", min=0, help="How many of the last lines.")] = 200,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="TAG", help="Only the lines of this session (default: all).")
+    ] = None,
 ) -> None:
-    """Print the daemon's log."""
+    """Print the daemon's log: that of all sessions here, each line with the tag of its session."""
     from autoresearchd.workspace import layout
 
     path = layout.daemon_log(layout.find_root(here()))
+    hide = keys.redactor().text
     if not path.exists() and not follow:
         raise UsageError(f"there is no log yet: {path}", mend="it begins with `autoresearchd start`")
     if path.exists():
         with path.open("rb") as stream:
-            for line in deque(plain_lines(stream), maxlen=lines):
-                print(line)
+            for line in deque(_of_session(plain_lines(stream), session), maxlen=lines):
+                print(hide(line))
             position, inode = stream.tell(), os.fstat(stream.fileno()).st_ino
     else:
         say(f"waiting for {path}")
         position, inode = 0, -1
     if follow:
         sys.stdout.flush()
-        for line in followed(path, position, inode):
-            print(line, flush=True)
+        for line in _of_session(followed(path, position, inode), session):
+            print(hide(line), flush=True)
+
+
+def _of_session(lines: Iterable[str], tag: str | None) -> Iterator[str]:
+    """The lines of one session (None: of all): those that begin with a time and its tag, and what follows them."""
+    wanted = tag is None
+    for line in lines:
+        head = _HEAD.match(line)
+        if head is not None and tag is not None:
+            wanted = head[1] == tag
+        if wanted:
+            yield line
 
 
 def print_log(path: Path) -> None:
-    """Print a log of any size line by line; a progress bar's rewritten lines are shown one below the other."""
+    """Print a log of any size, without secrets; a progress bar's rewritten lines are shown one below the other."""
     try:
-        with path.open("rb") as stream:
-            for line in plain_lines(stream):
+        with path.open(encoding="utf-8", errors="replace", newline="") as stream:
+            for line in _redacted_lines(stream):
                 print(line)
     except OSError as error:
         say(f"cannot read {path}: {error.strerror}")
+
+
+def _redacted_lines(stream: TextIO) -> Iterator[str]:
+    """Lines as plain text, split at carriage returns, overlong ones in parts; no secret, wherever it was split."""
+    hidden, pending = StreamRedactor(keys.redactor()), ""
+    while piece := stream.read(_LONGEST_LINE):
+        *complete, pending = (pending + hidden.feed(piece)).split("\n")
+        if len(pending) > _LONGEST_LINE:
+            complete, pending = [*complete, pending], ""
+        for line in complete:
+            yield from _rewritten(line)
+    rest = pending + hidden.close()
+    for line in rest.removesuffix("\n").split("\n") if rest else []:
+        yield from _rewritten(line)
+
+
+def _rewritten(line: str) -> Iterator[str]:
+    """What a line was before and after each carriage return in it."""
+    line = line.rstrip("\r")
+    return (strip_controls(part) for part in line.split("\r") if part or "\r" not in line)
 
 
 def plain_lines(stream: IO[bytes]) -> Iterator[str]:

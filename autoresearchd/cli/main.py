@@ -32,9 +32,11 @@ def build() -> typer.Typer:
     app.callback()(_root)
     app.command("start", epilog=examples(
         f"{PROGRAM} start --task autoresearch", f"{PROGRAM} start --task . --budget 5m --max-time 8h --tag night1",
-        f"{PROGRAM} start --policy 'command:./propose.sh' --max-experiments 20 --foreground",
+        f"{PROGRAM} start --policy 'command:~/bin/propose.sh' --max-experiments 20 --foreground",
     ))(session.start)  # fmt: skip
-    app.command("resume", epilog=examples(f"{PROGRAM} resume", f"{PROGRAM} resume night1 --foreground"))(session.resume)
+    app.command("resume", epilog=examples(
+        f"{PROGRAM} resume", f"{PROGRAM} resume night1 --foreground", f"{PROGRAM} resume night1 --max-experiments 40"
+    ))(session.resume)  # fmt: skip
     app.command("stop", epilog=examples(f"{PROGRAM} stop", f"{PROGRAM} stop --now"))(session.stop)
     app.command("pause", epilog=examples(f"{PROGRAM} pause"))(session.pause)
     app.command("unpause", epilog=examples(f"{PROGRAM} unpause"))(session.unpause)

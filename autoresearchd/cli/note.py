@@ -18,7 +18,7 @@ def note(
 ) -> None:
     """Leave a message for the agent.
 
-    It is in its next prompt; the loop does not stop for it.
+    It is in the next prompt of a policy that reads prompts (command:, models); the loop does not stop for it.
     """
     if not text.strip():
         raise UsageError("the note is empty", mend='autoresearchd note "try a larger batch"')

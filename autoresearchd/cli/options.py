@@ -14,6 +14,16 @@ SessionOption = Annotated[
         help="Which session, where there are several (default: the running one, else the newest).",
     ),
 ]
+SandboxOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sandbox",
+        metavar="TIER",
+        help="How runs are isolated: auto (the best that works here), bubblewrap, bubblewrap-noproc, namespaces, "
+        "landlock, or none: edited code then runs as you, with your files and the network.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.domain.duration import format_duration
 from autoresearchd.errors import UsageError
-from autoresearchd.loop.lock import holder
+from autoresearchd.loop.lock import holder, waiting
 from autoresearchd.store.reader import Reader, SessionRow
 from autoresearchd.workspace import layout
+
+SILENT_S = 60.0
+"""A daemon writes a heartbeat every ten seconds, whatever else it does."""
 
 _HOW_TO_BEGIN = "begin with `autoresearchd start --task autoresearch` (or --task DIR)"
 
@@ -52,7 +57,7 @@ class Place:
         """All sessions, oldest first. Raises UsageError when there is none."""
         sessions = list(self.reader.sessions())
         if not sessions:
-            raise UsageError(f"there is no session in {self.root} yet", mend=_HOW_TO_BEGIN)
+            raise _no_session(self.root)
         return sessions
 
     def alive(self, tag: str) -> bool:
@@ -60,8 +65,27 @@ class Place:
         return layout.valid_tag(tag) and holder(layout.lock_path(self.root, tag)) is not None
 
     def status(self, tag: str) -> dict[str, Any]:
-        """As ``status --json`` prints it."""
-        return self.reader.status(tag, alive=self.alive(tag))
+        """As ``status --json`` prints it; of a daemon that cannot write its database, what it waits for."""
+        status = self.reader.status(tag, alive=self.alive(tag))
+        reason = self._waits(tag)
+        if reason:
+            status["session"] |= {"state": "backing_off", "reason": reason}
+        return status
+
+    def _waits(self, tag: str) -> str:
+        """What a daemon waits for that could not say so in its database, where nothing new is read then."""
+        if not layout.valid_tag(tag):
+            return ""
+        lock = layout.lock_path(self.root, tag)
+        reason = waiting(lock)
+        if not reason and holder(lock, ready=True) is not None:
+            silent = (datetime.now(UTC) - self.reader.heartbeat(tag)).total_seconds()
+            if silent > SILENT_S:
+                reason = (
+                    f"the daemon has not written its database for {format_duration(silent)}: "
+                    "its disk may be read-only, or the process is stopped; daemon.log may say more"
+                )
+        return reason
 
     def experiments(self, tag: str, status: str | None = None, last: int | None = None) -> Iterator[dict[str, Any]]:
         """As ``experiments --json`` prints them."""
@@ -86,5 +110,9 @@ def find_place(directory: Path) -> Place:
     root = layout.find_root(directory)
     database = layout.database_path(root)
     if not database.is_file():
-        raise UsageError(f"there is no session in {root} yet", mend=_HOW_TO_BEGIN)
+        raise _no_session(root)
     return Place(root, Reader(database))
+
+
+def _no_session(root: Path) -> UsageError:
+    return UsageError(f"there is no session in {root} yet", mend=layout.left_by_a_failed_start(root) or _HOW_TO_BEGIN)

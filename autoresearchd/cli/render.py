@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from autoresearchd.domain.duration import format_duration
@@ -20,8 +20,10 @@ __all__ = [
     "colour_of",
     "cut",
     "format_duration",
+    "in_sigma",
     "json_text",
     "number",
+    "print_json_list",
     "real",
     "signed",
     "strip_controls",
@@ -41,6 +43,7 @@ _CODES = {
     "grey": "90",
 }
 _LARGEST = sys.float_info.max
+_BEYOND_COMPARE = 1000
 _STATUS_COLOURS = {"keep": "green", "discard": "grey", "crash": "red", "checks_failed": "magenta"}
 _STATE_COLOURS = {"running": "green", "paused": "yellow", "backing_off": "yellow", "stopped": "grey", "crashed": "red"}
 
@@ -109,7 +112,7 @@ def number(value: Any, digits: int = 6) -> str:
         return "—"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.{max(0, digits - max(0, len(str(int(abs(value)))) - 1))}f}"
-    return f"{value:.{digits}g}"
+    return f"{value:.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
 
 
 def signed(value: Any, digits: int = 6) -> str:
@@ -126,7 +129,14 @@ def change_word(percent: Any) -> str:
     """``2.83% better``, ``no better yet``, or nothing when it is not known."""
     if not isinstance(percent, (int, float)) or isinstance(percent, bool):
         return ""
+    if percent >= _BEYOND_COMPARE:
+        return f"over {_BEYOND_COMPARE}% better"
     return f"{percent:.2f}% better" if percent > 0 else "no better yet"
+
+
+def in_sigma(times: float) -> str:
+    """How many times the noise a difference is; beyond a thousand the figure says no more."""
+    return f"{times:.1f}σ" if times < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}σ"
 
 
 def age(seconds: float) -> str:
@@ -196,3 +206,13 @@ def table(
 
     head = line(headers, dict.fromkeys(range(len(headers)), "dim"))
     return [head, *(line(row, colours[i] if i < len(colours) else {}) for i, row in enumerate(rows))]
+
+
+def print_json_list(records: Iterable[Mapping[str, Any]]) -> None:
+    """Records as one JSON list, one record on a line, written as they come."""
+    out = sys.stdout
+    separator = "["
+    for record in records:
+        out.write(f"{separator}\n{json_text(record)}")
+        separator = ","
+    out.write("[]\n" if separator == "[" else "\n]\n")

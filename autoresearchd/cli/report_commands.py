@@ -39,7 +39,7 @@ def plot(
     tag = place.pick(session)
     head = session_head(place, tag)
     chart = draw(place.experiments(tag), output, metric=head.metric, direction=head.direction)
-    say(f"wrote {output}: {chart.total:,} experiments, {chart.improvements:,} kept")
+    say(f"wrote {output}: {chart.tried:,} experiments beside the baseline, {chart.improvements:,} kept")
 
 
 def export(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from autoresearchd.cli.failure import say
-from autoresearchd.cli.options import SessionOption
+from autoresearchd.cli.options import SandboxOption, SessionOption
 from autoresearchd.domain.duration import parse_duration
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.errors import UsageError
@@ -20,6 +20,15 @@ ForegroundOption = Annotated[
     typer.Option(
         "--foreground", help="Stay in this terminal and show what happens, instead of leaving a daemon behind."
     ),
+]
+
+ExperimentsOption = Annotated[
+    int | None,
+    typer.Option("--max-experiments", metavar="N", min=0, help="End after N experiments beside the baseline."),
+]
+TimeOption = Annotated[str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")]
+CostOption = Annotated[
+    float | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
 ]
 
 
@@ -36,24 +45,23 @@ def start(
     ] = None,
     policy: Annotated[
         str,
-        typer.Option("--policy", metavar="SPEC", help="Who proposes edits: auto, search, random or command:CMD."),
+        typer.Option(
+            "--policy",
+            metavar="SPEC",
+            help="Who proposes edits: auto, search, random or command:CMD. CMD runs in a copy of the task's folder as "
+            "committed: commit a script of your own, or give its absolute path.",
+        ),
     ] = "auto",
     executor: Annotated[str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local.")] = "local",
+    sandbox: SandboxOption = None,
     slots: Annotated[str, typer.Option("--slots", metavar="N|auto", help="How many runs at once.")] = "auto",
     budget: Annotated[
         str | None,
         typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
     ] = None,
-    max_experiments: Annotated[
-        int | None,
-        typer.Option("--max-experiments", metavar="N", min=0, help="End after N experiments beside the baseline."),
-    ] = None,
-    max_time: Annotated[
-        str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")
-    ] = None,
-    max_cost: Annotated[
-        float | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
-    ] = None,
+    max_experiments: ExperimentsOption = None,
+    max_time: TimeOption = None,
+    max_cost: CostOption = None,
     foreground: ForegroundOption = False,
 ) -> None:
     """Begin a session and research until stopped.
@@ -73,6 +81,7 @@ def start(
         tag=tag,
         policy=policy,
         executor=executor,
+        sandbox=sandbox,
         slots=places,
         budget=seconds,
         limits=limits,
@@ -87,6 +96,10 @@ def resume(
     tag: Annotated[
         str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).", show_default=False)
     ] = None,
+    max_experiments: ExperimentsOption = None,
+    max_time: TimeOption = None,
+    max_cost: CostOption = None,
+    sandbox: SandboxOption = None,
     foreground: ForegroundOption = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="With --foreground: show nothing, as the daemon does.")
@@ -94,13 +107,15 @@ def resume(
 ) -> None:
     """Go on with a session where it was.
 
-    After a stop, a crash or a reboot: nothing that was measured is lost, nothing is counted twice.
+    After a stop, a crash or a reboot: nothing that was measured is lost, nothing is counted twice. Limits are totals of
+    the whole session, and a new one takes the place of the old one.
     """
+    limits = Limits(max_experiments, _duration("--max-time", max_time), _money(max_cost))
     from autoresearchd import app
     from autoresearchd.cli.display import foreground_sink
 
     with foreground_sink(live=foreground and not quiet) as sink:
-        code = app.resume(here(), tag, foreground, [] if quiet else [sink])
+        code = app.resume(here(), tag, foreground, [] if quiet else [sink], sandbox=sandbox, limits=limits)
     raise typer.Exit(code)
 
 

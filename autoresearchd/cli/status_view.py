@@ -48,7 +48,7 @@ def status_lines(
     lines = [_head(session, status.get("policy") or {}, paint, now or datetime.now(UTC)), ""]
     lines += _row("metric", _metric_words(metric, paint), paint)
     lines += _row("tried", _tried_words(session, paint), paint)
-    lines += _row("now", _now_words(status.get("current"), paint), paint)
+    lines += _row("now", _now_words(status.get("current"), paint, dead=session.get("state") == "crashed"), paint)
     lines += _row("abort", _abort_words(status.get("abort") or {}), paint)
     lines += _row("cost", _cost_words(status), paint)
     if recent:
@@ -128,7 +128,7 @@ def _metric_words(metric: Mapping[str, Any], paint: Paint) -> str:
     gain, sigma = render.change_word(metric.get("improvement_pct")), metric.get("sigma")
     known = isinstance(sigma, (int, float)) and sigma > 0
     if better and known and isinstance(best, (int, float)):
-        gain += f" ({abs(best - baseline) / sigma:.1f}σ)"
+        gain += f" ({render.in_sigma(abs(best - baseline) / sigma)})"
     if better and metric.get("best_experiment"):
         gain += f" in #{metric['best_experiment']}"
     noise = f"σ {sigma:.2g}" if known else ""
@@ -138,13 +138,16 @@ def _metric_words(metric: Mapping[str, Any], paint: Paint) -> str:
 def _tried_words(session: Mapping[str, Any], paint: Paint) -> str:
     count = session.get("experiments") or 0
     parts = [paint(f"{session[key]:,} {word}", colour) for key, word, colour in _NAMES if session.get(key)]
-    return f"{count:,} experiment{'' if count == 1 else 's'}" + (": " + " · ".join(parts) if parts else "")
+    words = f"{count:,} experiment{'' if count == 1 else 's'}" + (": " + " · ".join(parts) if parts else "")
+    return words + paint("  beside the baseline", "dim")
 
 
-def _now_words(current: Mapping[str, Any] | None, paint: Paint) -> str:
+def _now_words(current: Mapping[str, Any] | None, paint: Paint, *, dead: bool) -> str:
     if not current:
         return ""
     words = f"#{current.get('experiment')} {paint(str(current.get('phase') or ''), 'cyan')}"
+    if dead:
+        return f"nothing: the daemon is gone; it left {words}"
     elapsed, budget = current.get("elapsed_s"), current.get("budget_s")
     if isinstance(elapsed, (int, float)) and isinstance(budget, (int, float)) and budget > 0:
         if current.get("phase") == "running":
@@ -197,7 +200,8 @@ def _hints(session: Mapping[str, Any], log: str, paint: Paint, *, resumable: boo
     if session.get("state") in _LIVING:
         rows += [("watch", "autoresearchd status --watch   or   autoresearchd logs -f"), ("stop", "autoresearchd stop")]
     elif resumable:
-        rows += [("go on", f"autoresearchd resume {clean(session.get('tag') or '')}".rstrip())]
+        extend = f" {clean(session['extend'])}" if session.get("extend") else ""
+        rows += [("go on", f"autoresearchd resume {clean(session.get('tag') or '')}{extend}".rstrip())]
     for name, words in rows:
         yield paint(f"  {name:<8}{words}", "dim")
 

@@ -12,10 +12,10 @@ import typer
 
 from autoresearchd.cli import render
 from autoresearchd.cli.failure import say, tell
-from autoresearchd.cli.options import JsonOption
+from autoresearchd.cli.options import JsonOption, SandboxOption
 from autoresearchd.cli.render import Paint, clean, json_text
 from autoresearchd.cli.session import here
-from autoresearchd.errors import AutoresearchdError, ConfigError, MissingCapability, UsageError
+from autoresearchd.errors import AutoresearchdError, ConfigError, MissingCapability, RepositoryError, UsageError
 
 TASK_FILE = "task.yaml"
 _LEFT_BEHIND = ("__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
@@ -81,17 +81,20 @@ def check(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All bundled tasks.")] = False,
     run: Annotated[bool, typer.Option("--run", help="Also run it once and measure it.")] = False,
+    sandbox: SandboxOption = None,
 ) -> None:
     """Check a task and its files.
 
-    With --run it is also run once, to see that it gives its metric.
+    With --run it is also run once, to see that it gives its metric: the last commit, as `start` would run it.
     """
     if every and which is not None:
         raise UsageError("--all checks the bundled tasks, a name only one", mend="use one of them")
+    if sandbox is not None and not run:
+        raise UsageError("--sandbox is about running", mend="add --run, or leave --sandbox out")
     folders = bundled_tasks() if every else [find_task(which)]
     worst = 0
     for folder in folders:
-        worst = max(worst, _check_one(folder, run))
+        worst = max(worst, _check_one(folder, run, sandbox))
     raise typer.Exit(worst)
 
 
@@ -116,16 +119,21 @@ def find_task(which: str | None) -> Path:
     raise UsageError(f"{which!r} is neither a bundled task nor a folder", mend=f"bundled tasks: {names}")
 
 
-def _check_one(folder: Path, run: bool) -> int:
+def _check_one(folder: Path, run: bool, sandbox: str | None) -> int:
     from autoresearchd import app
     from autoresearchd.app.start import read_task
     from autoresearchd.config import check_files
 
     paint = Paint(sys.stdout)
+    measured, notes = "", tuple[str, ...]()
     try:
         task = read_task(folder, None)
-        check_files(task, folder / task.source_dir)
-        measured = app.check_run(folder) if run else ""
+        check_files(task, folder / task.source_dir, folder / TASK_FILE)
+        if run:
+            checked = app.check_run(folder, sandbox=sandbox)
+            measured, notes = checked.measured, checked.notes
+        else:
+            notes = _notes(folder)
     except MissingCapability as error:
         tell(f"{folder}: {error.what}", error.mend)
         return error.exit_code
@@ -135,7 +143,21 @@ def _check_one(folder: Path, run: bool) -> int:
         return error.exit_code
     words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
     print(f"{paint('✓', 'green')} {clean(task.name)}: {clean(words)}" + (f"; {clean(measured)}" if measured else ""))
+    for note in notes:
+        say(f"note: {note}")
     return 0
+
+
+def _notes(folder: Path) -> tuple[str, ...]:
+    """What would keep ``start`` from a task that is in order itself."""
+    from autoresearchd.app.check import is_bundled, repository_notes
+
+    if is_bundled(folder):
+        return ()
+    try:
+        return repository_notes(folder)
+    except RepositoryError as error:
+        return (f"`autoresearchd start` needs a git repository: {error.what}; {error.mend}",)
 
 
 def _facts(folder: Path) -> dict[str, Any]:

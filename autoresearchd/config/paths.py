@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from autoresearchd.config.document import parse_yaml, read_text
 from autoresearchd.config.problems import Problem, raise_all
 from autoresearchd.domain.task import Task
+from autoresearchd.errors import ConfigError
 
 MAX_EDITABLE_BYTES = 2 * 1024 * 1024
 HIDE_ROOTS = ("{purelib}", "{stdlib}")
@@ -110,12 +113,13 @@ def find_overlaps(
                 yield key, f"{path!r} hides {entry!r}, which workspace.data shows to the job", "keep the two apart"
 
 
-def check_files(task: Task, root: Path) -> None:
+def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     """Check that the task's files are there and are what they have to be.
 
     Args:
         task: the task.
         root: its source folder.
+        file: the task.yaml that names them, to say the lines of what is wrong; it need not be there.
 
     Raises:
         ConfigError: an editable file is missing, not a regular UTF-8 text file, or reached through a symbolic link;
@@ -134,7 +138,18 @@ def check_files(task: Task, root: Path) -> None:
         what = f"{error.filename!r} cannot be looked at: {error.strerror}"
         problems.append(Problem(what, "check the permissions of the folders on the way to it", "workspace"))
     if problems:
-        raise_all("task.yaml", problems)
+        raise_all("task.yaml", [replace(problem, line=_line(file, problem.key)) for problem in problems])
+
+
+def _line(file: Path | None, key: str) -> int | None:
+    """The line of a key in a task.yaml, with or without a top key ``task:``; None where it cannot be told."""
+    if file is None or not file.is_file():
+        return None
+    try:
+        document = parse_yaml(read_text(file), str(file))
+    except ConfigError:
+        return None
+    return document.line((*(("task",) if "task" in document.root else ()), *key.split(".")))
 
 
 def _editable_problems(name: str, root: Path) -> Iterator[Problem]:

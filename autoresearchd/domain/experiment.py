@@ -71,7 +71,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of an experiment's commit under one seed. index counts from 0 within the experiment."""
+    """One execution of a program under one seed. index counts from 0 within the experiment that it was made for.
+
+    of: number of the experiment whose program ran, where it is another one: the incumbent, run again beside this one.
+    """
 
     id: int
     experiment: int
@@ -87,20 +90,27 @@ class Run:
     tier: str = ""
     device: str = "cpu"
     detail: str = ""
+    of: int | None = None
 
     @property
     def open(self) -> bool:
         """Whether it has not ended yet."""
         return self.finished_at is None
 
+    @property
+    def good(self) -> bool:
+        """Whether it ended with a usable metric."""
+        return not self.open and self.label is Label.NONE and self.value is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The judgement on an experiment.
 
-    value: the experiment's metric (mean of its good runs); delta: improvement over the incumbent (positive: better);
+    value: the experiment's metric (mean of its good runs); delta: improvement over the incumbent (positive: better), as
+    estimated from all runs of both;
     confidence: |best − baseline| / MAD over the session, the advisory figure of pi-autoresearch; reward: for the
-    learner.
+    learner, with its components and the version of its formula.
     """
 
     status: Status
@@ -112,6 +122,8 @@ class Decision:
     sigma: float | None = None
     reward: float | None = None
     reason: str = ""
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    reward_formula: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +146,13 @@ class Experiment:
 
     @property
     def good_runs(self) -> tuple[Run, ...]:
-        """Runs that ended with a usable metric."""
-        return tuple(r for r in self.runs if not r.open and r.label is Label.NONE and r.value is not None)
+        """Runs of its own program that ended with a usable metric."""
+        return tuple(r for r in self.runs if r.good and r.of is None)
+
+    @property
+    def control_runs(self) -> tuple[Run, ...]:
+        """Runs of the incumbent's program that were made to compare it with this one."""
+        return tuple(r for r in self.runs if r.good and r.of is not None)
 
     @property
     def counted_runs(self) -> tuple[Run, ...]:

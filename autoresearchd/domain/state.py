@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 
 
@@ -15,7 +16,8 @@ class ResearchState:
     """Code, history and notes, frozen at one instant.
 
     code: text of each editable file at ``parent``. recent: the last 32 decided experiments, oldest first;
-    top: the five best. seed: drives every random choice of the policy for this experiment.
+    top: the five best. seed: drives every random choice of the policy for this experiment. redactor: what leaves the
+    daemon (a prompt, a state file) goes through it as a whole; ``code`` is as it is, so that edits fit.
     """
 
     tag: str
@@ -34,3 +36,4 @@ class ResearchState:
     seed: int = 0
     state_id: str = ""
     round_id: str = ""
+    redactor: Redactor = field(default_factory=Redactor, compare=False, repr=False)

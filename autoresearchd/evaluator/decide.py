@@ -1,20 +1,25 @@
-"""The decision on an experiment: keep what improves the metric by more than the noise, and say why in one sentence.
+"""The decision on an experiment: keep, discard, or one more run; and why, in one sentence with its numbers.
 
-A change is kept iff its improvement exceeds 2σ·√(1/n + 1/m), n and m being the good runs of the experiment and of the
-incumbent: two standard deviations of the difference of two means. For two single runs that is 2σ·√2.
+``keep`` weighs the metric. Before and after it: every run must have ended well, constraints must hold on average, and a
+result that would be kept must pass its gates (bounds on a metric that varies between runs) not by luck but with a
+confidence limit. Whatever is asked for is a pure function of the runs so far, so a restart asks for the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.metric import Direction, Metric
 from autoresearchd.domain.task import Constraint, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator.confidence import mad_confidence
-from autoresearchd.evaluator.noise import Z, estimate_sigma, mean, noise_bar, within_noise
+from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, look, passes
+from autoresearchd.evaluator.ledger import Ledger, Sample
+from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
 from autoresearchd.evaluator.text import shorten
 
 ARTIFACT_BYTES = "artifact_bytes"
@@ -34,49 +39,195 @@ _MEND_OTHERWISE = "mend the program until `{command}` runs by itself, then start
 
 
 # ---------------------------------------------------------------------- an experiment
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """One more run before the decision.
+
+    of: number of the incumbent where its program is to run, None: the experiment's own. seed: that of an earlier run,
+    with which it makes a pair; None: a fresh one.
+    """
+
+    of: int | None
+    seed: int | None
+    reason: str
+
+
 def decide(
-    task: Task, experiment: Experiment, incumbent: Experiment, *, sigma: float | None, values: Sequence[float]
-) -> Decision:
-    """Judge a measured experiment against the incumbent.
+    task: Task,
+    experiment: Experiment,
+    incumbent: Experiment,
+    ledger: Ledger,
+    *,
+    rule: KeepRule | None = None,
+    simpler: bool = False,
+    identical: bool = False,
+    values: Sequence[float] = (),
+) -> Decision | NextRun:
+    """Judge an experiment against the incumbent, or ask for one more run.
 
     Args:
         task: the task.
-        experiment: with its runs ended.
+        experiment: with its runs so far, at least one.
         incumbent: the best kept so far.
-        sigma: standard deviation of the metric between seeds; None: unknown, then any strict improvement is kept.
+        ledger: the runs of the segment's decided experiments, the incumbent's among them.
+        rule: the constants of the test.
+        simpler: whether its program is simpler than the incumbent's: a tie is then kept.
+        identical: whether its program is the incumbent's, byte for byte: then it is never kept.
         values: metrics of the segment in order of number, this experiment's last; for the advisory confidence.
 
     Raises:
-        ValueError: the incumbent has no value; it could not have been kept.
+        ValueError: the incumbent has neither a run nor a value; it could not have been kept.
     """
+    rule = rule or KeepRule()
     failed = _failed(experiment)
     if failed is not None:
         return _crash(task, failed)
-    reference, reference_runs = _reference(incumbent)
-    good = experiment.good_runs
-    value, metrics = _mean_value(good), _mean_metrics(good)
-    delta = task.metric.improvement(value, reference)
-    label, why = _broken_constraint(task, metrics, incumbent)
+    ledger = _with_incumbent(task, ledger, incumbent)
+    samples = samples_of(task, experiment.runs)
+    now = ledger.with_samples(samples)
+    noise = now.noise()
+    verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=_spent(experiment, rule))
+    means = _mean_metrics(experiment.good_runs)
+    label, why = _broken_constraint(task, means, incumbent)
+    if identical:
+        label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
+    if label is Label.NONE and verdict.action is Action.AGAIN:
+        of = incumbent.number if verdict.program is Program.INCUMBENT else None
+        return NextRun(of, verdict.seed, _words(task, verdict, noise, experiment, incumbent))
     if label is Label.NONE:
-        label, why = _weigh(delta, sigma, len(good), reference_runs)
-    status = Status.KEEP if label is Label.NONE else RULES[label].status or Status.DISCARD
-    best = value if status is Status.KEEP else reference
+        label, why = _LABELS[verdict.action]
+    if RULES[label].status is Status.KEEP:
+        doubt = _doubtful_gate(task, now, experiment, rule)
+        if doubt and len(experiment.counted_runs) <= rule.most:
+            return NextRun(None, None, doubt)
+        if doubt:
+            label, why = Label.GATE_MISS, doubt
+    return _decision(task, experiment, incumbent, verdict, noise, label, why, now, values)
+
+
+_LABELS = {
+    Action.KEEP: (Label.NONE, "kept"),
+    Action.SIMPLER: (Label.SIMPLER, "a tie, and it is kept because the program is simpler"),
+    Action.DISCARD: (Label.NO_GAIN, "no gain that is worth more runs"),
+    Action.AGAIN: (Label.NO_GAIN, "no gain"),
+}
+
+
+def samples_of(task: Task, runs: Sequence[Run]) -> list[Sample]:
+    """The good ones of some runs, in order of time, with values of which the larger is the better."""
+    sign = _sign(task.metric)
+    bounded = {c.metric for c in task.scoring.constraints}
+    return [
+        Sample(
+            r.experiment if r.of is None else r.of,
+            r.experiment,
+            r.seed,
+            sign * r.value,
+            {name: x for name, x in r.metrics.items() if name in bounded and math.isfinite(x)},
+        )
+        for r in runs
+        if r.good and r.value is not None and math.isfinite(r.value)
+    ]
+
+
+def _with_incumbent(task: Task, ledger: Ledger, incumbent: Experiment) -> Ledger:
+    """The ledger with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
+    if ledger.values(incumbent.number):
+        return ledger
+    value = incumbent.decision.value if incumbent.decision else None
+    if value is None:
+        raise ValueError(f"experiment {incumbent.number} is the incumbent but has neither a run nor a value")
+    return ledger.with_samples([Sample(incumbent.number, incumbent.number, -1, _sign(task.metric) * value)])
+
+
+def incumbent_value(task: Task, ledger: Ledger, incumbent: Experiment) -> float:
+    """The incumbent's metric, estimated anew from all of its runs, those made beside later experiments included."""
+    return _sign(task.metric) * mean(ledger.values(incumbent.number))
+
+
+def _sign(metric: Metric) -> float:
+    """What makes the larger value the better one."""
+    return -1.0 if metric.direction is Direction.MINIMIZE else 1.0
+
+
+def _spent(experiment: Experiment, rule: KeepRule) -> int:
+    """Extra runs so far; where the incumbent's own run failed, no more are asked for: they would fail as well."""
+    failed = any(r.of is not None and r.label is not Label.NONE for r in experiment.counted_runs)
+    return rule.most if failed else len(experiment.counted_runs) - 1
+
+
+def _look(
+    now: Ledger,
+    before: Ledger,
+    noise: Noise | None,
+    samples: Sequence[Sample],
+    incumbent: Experiment,
+    rule: KeepRule,
+    *,
+    simpler: bool,
+    spent: int,
+) -> Verdict:
+    readings = now.readings(incumbent.number, samples)
+    if noise is None:  # a single run of everything: the sign is all there is
+        noise = Noise(0.0, 0)
+    price = rule.price(before.experiments, before.extra)
+    return look(readings, noise, rule, spent=spent, price=price, simpler=simpler)
+
+
+def _decision(
+    task: Task,
+    experiment: Experiment,
+    incumbent: Experiment,
+    verdict: Verdict,
+    noise: Noise | None,
+    label: Label,
+    why: str,
+    ledger: Ledger,
+    values: Sequence[float],
+) -> Decision:
+    status = Status.KEEP if RULES[label].status is Status.KEEP else RULES[label].status or Status.DISCARD
+    good = experiment.good_runs
+    value = _mean_value(good)
+    best = value if status is Status.KEEP else incumbent_value(task, ledger, incumbent)
     return Decision(
         status=status,
         label=label,
         value=value,
-        delta=delta,
-        metrics=metrics,
+        delta=verdict.gain,
+        metrics=_mean_metrics(good),
         confidence=mad_confidence(values, values[0] if values else None, best),
-        sigma=sigma,
-        reason=f"{_comparison(task, value, delta, reference, incumbent)}; {why}.",
+        sigma=noise.sigma if noise else None,
+        reason=f"{_words(task, verdict, noise, experiment, incumbent)}; {why}.",
     )
+
+
+def _words(task: Task, verdict: Verdict, noise: Noise | None, experiment: Experiment, incumbent: Experiment) -> str:
+    """The comparison in numbers."""
+    good, control = experiment.good_runs, experiment.control_runs
+    text = f"{task.metric.name} {_number(_mean_value(good))}"
+    text += f" over {len(good)} runs" if len(good) > 1 else ""
+    if verdict.gain == 0:
+        text += f" equals experiment {incumbent.number}"
+    else:
+        word = "better" if verdict.gain > 0 else "worse"
+        text += f" is {_number(abs(verdict.gain))} {word} than experiment {incumbent.number}"
+    text += f" (run again {_times(len(control))} beside it)" if control else ""
+    if noise is None:
+        return f"{text} (the noise σ is not known, so the sign alone decides)"
+    if noise.sigma == 0:
+        return f"{text} (the metric has no noise)"
+    known = f"± {_number(verdict.error)}, σ = {_number(noise.sigma)} from {noise.freedom} degrees of freedom"
+    return f"{text} ({known}): an improvement with probability {verdict.better:.3g}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _failed(experiment: Experiment) -> Run | None:
     """The run that makes the experiment a failure: one bad run is enough, however good the others are."""
     for run in experiment.counted_runs:
-        if run.label is not Label.NONE or run.value is None or not math.isfinite(run.value):
+        if run.of is None and (run.label is not Label.NONE or run.value is None or not math.isfinite(run.value)):
             return run
     if not experiment.good_runs:
         return Run(0, experiment.number, 0, 0, experiment.started_at, label=Label.ERROR, detail="no run of it ended")
@@ -92,29 +243,23 @@ def _crash(task: Task, run: Run) -> Decision:
     return Decision(status, label, reason=_sentence(f"{label.value}: {detail}"))
 
 
-def _weigh(delta: float, sigma: float | None, runs: int, reference_runs: int) -> tuple[Label, str]:
-    """NONE when the improvement is more than noise, else NO_GAIN; and the words for it."""
-    label = Label.NO_GAIN if within_noise(delta, sigma, runs, reference_runs) else Label.NONE
-    if sigma is None:
-        verdict = "no gain" if label else "kept as a strict improvement"
-        return label, f"{verdict} (the noise σ is not known, so the sign alone decides)"
-    bar = _number(noise_bar(sigma, runs, reference_runs))
-    bar += f" ({Z:g}σ·√(1/{runs} + 1/{reference_runs}), σ = {_number(sigma)})"
-    if label is Label.NONE:
-        return label, f"that is more than the noise bar of {bar}"
-    return label, f"that is within the noise bar of {bar}" if delta > 0 else "no gain"
-
-
-def _comparison(task: Task, value: float, delta: float, reference: float, incumbent: Experiment) -> str:
-    name = task.metric.name
-    if delta == 0:
-        return f"{name} {_number(value)} equals that of experiment {incumbent.number}"
-    word = "better" if delta > 0 else "worse"
-    gap = f"{_number(abs(delta))} {word} than {_number(reference)}"
-    return f"{name} {_number(value)} is {gap} of experiment {incumbent.number}"
-
-
 # ---------------------------------------------------------------------- constraints
+def _doubtful_gate(task: Task, ledger: Ledger, experiment: Experiment, rule: KeepRule) -> str:
+    """The first bound that the mean holds and that luck may have held, with its words; empty when there is none."""
+    good = experiment.good_runs
+    means = _mean_metrics(good)
+    for c in task.scoring.constraints:
+        noise = ledger.noise_of(c.metric)
+        if noise is None or c.metric not in means:
+            continue
+        for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):
+            sure = 1.0 if bound is None else passes(slack, len(good), noise)
+            if sure < rule.gate_at:
+                value = f"{c.metric} {_number(means[c.metric])} over {_runs(len(good))}"
+                return f"but {value} holds its limit of {_number(bound or 0.0)} with probability {sure:.2g} only"
+    return ""
+
+
 def _broken_constraint(task: Task, metrics: Mapping[str, float], incumbent: Experiment) -> tuple[Label, str]:
     """The first constraint that does not hold, with its words; NONE when all hold."""
     reference = _reference_metrics(incumbent)
@@ -197,17 +342,6 @@ def decide_failed_proposal(label: Label, reason: str) -> Decision:
 
 
 # ---------------------------------------------------------------------- parts
-def _reference(incumbent: Experiment) -> tuple[float, int]:
-    """The incumbent's value and how many runs stand behind it."""
-    decided = incumbent.decision.value if incumbent.decision else None
-    good = incumbent.good_runs
-    if decided is not None:
-        return decided, max(1, len(good))
-    if not good:
-        raise ValueError(f"experiment {incumbent.number} is the incumbent but has no value")
-    return _mean_value(good), len(good)
-
-
 def _reference_metrics(incumbent: Experiment) -> Mapping[str, float]:
     decided = incumbent.decision.metrics if incumbent.decision else {}
     return decided or _mean_metrics(incumbent.good_runs)

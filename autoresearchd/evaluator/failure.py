@@ -30,6 +30,14 @@ _EXCEPTION = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout)(?::.*)?)$"
 )
 _FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line ([0-9]{1,9})')
+_MISSING = re.compile(
+    r"(?i:no such file|not found|permission denied|does not exist|cannot open|can't open|FileNotFound)"
+)
+_NAMED_PATH = re.compile(
+    r"""['"]([^'"\n]{1,400})['"]|(?<![\w/.~-])([\w.~-]{0,100}(?:/[\w.@+=-]{1,100}){1,30}|[\w-]{1,100}\.\w{1,8})"""
+)
+_NO_MODULE = re.compile(r"No module named '([\w.]{1,100})'")
+_READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b|\[Errno 30\]|PermissionError|\[Errno 13\]")
 _SIGNALS = {
     4: "illegal instruction",
     6: "aborted",
@@ -62,6 +70,25 @@ def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tupl
     if diverged:
         return Label.NAN_LOSS, "the loss was not finite at the end" + (f"; {words}" if words else "")
     return Label.ERROR, words or "nothing was printed"
+
+
+def missing_paths(detail: str) -> list[str]:
+    """Paths that a failure calls missing (``No such file or directory: 'data/d.csv'``), in the order of its words."""
+    if not _MISSING.search(detail):
+        return []
+    found = [quoted or plain for quoted, plain in _NAMED_PATH.findall(detail[:4000])]
+    return list(dict.fromkeys(path for path in found if path.strip(".")))
+
+
+def missing_module(detail: str) -> str:
+    """The module that a program could not import, empty when that was not what failed."""
+    found = _NO_MODULE.search(detail)
+    return found[1] if found else ""
+
+
+def is_read_only(detail: str) -> bool:
+    """Whether a program failed because it wrote where a job may not."""
+    return bool(_READ_ONLY.search(detail))
 
 
 def how_it_ended(exit_code: int | None) -> str:

@@ -16,6 +16,7 @@ from itertools import islice
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.syntax import defined_names, mentions, required_names, without_seeds
 
 MAX_BYTES = 1_000_000
 MAX_TOKENS = 60_000
@@ -23,16 +24,23 @@ MAX_TOKENS = 60_000
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _TREE, _TEXT = "tree:", "text:"
+_COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
+_PLAIN_CODECS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii"})
+_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_SEED_VARIABLE = "AUTORESEARCHD_SEED"
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-def check_edit(task: Task, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+def check_edit(
+    task: Task, old: Mapping[str, str], new: Mapping[str, str], *, required: Mapping[str, frozenset[str]] | None = None
+) -> None:
     """Let an edit pass or raise.
 
     Args:
         task: names the editable files.
         old: text of the editable files at the parent.
         new: their text after the edit; a file that is left out is unchanged.
+        required: names that an editable file must go on defining, as ``required_symbols`` finds them.
 
     Raises:
         PolicyError: ``illegal_edit`` with what is wrong, or ``no_op`` when the program stays the same.
@@ -45,6 +53,27 @@ def check_edit(task: Task, old: Mapping[str, str], new: Mapping[str, str]) -> No
     if all(path in old and program == _program(path, old[path]) for path, program in programs.items()):
         what = "only comments or layout differ" if changed else "nothing differs"
         raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, mend="change what the program does")
+    trees = {path: (_tree_of(path, old.get(path, "")), _tree_of(path, new[path])) for path in changed}
+    if all(before and after and _same_but_for_seeds(before, after) for before, after in trees.values()):
+        raise PolicyError(
+            "the edit changes nothing but a seed, which is the evaluator's to choose",
+            label=Label.NO_OP,
+            mend="change what the program does; luck with a seed is no improvement",
+        )
+    for path, (before, after) in trees.items():
+        if before and after:
+            _check_promises(path, before, after, (required or {}).get(path, frozenset()))
+
+
+def required_symbols(task: Task, protected: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    """For each editable file the names that the task's protected programs take from it.
+
+    Args:
+        task: names the editable files.
+        protected: text of the protected files; what is no Python is passed over.
+    """
+    trees = {path: tree for path, text in protected.items() if (tree := _tree_of(path, text)) is not None}
+    return {path: required_names(path, trees) for path in task.editable}
 
 
 def code_hash(files: Mapping[str, str]) -> str:
@@ -72,6 +101,7 @@ def _checked(path: str, text: str, before: str) -> str:
 
 
 def _checked_python(path: str, text: str, before: str) -> str:
+    _check_encoding(path, text, before)
     if _too_many_tokens(text) and not _too_many_tokens(before):
         raise _illegal(f"{path} holds more than {MAX_TOKENS:,} words and operators", "write a shorter program")
     try:
@@ -83,6 +113,65 @@ def _checked_python(path: str, text: str, before: str) -> str:
         raise _illegal(
             f"{path} cannot be parsed: {type(error).__name__}", "nest less deeply, write smaller literals"
         ) from None
+
+
+def _check_encoding(path: str, text: str, before: str) -> None:
+    """What is read here must be what Python runs, and what people see in a diff.
+
+    A file that names another encoding (PEP 263) is another program than its text; characters that turn the direction
+    of writing make a program look other than it is (CVE-2021-42574).
+    """
+    codec = _codec(text)
+    if codec not in _PLAIN_CODECS and codec != _codec(before):
+        raise _illegal(f"{path} says that it is written in {codec!r}", "leave out the coding line: files are UTF-8")
+    turned = _BIDI.search(text)
+    if turned and not _BIDI.search(before):
+        where = text.count("\n", 0, turned.start()) + 1
+        raise _illegal(
+            f"{path}, line {where}: a character that turns the direction of writing (U+{ord(turned[0]):04X})",
+            "write it as an escape",
+        )
+
+
+def _codec(text: str) -> str:
+    """The encoding that the first two lines of a file name."""
+    for line in re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff")[:1000])[:2]:
+        found = _COOKIE.match(line)
+        if found:
+            return found[1].lower().replace("_", "-")
+        if line.strip(" \t\f") and not line.lstrip(" \t\f").startswith("#"):
+            break
+    return "utf-8"
+
+
+def _check_promises(path: str, before: ast.Module, after: ast.Module, required: frozenset[str]) -> None:
+    """What others rely on must stay: names that they take from this file, and seeds that the evaluator chooses."""
+    had, has = defined_names(before), defined_names(after)
+    missing = sorted(name for name in required if has is not None and name not in has and (had is None or name in had))
+    if missing:
+        what = ", ".join(missing)
+        raise _illegal(f"{path} no longer defines {what}, which the evaluation uses", f"keep {what} at the top level")
+    if mentions(before, _SEED_VARIABLE) and not mentions(after, _SEED_VARIABLE):
+        raise _illegal(
+            f"{path} no longer reads {_SEED_VARIABLE}", "take the seed from it: results are compared over several"
+        )
+
+
+def _same_but_for_seeds(before: ast.Module, after: ast.Module) -> bool:
+    try:
+        return _written_out(without_seeds(before)) == _written_out(without_seeds(after))
+    except RecursionError:  # too deep to be looked at; it is no short-cut for anybody
+        return False
+
+
+def _tree_of(path: str, text: str) -> ast.Module | None:
+    """The syntax tree of a file that has one and is not too large to be looked at."""
+    if not _is_python(path) or _too_many_tokens(text):
+        return None
+    try:
+        return _parse(text)
+    except _UNPARSABLE:
+        return None
 
 
 def _too_many_tokens(text: str) -> bool:

@@ -51,7 +51,9 @@ def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_fi
     curve = read_curve(logs.get(TRAINING, ""), task.curve.pattern, task.execution.budget.training)
     label, detail = _trouble(task, result, logs, curve)
     if label is not Label.NONE:
-        return Measurement(label, detail=detail, curve=curve.points)
+        gates = _gates(task, logs) if label in _VERDICTS.values() else {}
+        detail += f": {', '.join(sorted(gates))}" if gates else ""
+        return Measurement(label, metrics=gates, detail=detail, curve=curve.points)
     return _metric(task, logs, result_file, curve.points)
 
 
@@ -115,7 +117,8 @@ def _limit_words(task: Task, stage: StageResult) -> str:
     if stage.outcome == "timeout":
         return f"{stage.name} was stopped after {stage.duration_s:.0f} s: the whole run may take {budget.wall:g} s"
     if stage.outcome == "budget_overrun":
-        return f"{stage.name} took more than its {budget.training:g} s and {budget.grace:g} s of grace"
+        made_of = f"budget {budget.training:g} s + startup_grace {budget.grace:g} s"
+        return f"{stage.name} was killed after {budget.training + budget.grace:g} s, its limit: {made_of}"
     limit = task.execution.memory_mb
     return f"{stage.name} needed more memory than " + (f"its {limit} MB" if limit else "there was")
 
@@ -124,6 +127,15 @@ def _verdict(log: str) -> Label | None:
     """The last ``LABEL <x>`` line of an evaluation, if ``<x>`` is one that an evaluation may give."""
     found = [m for m in _VERDICT_LINE.findall(as_lines(log[-_VERDICT_TAIL:])) if m in _VERDICTS]
     return _VERDICTS[found[-1]] if found else None
+
+
+def _gates(task: Task, logs: Mapping[str, str]) -> dict[str, float]:
+    """Which of the task's further metrics an evaluation that refused a result set to zero: ``causal``, for example.
+
+    Their names are the task's own and the value is fixed, so that nothing else of the evaluation's log gets out.
+    """
+    found = parse_metrics(logs.get(EVALUATION, ""), task.scoring)
+    return {name: 0.0 for name in task.scoring.metrics if found.get(name) == 0.0 and name != task.metric.name}
 
 
 # ---------------------------------------------------------------------- what did it print?

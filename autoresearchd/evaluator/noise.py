@@ -1,17 +1,17 @@
-"""Measurement noise: how far the metric of one program varies between seeds, and what a difference must exceed.
+"""Measurement noise: how far the metric of one program varies between runs, and how well that is known.
 
-σ comes from the repeats of the baseline. From so few runs it is itself uncertain: with three, its 95% interval (χ²
-with two degrees of freedom, normal noise) reaches from 0.52 to 6.3 times the estimate. More repeats are the only
-cure.
+From the baseline's repeats alone σ is very uncertain: with three, its 95% interval (χ² with two degrees of freedom,
+normal noise) reaches from 0.52 to 6.3 times the estimate. ``ledger`` pools all later repeats with them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-Z = 2.0
-"""A difference counts when it exceeds so many of its own standard deviations."""
+_LOG_GRID = tuple(-2.4 + 0.2 * i for i in range(33))
+"""ln(σ / estimate): from 0.09 to 55 times the estimate, more than 99.9% also with two degrees of freedom."""
 
 
 def mean(values: Sequence[float]) -> float:
@@ -37,11 +37,22 @@ def estimate_sigma(values: Sequence[float]) -> float | None:
     return math.hypot(*(v - centre for v in finite)) / math.sqrt(len(finite) - 1)
 
 
-def noise_bar(sigma: float, runs: int, reference_runs: int) -> float:
-    """What an improvement must exceed: Z · σ · √(1/runs + 1/reference_runs), for two single runs 2σ·√2."""
-    return Z * sigma * math.sqrt(1 / max(1, runs) + 1 / max(1, reference_runs))
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """σ of single runs of one program, and how it is made up, as far as they are known.
 
+    freedom: degrees of freedom of the estimate. test: share of the variance that runs made for one test, next to each
+    other in time, have in common (the machine's drift); seed: share that two of them have in common for being run on
+    the same seed.
+    """
 
-def within_noise(improvement: float, sigma: float | None, runs: int = 1, reference_runs: int = 1) -> bool:
-    """Whether an improvement does not exceed the noise; with σ unknown, whether it is none at all."""
-    return not improvement > noise_bar(sigma or 0.0, runs, reference_runs)
+    sigma: float
+    freedom: int
+    test: float = 0.0
+    seed: float = 0.0
+
+    def weighted(self) -> list[tuple[float, float]]:
+        """Values of σ with their posterior weights (not normalised): scaled inverse χ², from the prior 1/σ."""
+        return [
+            (self.sigma * math.exp(x), math.exp(self.freedom * (0.5 - x - 0.5 * math.exp(-2.0 * x)))) for x in _LOG_GRID
+        ]

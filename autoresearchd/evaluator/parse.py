@@ -159,7 +159,7 @@ def _json_number(item: Any) -> float | None:
             return float(item)
         except OverflowError:
             return math.inf if item > 0 else -math.inf
-    if isinstance(item, str) and len(item) <= 128:
+    if isinstance(item, str) and len(item) <= 512:
         match = _NUMBER_IN_TEXT.match(item.strip())
         return to_float(match[0]) if match else None
     return None

@@ -15,7 +15,8 @@ _CONTROL = re.compile(
     r"|[\x00\x07\x08\x1b\ufeff]"
 )
 
-_DIGITS = r"(?:[0-9]{1,3}(?:[,_][0-9]{3}){1,12}(?:\.[0-9]{0,60})?|[0-9]{1,60}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})"
+# A finite double has at most 309 digits before the point; a program that prints one in full has printed a number.
+_DIGITS = r"(?:[0-9]{1,3}(?:[,_][0-9]{3}){1,102}(?:\.[0-9]{0,400})?|[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})"
 _FIGURE = rf"[+-]?{_DIGITS}(?:[eE][+-]?[0-9]{{1,5}})?"
 _WORD = r"(?i:[+-]?(?:nan|inf(?:inity)?)|none|null)"
 _STOP = r"(?=[ \t|;)\]}]|,(?:[ \t\n]|\Z)|\n|\Z)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from autoresearchd.domain.experiment import RunResult
@@ -15,8 +15,9 @@ from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_pyt
 from autoresearchd.executor.plan import make_plan
 from autoresearchd.executor.setup import run_setup
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.sandbox.launch import Supervised, Supervisors, read_report, reap
-from autoresearchd.sandbox.tiers import Tier, probe
+from autoresearchd.sandbox.launch import RunLimits, Supervised, Supervisors, read_report
+from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose
 
 
 class LocalHandle:
@@ -50,20 +51,23 @@ class LocalExecutor:
 
     Args:
         slots: how many runs may be under way at once; None: one for each GPU, else one.
-        tier: the isolation to use; None: the best that works here, found at the first use.
+        tier: the isolation to use, or its name; ``auto``: the best that works here, found at the first use.
         python: the interpreter to describe, where the task names one; None: the daemon's.
         devices: the GPUs; None: those that are found.
+        limits: what a run may use beside its memory and its time.
     """
 
     def __init__(
         self,
         *,
         slots: int | None = None,
-        tier: Tier | None = None,
+        tier: Tier | str = AUTO,
         python: Path | None = None,
         devices: Devices | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
-        self._tier = tier
+        self._tier = check_name(tier) if isinstance(tier, str) else tier
+        self._limits = limits
         self._devices = devices if devices is not None else find_devices()
         self._slots = slots if slots is not None else max(1, len(self._devices.ids))
         self._python = python or Path(sys.executable)
@@ -76,9 +80,9 @@ class LocalExecutor:
 
     @property
     def tier(self) -> Tier:
-        """The isolation that runs get; probed once."""
-        if self._tier is None:
-            self._tier = probe()
+        """The isolation that runs get; probed once. Raises MissingCapability where it does not work."""
+        if isinstance(self._tier, str):
+            self._tier = choose(self._tier)
         return self._tier
 
     def warnings(self, task: Task | None = None) -> list[str]:
@@ -94,11 +98,8 @@ class LocalExecutor:
 
     def start(self, request: RunRequest) -> LocalHandle:
         python = self._interpreter(resolve_python(request.task, request.setup))
-        plan = make_plan(request, tier=self.tier, python=python, devices=self._devices)
+        plan = make_plan(request, tier=self.tier, python=python, devices=self._devices, limits=self._limits)
         return LocalHandle(request.run_dir, self._supervisors.launch(plan), self.tier.name.value, str(self._devices))
-
-    def reap(self, run_dirs: Sequence[Path]) -> int:
-        return reap(run_dirs)
 
     def recover(self, run_dir: Path) -> RunResult | None:
         reap([run_dir])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,34 +15,41 @@ from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import Interpreter
 from autoresearchd.ports import RunRequest
 from autoresearchd.sandbox.environment import job_environment, search_path
-from autoresearchd.sandbox.launch import Plan, Program, Stage
+from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage
 from autoresearchd.sandbox.tiers import Tier
 from autoresearchd.sandbox.view import View, is_inside, way_to
 
 OUTPUT = "output"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh folder is made in it
 _SHARED_MEMORY_NEEDED = 512 << 20
+_SCRATCH_BYTES = 4 << 30
 _PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "nvvm", "targets", "pyvenv.cfg")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The folders of one run. scratch: temporary files; programs: for PATH; exchange: of scorer and model process."""
+    """The folders of one run.
+
+    scratch: around the folders for temporary files, None where the sandbox has its own; programs: for PATH; exchange:
+    of scorer and model process.
+    """
 
     output: Path
-    scratch: Path
+    scratch: Path | None
     programs: tuple[Path, ...]
     exchange: Path | None
 
 
-def make_plan(request: RunRequest, *, tier: Tier, python: Interpreter, devices: Devices) -> Plan:
+def make_plan(
+    request: RunRequest, *, tier: Tier, python: Interpreter, devices: Devices, limits: RunLimits | None = None
+) -> Plan:
     """Prepare the folders of a run and say what is to run in them.
 
     Raises:
         BaselineError: data that task.yaml names is not there.
         EnvironmentFailure: the folders cannot be made.
     """
-    return _Planner(request, tier, python, devices).plan()
+    return _Planner(request, tier, python, devices).plan(limits or RunLimits())
 
 
 class _Planner:
@@ -69,7 +76,7 @@ class _Planner:
                     shutil.rmtree(stale)
             output.mkdir(parents=True)
             programs = tuple(self.python.search_folders(tools))
-            scratch = self.tier.scratch or Path(tempfile.mkdtemp(prefix="autoresearchd-"))
+            scratch = None if self.tier.scratch else Path(tempfile.mkdtemp(prefix="autoresearchd-"))
             exchange = _exchange(folder) if evaluation and evaluation.model_command else None
         except OSError as error:
             raise EnvironmentFailure(
@@ -77,10 +84,8 @@ class _Planner:
             ) from error
         return Places(output, scratch, programs, exchange)
 
-    def plan(self) -> Plan:
-        removed = [p for p in (self.places.exchange,) if p]
-        if not self.tier.isolates:
-            removed.append(self.places.scratch)
+    def plan(self, limits: RunLimits) -> Plan:
+        made = tuple(p for p in (self.places.exchange, self.places.scratch) if p)
         return Plan(
             run_dir=self.request.run_dir,
             stages=tuple(self.stages()),
@@ -88,7 +93,9 @@ class _Planner:
             output=self.places.output,
             wall=self.task.execution.budget.wall,
             memory_mb=self.task.execution.memory_mb,
-            remove=tuple(removed),
+            remove=made,
+            limits=limits,
+            written=made,
             facts={"tier": self.tier.name.value, "device": str(self.devices)},
         )
 
@@ -111,10 +118,13 @@ class _Planner:
 
     def program(self, command: str, name: str, view: View) -> Program:
         """A command of task.yaml, which is the user's own and may use the shell's syntax, to be run with a view."""
+        scratch = self.scratch(name)
+        if self.tier.confines:
+            view = replace(view, writable=(*view.writable, scratch))
         env = job_environment(
             path=search_path(*self.places.programs),
-            home=self.home,
-            scratch=self.places.scratch,
+            home=scratch if self.tier.confines else self.home,
+            scratch=scratch,
             output=self.places.output,
             budget=self.task.execution.budget.training,
             seed=self.request.seed,
@@ -129,6 +139,20 @@ class _Planner:
             argv, view.cwd if not self.tier.isolates else Path("/"), env, self.request.run_dir / f"{name}.log"
         )
 
+    def scratch(self, name: str) -> Path:
+        """A program's own folder for temporary files: what training leaves there must not meet the evaluation."""
+        if self.tier.scratch:
+            return self.tier.scratch
+        assert self.places.scratch
+        folder = self.places.scratch / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def room(self) -> int:
+        """Bytes in memory that each of a sandbox's own folders may take."""
+        memory = self.task.execution.memory_mb
+        return _SCRATCH_BYTES if memory is None else min(_SCRATCH_BYTES, memory << 20)
+
     def job_view(self, *, writes: bool, exchange: bool = False) -> View:
         """What edited code sees: the worktree and the data; never what only the evaluation may read."""
         workspace, output = self.request.workspace, self.places.output
@@ -140,6 +164,7 @@ class _Planner:
             hidden=(*self.hidden_places(), *(p.real for p in self.private), *self.private_in(workspace)),
             network=self.task.execution.network,
             gpu=bool(self.devices.ids),
+            scratch_bytes=self.room(),
         )
 
     def evaluation_view(self) -> View:
@@ -151,6 +176,7 @@ class _Planner:
             writable=tuple(self.exchange_folder(True)),
             network=self.task.execution.network,
             gpu=bool(self.devices.ids),
+            scratch_bytes=self.room(),
         )
 
     def exchange_folder(self, wanted: bool) -> list[Path]:

@@ -17,6 +17,7 @@ from autoresearchd.executor.interpreter import inspect, resolve_python
 from autoresearchd.ports import Cancel
 from autoresearchd.sandbox.environment import setup_environment
 from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
+from autoresearchd.sandbox.leftovers import reap
 
 MARKER = ".autoresearchd-setup-done"
 _LOOK_EVERY = 0.1
@@ -84,6 +85,7 @@ def _copy(pristine: Path, setup: Path) -> None:
 
 def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_environment: Mapping[str, str]) -> None:
     supervisor_dir = setup.with_name(setup.name + ".run")
+    reap([supervisor_dir])  # of a daemon that was killed together with the supervisor of its setup
     shutil.rmtree(supervisor_dir, ignore_errors=True)
     supervisor_dir.mkdir()
     env = setup_environment(

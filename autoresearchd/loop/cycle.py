@@ -6,24 +6,37 @@ and recovery both call it; whatever phase an experiment is found in after a cras
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Cost, Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.evaluator.decide import decide, decide_baseline, decide_failed_proposal
+from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal
+from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.legality import check_edit, code_hash
 from autoresearchd.evaluator.measure import measure
+from autoresearchd.evaluator.secrets import check_no_secret
+from autoresearchd.evaluator.simplicity import is_simpler
 from autoresearchd.loop import words
-from autoresearchd.loop.artifacts import discard_outputs, read_logs, read_result_file
+from autoresearchd.loop.artifacts import clean_logs, discard_outputs, read_logs, read_result_file
+from autoresearchd.loop.hints import mend_job
+from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.rewards import Rewards
+from autoresearchd.loop.seals import Watch
 from autoresearchd.loop.standing import Standing
 from autoresearchd.ports import RunHandle, RunRequest
 
 BASELINE = "baseline"
 SLOT = 0
+PULLED_AWAY = 3
+"""How often a run is begun again because its worktree was deleted."""
+FILLED = 3
+"""How often a program may fill a disk that has room without it."""
 
 
 class Cycle:
@@ -36,6 +49,11 @@ class Cycle:
         self._began = lab.clock.monotonic()
         self._spent_elsewhere = 0.0
         self._hash: tuple[int, str] | None = None
+        self._simpler: tuple[int, bool] | None = None
+        self._judged: tuple[tuple[object, ...], Decision | NextRun] | None = None
+        self._rewards = Rewards(lab)
+        self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
+        self._worktree: Path | None = None
 
     # ------------------------------------------------------------------ the way of one experiment
     def open(self) -> Experiment:
@@ -72,11 +90,14 @@ class Cycle:
         try:
             proposal = self._lab.policy.propose(state, self._lab.stop.now)
             self._spent_elsewhere += self._lab.clock.monotonic() - started
-            check_edit(self._lab.task, state.code, {**state.code, **proposal.files})
+            check_edit(self._lab.task, state.code, {**state.code, **proposal.files}, required=self._standing.required)
+            check_no_secret(self._lab.redactor, state.code, proposal.files)
         except PolicyError as error:
             seconds = self._lab.clock.monotonic() - started
             self._spent_elsewhere = max(self._spent_elsewhere, seconds)
-            failed = Proposal({}, "", self._lab.policy.name, role=state.role, cost=Cost(seconds=seconds))
+            failed = Proposal(
+                {}, "", self._lab.policy.name, words.failed_proposal(error), role=state.role, cost=Cost(seconds=seconds)
+            )
             e = self._lab.store.record_proposal(
                 self._lab.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"
             )
@@ -98,15 +119,24 @@ class Cycle:
 
     def _launch(self, e: Experiment) -> Experiment:
         lab = self._lab
+        asked = self._judge(e) if self._is_again(e) else NextRun(None, None, "")
+        if isinstance(asked, Decision):
+            return self._finish(e, asked)
         index = len(e.runs)
-        workspace = lab.workspace.checkout(SLOT, words.commit_of(e))
-        seed = lab.random_seed(e.number, "run", len(e.counted_runs))
-        run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now())
+        commit = words.commit_of(e if asked.of is None else self._standing.incumbent)
+        workspace = lab.workspace.checkout(SLOT, commit)
+        # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
+        shutil.rmtree(lab.site.run_dir(e.number, index), ignore_errors=True)
+        self._worktree = workspace
+        fresh = len({run.seed for run in e.counted_runs})
+        seed = lab.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
+        run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now(), of=asked.of)
+        self._watched.begin(workspace)
         self._handle = lab.executor.start(
             RunRequest(
                 key=f"{lab.tag}/{e.number}/{index}",
                 task=lab.task,
-                commit=words.commit_of(e),
+                commit=commit,
                 seed=seed,
                 workspace=workspace,
                 pristine=lab.site.pristine,
@@ -119,7 +149,7 @@ class Cycle:
         planned, budget = self._planned_runs(e), lab.task.execution.budget
         lab.emit(
             EventKind.RUN_STARTED,
-            f"training, run {len(e.counted_runs) + 1} of {planned}, seed {seed}",
+            words.run_started(e, asked.of, planned, seed),
             experiment=e.number,
             run=index,
             runs=planned,
@@ -148,15 +178,43 @@ class Cycle:
             try:
                 decision = decide_baseline(self._lab.task, e, log=str(log))
             except BaselineError as error:
+                error.mend = mend_job(error.what, self._lab.site.source, self._lab.site.pristine) or error.mend
                 if self._standing.totals.experiments:  # of a later segment: `resume` measures it again
                     self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
                 raise
         else:
-            standing = self._standing
-            decision = decide(
-                self._lab.task, e, standing.incumbent, sigma=standing.sigma, values=standing.values_with(e)
-            )
+            # No run can follow any more: should the rule of a newer version ask for one, none is left to it.
+            found = self._judge(e)
+            found = found if isinstance(found, Decision) else self._judge(e, KeepRule(most=0))
+            assert isinstance(found, Decision)
+            decision = found
         return self._finish(e, decision)
+
+    def _judge(self, e: Experiment, rule: KeepRule | None = None) -> Decision | NextRun:
+        """The decision, or the run that it still needs; the same after a restart, and not worked out twice."""
+        key = (e.number, *((run.seed, run.of, run.label, run.value) for run in e.counted_runs))
+        if rule is None and self._judged is not None and self._judged[0] == key:
+            return self._judged[1]
+        standing, before = self._standing, self._standing.code(e.parent)
+        after = {**before, **words.proposal_of(e).files}
+        if self._simpler is None or self._simpler[0] != e.number:
+            self._simpler = (e.number, is_simpler(after, before))
+        found = decide(
+            self._lab.task,
+            e,
+            standing.incumbent,
+            standing.ledger,
+            rule=rule,
+            simpler=self._simpler[1],
+            identical=after == before,
+            values=standing.values_with(e),
+        )
+        self._judged = (key, found)
+        return found
+
+    def _is_again(self, e: Experiment) -> bool:
+        """Whether an experiment has been measured, and is to be measured once more before it is decided."""
+        return bool(e.counted_runs) and words.proposal_of(e).policy != BASELINE
 
     def _settle(self, e: Experiment) -> Experiment:
         """The branch as the decision wants it. The decision is on disk already; all of this may be repeated.
@@ -195,15 +253,38 @@ class Cycle:
         """Read what a finished run gave and write it down."""
         # Job time is what the supervisor measured around the job's processes; starting and reaping it all is overhead.
         self._spent_elsewhere += sum(stage.duration_s for stage in result.stages)
+        clean_logs(self._lab.site.run_dir(e.number, run.index), self._lab.redactor)
         logs = read_logs(result)
         result_file = read_result_file(self._lab.task, self._lab.site.run_dir(e.number, run.index))
-        return self._close(e, run, measure(self._lab.task, result, logs, result_file=result_file), result)
+        measurement = self._watched.end(measure(self._lab.task, result, logs, result_file=result_file))
+        if self._pulled_away(e, measurement):
+            measurement = Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")
+        if measurement.label is Label.DISK_FULL:
+            measurement = self._make_room(e, run, measurement)
+        return self._close(e, run, measurement, self._watched.named(result))
+
+    def _make_room(self, e: Experiment, run: Run, measurement: Measurement) -> Measurement:
+        """Remove what is of no more use; a program that fills by itself whatever room there is, is to blame for it."""
+        run_dir = self._lab.site.run_dir(e.number, run.index)
+        shutil.rmtree(run_dir / "output", ignore_errors=True)
+        times = 1 + sum(r.label is Label.DISK_FULL for r in e.runs)
+        if times < FILLED or shutil.disk_usage(run_dir).free < LOW_DISK_BYTES:
+            return measurement
+        detail = f"it filled the disk {times} times, which has room without it: {measurement.detail}"
+        return Measurement(Label.ERROR, detail=detail)
+
+    def _pulled_away(self, e: Experiment, measurement: Measurement) -> bool:
+        """Whether a run failed for want of its own program, which is not its fault; not believed for ever."""
+        gone = self._worktree is not None and not self._worktree.is_dir()
+        before = sum(run.label is Label.HOST_LOST for run in e.runs)
+        return gone and measurement.label is not Label.NONE and before < PULLED_AWAY
 
     def _close(self, e: Experiment, run: Run, measurement: Measurement, result: RunResult | None) -> Experiment:
         lab = self._lab
+        if result is None:
+            clean_logs(lab.site.run_dir(e.number, run.index), lab.redactor)
         counts = RULES[measurement.label].status is not None
-        enough = len(e.counted_runs) + 1 >= self._planned_runs(e)
-        last = counts and (enough or measurement.label is not Label.NONE)
+        last = counts and not self._asks_for_more(e, run, measurement)
         e = lab.store.close_run(run.id, measurement, result, lab.clock.now(), last=last)
         lab.emit(
             EventKind.RUN_FINISHED,
@@ -221,6 +302,16 @@ class Cycle:
                 f"{measurement.label.value}: {measurement.detail}", mend=words.mend(measurement.label)
             )
         return e
+
+    def _asks_for_more(self, e: Experiment, run: Run, measurement: Measurement) -> bool:
+        """Whether another run follows one that counts; a run of its own that failed is always the last."""
+        if measurement.label is not Label.NONE and run.of is None:
+            return False
+        if words.proposal_of(e).policy == BASELINE:
+            return len(e.counted_runs) + 1 < self._lab.baseline_runs
+        m, at = measurement, self._lab.clock.now()
+        ended = replace(run, finished_at=at, label=m.label, value=m.value, metrics=m.metrics)
+        return isinstance(self._judge(replace(e, runs=(*e.runs[:-1], ended))), NextRun)
 
     def _record(self, e: Experiment, proposal: Proposal) -> Experiment:
         before = self._standing.code(e.parent)
@@ -258,6 +349,7 @@ class Cycle:
         return self._hash[1]
 
     def _write_commit(self, e: Experiment, message: str) -> str:
+        message = self._lab.redactor.text(message)
         return self._lab.workspace.commit(
             number=e.number, parent=e.parent, files=words.proposal_of(e).files, message=message, when=e.started_at
         )
@@ -269,6 +361,7 @@ class Cycle:
         """
         lab = self._lab
         incumbent = None
+        decision = self._rewards.give(e, decision, self._standing)
         if decision.status is Status.KEEP:
             incumbent = words.commit_of(e)
             if words.proposal_of(e).policy != BASELINE:
@@ -292,4 +385,5 @@ class Cycle:
         return e
 
     def _planned_runs(self, e: Experiment) -> int:
-        return self._lab.baseline_runs if words.proposal_of(e).policy == BASELINE else 1
+        baseline = words.proposal_of(e).policy == BASELINE
+        return self._lab.baseline_runs if baseline else len(e.counted_runs) + 1

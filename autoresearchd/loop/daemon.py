@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.errors import AutoresearchdError, Interrupted
+from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.loop.housekeeping import Housekeeping
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.stopping import StopSwitch
+
+PREPARE_ATTEMPTS = 3
 
 
 @contextmanager
@@ -43,29 +47,41 @@ def serve(
     prepare: Callable[[], None],
     conditions: Callable[[], bool],
     ready: Callable[[], None],
+    waits: Callable[[str], None] = lambda reason: None,
     backoff: Backoff | None = None,
 ) -> int:
     """Run a session in this process until it stops; the exit code. The caller holds the session's lock.
 
-    prepare: set-up and checks, done once signals are handled; conditions, ready: see SessionLoop. What ends the session
-    is written down and, when it is an error, raised again.
+    prepare: set-up and checks, done once signals are handled; conditions, ready, waits: see SessionLoop. What ends
+    the session is written down and, when it is an error, raised again.
     """
     store, clock = lab.store, lab.clock
     state, reason = SessionState.CRASHED, "the daemon died"
+    in_order = store.session(lab.tag).state is SessionState.STOPPED and store.latest(lab.session_id) is not None
+    at_work = threading.Event()
     store.set_state(lab.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
     loop: SessionLoop | None = None
+
+    def begin() -> None:
+        at_work.set()
+        ready()
+
     try:
         beside = Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup)
         with signals(lab.stop), beside:
-            prepare()
+            _patiently(lab, prepare, backoff or Backoff())
             loop = SessionLoop(lab, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
-            loop.between, loop.conditions, loop.ready = beside.between, conditions, ready
+            loop.between, loop.conditions, loop.ready = beside.between, conditions, begin
+            loop.waits = waits
             reason = loop.run()
             state = SessionState.STOPPED
     except Interrupted as error:
         state, reason = SessionState.STOPPED, str(error)
     except AutoresearchdError as error:
         reason = error.what
+        # A session that was in order stays so when going on with it is refused, or when only its policy failed.
+        if isinstance(error, PolicyError) or (in_order and not at_work.is_set()):
+            state = SessionState.STOPPED
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
@@ -73,6 +89,19 @@ def serve(
     finally:
         _leave(lab, state, reason, loop.active_seconds if loop else active_seconds)
     return 128 + lab.stop.signal if lab.stop.signal is not None else 0
+
+
+def _patiently(lab: Laboratory, prepare: Callable[[], None], backoff: Backoff) -> None:
+    """Prepare; a failure of the surroundings is waited out, but not for ever: somebody may be looking on."""
+    for failures in range(1, PREPARE_ATTEMPTS):
+        try:
+            return prepare()
+        except EnvironmentFailure as error:
+            seconds = backoff.seconds(failures)
+            lab.emit(EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {error}", seconds=seconds)
+            if lab.stop.wait(seconds):
+                raise Interrupted(f"stopped while waiting for: {error}") from error
+    return prepare()
 
 
 def _leave(lab: Laboratory, state: SessionState, reason: str, active_seconds: float) -> None:

@@ -5,9 +5,11 @@ Packing git waits for the loop.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
@@ -16,8 +18,11 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
-from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.labels import Phase
+from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.store import backups
 
 REQUESTS_S = 0.5
 HEARTBEAT_S = 10
@@ -30,7 +35,11 @@ LOW_DISK_BYTES = 200 * 2**20
 
 
 class Housekeeping:
-    """Starts with the daemon and ends with it. ``between`` is called by the loop between two experiments."""
+    """Starts with the daemon and ends with it. ``between`` is called by the loop between two experiments.
+
+    A backup of the journal is made when the daemon starts (unless one is younger than an hour), every hour, and when it
+    ends.
+    """
 
     def __init__(self, lab: Laboratory, active_seconds: Callable[[], float], backup: Path) -> None:
         self._lab = lab
@@ -38,6 +47,7 @@ class Housekeeping:
         self._backup = backup
         self._free = threading.Event()
         self._free.set()
+        self._damage: StoreDamaged | None = None
         self._since_pack = 0
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(2)}, timezone="UTC", job_defaults={"coalesce": True}
@@ -51,6 +61,8 @@ class Housekeeping:
         add(self._quietly, "interval", seconds=HEARTBEAT_S, args=[self._beat], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None)
+        if not self._has_young_backup():
+            add(self._quietly, args=[self._copy], misfire_grace_time=None)
         self._scheduler.start()
         return self
 
@@ -58,9 +70,13 @@ class Housekeeping:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._scheduler.shutdown(wait=True)
+        if not isinstance(error, StoreDamaged):
+            self._quietly(self._copy)
 
     def between(self) -> None:
         """Between two experiments: refuse to begin one on a full disk; pack git when it is due and nothing runs."""
+        if self._damage is not None:
+            raise self._damage
         if not self._free.is_set():
             self.watch_disk()
         if not self._free.is_set():
@@ -94,12 +110,23 @@ class Housekeeping:
                     stop.paused.set()
                 case "unpause":
                     stop.paused.clear()
+        if stop.announce():
+            say_that_it_stops(self._lab, self._lab.store.latest(self._lab.session_id))
 
     def _beat(self) -> None:
         self._lab.store.heartbeat(self._lab.session_id, self._lab.clock.now(), self._active_seconds())
 
     def _copy(self) -> None:
-        self._lab.store.backup(self._backup)
+        try:
+            backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
+        except StoreDamaged as error:
+            self._damage = error  # ends the loop before its next experiment: what it wrote might be lost
+            raise
+
+    def _has_young_backup(self) -> bool:
+        oldest = f"{self._lab.clock.now() - timedelta(seconds=BACKUP_S):%Y%m%dT%H%M%S}"
+        found = backups.generations(self._backup)
+        return bool(found) and found[0].name > oldest
 
     def _quietly(self, job: Callable[[], None]) -> None:
         """A failing job is reported and tried again at its next turn."""
@@ -107,3 +134,19 @@ class Housekeeping:
             job()
         except (AutoresearchdError, OSError) as error:
             self._lab.emit(EventKind.WARNING, f"housekeeping: {error}")
+
+
+def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:
+    """Tell whoever watches that the session stops, and after what: the experiment that is open, if one is."""
+    if lab.stop.now.is_set():
+        words = "stopping at once"
+    elif experiment is not None and experiment.phase is not Phase.DECIDED:
+        words = f"stopping after experiment {experiment.number}"
+    else:
+        words = "stopping"
+    number = experiment.number if experiment is not None else None
+    again = "" if lab.stop.now.is_set() else "; ask again to stop at once"
+    lab.emit(EventKind.STOPPING, words + again, experiment=number)
+    with contextlib.suppress(AutoresearchdError):  # it is said in the log, and it stops all the same
+        session = lab.store.session(lab.tag)
+        lab.store.set_state(lab.session_id, session.state, lab.clock.now(), pid=session.pid, reason=words)

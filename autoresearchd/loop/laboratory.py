@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.stopping import StopSwitch
 from autoresearchd.ports import Clock, EventSink, Executor, Policy, Store, Workspace
@@ -34,7 +35,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Laboratory:
-    """What the loop works with; one per daemon."""
+    """What the loop works with; one per daemon. restore: writes the pristine copy anew where it was altered."""
 
     session_id: int
     tag: str
@@ -50,6 +51,8 @@ class Laboratory:
     stop: StopSwitch = field(default_factory=StopSwitch)
     baseline_runs: int = 3
     max_experiments: int | None = None
+    restore: Callable[[], object] = lambda: None
+    redactor: Redactor = field(default_factory=Redactor)
 
     def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:
         """Tell whoever watches."""

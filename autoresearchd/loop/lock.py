@@ -1,14 +1,24 @@
-"""One daemon per session: an flock that dies with its process, and a note of who holds it."""
+"""One daemon per session: an flock that dies with its process, and a note of who holds it.
+
+The note says, too, what a daemon waits for that cannot write that into its database. It is written over in place and
+always takes the same room, so that a full disk does not refuse it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from autoresearchd.errors import SessionLocked
+from autoresearchd.errors import EnvironmentFailure, SessionLocked
+
+NOTE_BYTES = 4096
+_REASON = 300
+"""Characters of what a daemon waits for: the note has room for them even where each takes twelve bytes of JSON."""
 
 
 def process_start(pid: int) -> str | None:
@@ -26,14 +36,26 @@ def holder(path: Path, *, ready: bool = False) -> int | None:
 
     ready: only one that has found everything in order.
     """
+    note = _read(path)
+    if note is None or (ready and not note["ready"]):
+        return None
+    return int(note["pid"])
+
+
+def waiting(path: Path) -> str:
+    """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
+    note = _read(path)
+    return str(note.get("waits") or "") if note is not None else ""
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The note of a live daemon."""
     try:
         note = json.loads(path.read_text())
-        pid, start = int(note["pid"]), note["start"]
-        if ready and not note["ready"]:
-            return None
+        alive = process_start(int(note["pid"])) == note["start"] and "ready" in note
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return pid if process_start(pid) == start else None
+    return note if alive else None
 
 
 class SessionLock:
@@ -43,34 +65,55 @@ class SessionLock:
         self.path = path
         self.tag = tag
         self._fd: int | None = None
+        self._facts: dict[str, Any] = {"ready": False, "waits": ""}
 
     def __enter__(self) -> SessionLock:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise already_held(self.tag, holder(self.path)) from None
-        self._fd = fd
-        self._note(ready=False)
+            self._take()
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise EnvironmentFailure(
+                f"the lock {self.path} cannot be written: {error.strerror}",
+                mend="free some disk space, or make the folder writable; then try again",
+            ) from error
         return self
+
+    def _take(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            self._fd = None
+            raise already_held(self.tag, holder(self.path)) from None
+        os.ftruncate(self._fd, 0)
+        self._note(ready=False, waits="")
 
     def ready(self) -> None:
         """Note that the daemon has found everything in order and is at work."""
         self._note(ready=True)
 
-    def _note(self, *, ready: bool) -> None:
-        note = json.dumps({"pid": os.getpid(), "start": process_start(os.getpid()), "ready": ready})
+    def waits(self, reason: str) -> None:
+        """Note what the daemon waits for that cannot write it into its database; empty: for nothing any more.
+
+        On a disk that takes no writing at all the note stays as it was: then the age of the heartbeat tells.
+        """
+        with contextlib.suppress(OSError):
+            self._note(waits=reason[:_REASON])
+
+    def _note(self, **facts: Any) -> None:
+        self._facts |= facts
+        note = json.dumps({"pid": os.getpid(), "start": process_start(os.getpid()), **self._facts})
         if self._fd is not None:
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, note.encode(), 0)
+            os.pwrite(self._fd, note.encode("ascii").ljust(NOTE_BYTES), 0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._fd is not None:
-            os.ftruncate(self._fd, 0)
+            with contextlib.suppress(OSError):  # a note that stays on a disk that has failed names a dead process
+                os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
 

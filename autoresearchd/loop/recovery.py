@@ -10,8 +10,13 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.errors import RepositoryError
+from autoresearchd.loop import words
+from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.cycle import Cycle
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.standing import is_baseline
+
+RESTORED = 32
 
 
 def reconcile(lab: Laboratory, cycle: Cycle) -> Experiment | None:
@@ -20,6 +25,7 @@ def reconcile(lab: Laboratory, cycle: Cycle) -> Experiment | None:
     Raises RepositoryError when the session branch points at a commit that this session did not put there.
     """
     latest = lab.store.latest(lab.session_id)
+    _restore(lab)
     if latest is not None and latest.phase is Phase.RUNNING:
         latest = _end_of_run(lab, cycle, latest)
     _check_branch(lab, latest)
@@ -34,6 +40,35 @@ def reconcile(lab: Laboratory, cycle: Cycle) -> Experiment | None:
     return latest
 
 
+def _restore(lab: Laboratory) -> None:
+    """Write commits and refs again that a power cut took, though the journal has them: both follow from the journal.
+
+    Git flushes its files later than the journal, by seconds: that many experiments back are looked at.
+    """
+    lab.workspace.restore_branch(lab.store.session(lab.tag).incumbent)
+    recent = lab.store.experiments(lab.session_id, last=RESTORED)
+    written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}
+    for number in lab.workspace.damaged({e.number: words.commit_of(e) for e in written.values()}):
+        _write_again(lab, written[number])
+
+
+def _write_again(lab: Laboratory, e: Experiment) -> None:
+    kept = e.decision if e.decision is not None and e.decision.status is Status.KEEP else None
+    commit = lab.workspace.commit(
+        number=e.number,
+        parent=e.parent,
+        files=words.proposal_of(e).files,
+        message=lab.redactor.text(words.commit_message(e, lab.task, kept)),
+        when=e.started_at,
+    )
+    lab.emit(EventKind.RECOVERED, f"wrote commit {commit[:7]} again", experiment=e.number, commit=commit)
+    if commit != e.commit:
+        raise RepositoryError(
+            f"commit {words.commit_of(e)[:10]} of experiment {e.number} is lost, and the journal gives another one",
+            mend="run `git fsck` and fetch it from a clone; or start a new session from the last kept commit",
+        )
+
+
 def _end_of_run(lab: Laboratory, cycle: Cycle, e: Experiment) -> Experiment:
     """Finish what was measured; end what still runs, so that it is run again."""
     run = e.runs[-1]
@@ -46,18 +81,7 @@ def _end_of_run(lab: Laboratory, cycle: Cycle, e: Experiment) -> Experiment:
 
 def _check_branch(lab: Laboratory, latest: Experiment | None) -> None:
     """The branch is where the store says, or where a decision that was not yet carried out found it."""
-    session = lab.store.session(lab.tag)
-    tip = lab.workspace.tip()
-    expected = {session.incumbent}
+    expected = {lab.store.session(lab.tag).incumbent}
     if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
         expected.add(latest.parent)
-    if lab.task.history == "revert" or tip in expected:
-        return
-    kept = "the last kept experiment"
-    if latest is not None and latest.decision is not None and latest.decision.status is Status.KEEP:
-        kept = f"experiment {latest.number}"
-    raise RepositoryError(
-        f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} ({kept})",
-        mend=f"git branch --force {session.branch} {session.incumbent[:10]}, then resume; "
-        "to build on your own commit, start a new session from it",
-    )
+    require_branch(lab, expected)

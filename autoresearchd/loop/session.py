@@ -10,21 +10,30 @@ from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.limits import Reached, limit_reached
 from autoresearchd.errors import (
     AutoresearchdError,
     BaselineError,
     EnvironmentFailure,
     Interrupted,
     LimitReached,
+    PolicyError,
     RepositoryError,
+    StoreDamaged,
 )
+from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.cycle import Cycle
+from autoresearchd.loop.housekeeping import say_that_it_stops
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.recovery import reconcile
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.standing import Standing, is_baseline
+from autoresearchd.workspace.files import PASSING
 
 FAULTS_BEFORE_GIVING_UP = 3
 """Unexpected exceptions in one experiment before it is recorded as a crash and the next one begins."""
+
+FAILED_PROPOSALS = 3
+"""Proposals in a row that the policy itself failed to make before the loop waits between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +69,17 @@ class SessionLoop:
         """Called once nothing is open; opens a segment and gives True when results can no longer be compared."""
         self.between: Callable[[], None] = lambda: None
         """Called before each new experiment; may raise EnvironmentFailure to hold it back."""
+        self.waits: Callable[[str], None] = lambda reason: None
+        """Called with what is waited for while the store cannot be told, with nothing once it can."""
         self._pid = pid
         self._before = active_seconds
         self._started = lab.clock.monotonic()
         self._failures = 0
         self._faults: tuple[int, int] = (-1, 0)
+        self._unproposed = 0
+        self._waited_for_policy = True
         self._reconciled = False
         self._conditions_checked = False
-        self._stop_said = False
         self._state: tuple[SessionState, str] | None = None
         self.standing = Standing(lab)
         self._cycle = Cycle(lab, self.standing)
@@ -78,7 +90,11 @@ class SessionLoop:
         return self._before + self._lab.clock.monotonic() - self._started
 
     def run(self) -> str:
-        """Until stopped; why it stopped. Raises BaselineError, LimitReached, RepositoryError and Interrupted."""
+        """Until stopped; why it stopped.
+
+        Raises BaselineError, LimitReached, RepositoryError, StoreDamaged and Interrupted; PolicyError at a limit when
+        the policy failed in every single experiment.
+        """
         experiment: Experiment | None = None
         while not self._reconciled:
             experiment = self._guarded(self._reconcile, None)
@@ -88,7 +104,7 @@ class SessionLoop:
                 reason = self._reason_to_stop()
                 if reason:
                     return reason
-                if self._wait_while_paused():
+                if self._wait_while_paused() or self._wait_for_policy():
                     continue
             experiment = self._guarded(lambda e=experiment: self._step(e), experiment)  # type: ignore[misc]
 
@@ -102,12 +118,15 @@ class SessionLoop:
         """Open an experiment, or take the open one a step further; None once it is settled."""
         if experiment is None:
             self._check_conditions()
+            require_branch(self._lab, {self.standing.parent})
             self.between()
             return self._cycle.open()
         self._check_first_result()
         self._say_that_it_stops(experiment)
         experiment = self._cycle.advance(experiment)
         settled = experiment.phase is Phase.DECIDED and experiment.overhead_ms is not None
+        if settled:
+            self._heed_policy(experiment)
         return None if settled else experiment
 
     def _check_conditions(self) -> None:
@@ -123,14 +142,20 @@ class SessionLoop:
         """Do a step; failures of the surroundings are waited out, unexpected exceptions recorded as well."""
         try:
             experiment = step()
-        except (BaselineError, RepositoryError, Interrupted, LimitReached):
+        except (BaselineError, RepositoryError, Interrupted, LimitReached, StoreDamaged):
             raise
         except EnvironmentFailure as error:
             self._back_off(str(error))
             return self._reload(experiment)
+        except OSError as error:
+            if error.errno not in PASSING:
+                return self._record_fault(experiment, error)
+            self._back_off(f"{error.strerror}: {error.filename or 'the disk'}")  # it can show anywhere: nobody's fault
+            return self._reload(experiment)
         except Exception as error:  # noqa: BLE001 one experiment must not end the session: recorded with its traceback
             return self._record_fault(experiment, error)
-        self._failures = 0
+        if experiment is None or experiment.phase not in (Phase.COMMITTED, Phase.RUNNING):
+            self._failures = 0  # not where a run only begins once more: what it failed of may be there still
         self._set_state(SessionState.RUNNING)
         return experiment
 
@@ -178,21 +203,67 @@ class SessionLoop:
         if self._lab.stop.wait(seconds) and self._lab.stop.soon:
             raise Interrupted(f"stopped while waiting for: {reason}")
 
+    def _heed_policy(self, experiment: Experiment) -> None:
+        """Count proposals in a row that failed by the policy's own fault; a usable one ends the row."""
+        if is_policy_fault(experiment):
+            self._unproposed += 1
+            self._waited_for_policy = False
+        elif experiment.commit is not None:
+            self._unproposed = 0
+
+    def _wait_for_policy(self) -> bool:
+        """Wait, longer each time, for a policy that fails again and again, lest it uses up numbers; whether it did."""
+        if self._unproposed < FAILED_PROPOSALS or self._waited_for_policy:
+            return False
+        self._waited_for_policy = True
+        seconds = self._backoff.seconds(self._unproposed - FAILED_PROPOSALS + 1)
+        if self._limits.max_seconds is not None:
+            seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
+        last = self.standing.recent[-1].decision
+        reason = f"the policy failed {self._unproposed} times in a row: {last.reason if last else ''}"
+        self._set_state(SessionState.BACKING_OFF, reason)
+        self._lab.emit(
+            EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {reason}", seconds=seconds, reason=reason
+        )
+        self._lab.stop.wait(seconds)
+        return True
+
     # ------------------------------------------------------------------ stopping and pausing
     def _reason_to_stop(self) -> str:
         """Why to stop before the next experiment; empty to go on."""
-        limits, totals, standing = self._limits, self.standing.totals, self.standing
         if self._lab.stop.soon:
             return self._lab.stop.reason or "stopped"
-        if totals.experiments == 0:
+        if self.standing.totals.experiments == 0:
             return ""  # a session that ends before its first result has failed: see _check_first_result
-        if limits.max_experiments is not None and standing.experiments >= limits.max_experiments:
-            return f"{standing.experiments} experiments done, as asked"
-        if limits.max_seconds is not None and self.active_seconds >= limits.max_seconds:
-            return f"the time limit of {format_duration(limits.max_seconds)} is reached"
-        if limits.max_usd is not None and totals.usd >= limits.max_usd:
-            return f"the spend limit of {limits.max_usd:g} USD is reached"
-        return ""
+        reached = self._limit_reached()
+        if reached is None:
+            return ""
+        self._check_any_proposal(reached)
+        return reached.reason
+
+    def _limit_reached(self) -> Reached | None:
+        limits, standing = self._limits, self.standing
+        return limit_reached(
+            max_experiments=limits.max_experiments,
+            max_seconds=limits.max_seconds,
+            max_usd=limits.max_usd,
+            experiments=standing.experiments,
+            seconds=self.active_seconds,
+            usd=standing.totals.usd,
+        )
+
+    def _check_any_proposal(self, reached: Reached) -> None:
+        """A session that got no proposal at all has done nothing, whatever its limit says."""
+        count, totals = self.standing.experiments, self.standing.totals
+        if count == 0 or totals.crashes < count:
+            return
+        found = [e for e in self._lab.store.experiments(self._lab.session_id) if not is_baseline(e)]
+        if all(is_policy_fault(e) for e in found):
+            last = found[-1].decision
+            raise PolicyError(
+                f"{reached.reason}, but the policy failed in every one of them: {last.reason if last else ''}",
+                mend="run the policy's command by hand in a copy of the task's folder until it ends with exit code 0",
+            )
 
     def _check_first_result(self) -> None:
         """A time limit that passes before the first result ends the session at once."""
@@ -206,13 +277,8 @@ class SessionLoop:
             )
 
     def _say_that_it_stops(self, experiment: Experiment) -> None:
-        if self._lab.stop.soon and not self._stop_said:
-            self._stop_said = True
-            self._lab.emit(
-                EventKind.STOPPING,
-                f"stopping after experiment {experiment.number}; ask again to stop at once",
-                experiment=experiment.number,
-            )
+        if self._lab.stop.announce():
+            say_that_it_stops(self._lab, experiment)
 
     def _wait_while_paused(self) -> bool:
         """Wait a moment when paused; whether it is paused."""
@@ -232,5 +298,12 @@ class SessionLoop:
         try:
             self._lab.store.set_state(self._lab.session_id, state, self._lab.clock.now(), pid=self._pid, reason=reason)
             self._state = (state, reason)
+            self.waits("")
         except EnvironmentFailure:
-            self._state = None  # the store itself is what fails: said in the log, written when it is back
+            self._state = None  # the store itself is what fails: said elsewhere, written when it is back
+            self.waits(self._lab.redactor.text(reason))
+
+
+def is_policy_fault(e: Experiment) -> bool:
+    """Whether the policy itself failed (an exit code, a time-out), so that there was nothing to commit and to run."""
+    return e.decision is not None and e.decision.label is Label.ERROR and e.commit is None and not e.runs

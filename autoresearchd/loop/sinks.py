@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
 from collections.abc import Sequence
 from pathlib import Path
 
 from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.errors import AutoresearchdError
 from autoresearchd.ports import EventSink, Store
 
@@ -29,12 +31,14 @@ _LEVELS = {EventKind.WARNING: logging.WARNING, EventKind.BACKING_OFF: logging.WA
 
 
 class Fanout:
-    """Gives each event to every sink."""
+    """Gives each event to every sink, without the secrets that may be in it."""
 
-    def __init__(self, sinks: Sequence[EventSink]) -> None:
+    def __init__(self, sinks: Sequence[EventSink], redactor: Redactor | None = None) -> None:
         self._sinks = tuple(sinks)
+        self._redactor = redactor or Redactor()
 
     def emit(self, event: Event) -> None:
+        event = self._redactor.value(event)
         for sink in self._sinks:
             sink.emit(event)
 
@@ -54,6 +58,7 @@ class FileSink:
     def emit(self, event: Event) -> None:
         number = f" #{event.experiment}" if event.experiment is not None else ""
         text = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in event.message)
+        text = text.removeprefix(f"{event.kind.value} ")  # "committed 1a2b3c4" is a line without the kind, too
         line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
         trace = str(event.data.get("traceback", ""))
         if trace:
@@ -62,8 +67,9 @@ class FileSink:
         self._handler.handle(logging.LogRecord("autoresearchd", level, "", 0, line, None, None))
 
     def close(self) -> None:
-        """Close the file."""
-        self._handler.close()
+        """Close the file; what a full disk still refuses is given up."""
+        with contextlib.suppress(OSError):
+            self._handler.close()
 
 
 class StoreSink:

@@ -11,7 +11,10 @@ from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import StoreError
-from autoresearchd.evaluator.noise import estimate_sigma
+from autoresearchd.evaluator.decide import incumbent_value, samples_of
+from autoresearchd.evaluator.ledger import Ledger
+from autoresearchd.evaluator.legality import required_symbols
+from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.laboratory import Laboratory
 
 RECENT = 32
@@ -30,10 +33,12 @@ class Standing:
         decided = [e for e in lab.store.experiments(session.id, last=RECENT) if e.phase is Phase.DECIDED]
         self._recent: deque[Experiment] = deque(decided, maxlen=RECENT)
         self._values = list(lab.store.values(session.id, self.segment))
+        self.ledger = Ledger(samples_of(lab.task, lab.store.decided_runs(session.id, self.segment)))
         self._baseline: Experiment | None = None
         self._incumbent: Experiment | None = None
         self._code: tuple[str, Mapping[str, str]] | None = None
         self._shown: list[int] = []
+        self._required: Mapping[str, frozenset[str]] | None = None
         self.totals = lab.store.totals(session.id)
         self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
 
@@ -75,15 +80,24 @@ class Standing:
 
     @property
     def best(self) -> float | None:
-        """The incumbent's metric."""
-        return self._incumbent.decision.value if self._incumbent and self._incumbent.decision else None
+        """The incumbent's metric, estimated anew from all of its runs: what it was kept with was partly luck."""
+        if self._incumbent is None or self._incumbent.decision is None:
+            return None
+        known = self.ledger.values(self._incumbent.number)
+        return (
+            incumbent_value(self._lab.task, self.ledger, self._incumbent) if known else self._incumbent.decision.value
+        )
 
     @property
     def sigma(self) -> float | None:
-        """Standard deviation of the metric between seeds, from the baseline's runs."""
-        if self._baseline is None:
-            return None
-        return estimate_sigma([r.value for r in self._baseline.good_runs if r.value is not None])
+        """Standard deviation of the metric between runs of one program, pooled over all that ran more than once."""
+        noise = self.ledger.noise()
+        return noise.sigma if noise else None
+
+    @property
+    def recent(self) -> tuple[Experiment, ...]:
+        """The last decided experiments, oldest first."""
+        return tuple(self._recent)
 
     def values_with(self, e: Experiment) -> list[float]:
         """Values of all decided experiments of the segment, and of this one."""
@@ -96,13 +110,20 @@ class Standing:
             self._code = (commit, {path: workspace.read(commit, path) for path in editable})
         return self._code[1]
 
+    @property
+    def required(self) -> Mapping[str, frozenset[str]]:
+        """For each editable file the names that the protected programs take from it."""
+        if self._required is None:
+            self._required = required_symbols(self._lab.task, read_sources(self._lab.task, self._lab.site.pristine))
+        return self._required
+
     def state(self, e: Experiment) -> ResearchState:
         """All that a policy is shown."""
         lab, store = self._lab, self._lab.store
         notes = store.unseen_notes(lab.session_id)
         self._shown = [note.id for note in notes]
         maximize = lab.task.metric.direction is Direction.MAXIMIZE
-        failures = [x for x in self._recent if x.runs and x.runs[-1].detail]
+        failures = [x for x in self._recent if x.runs and x.runs[-1].detail and x.runs[-1].of is None]
         return ResearchState(
             tag=lab.tag,
             number=e.number,
@@ -119,6 +140,7 @@ class Standing:
             seed=lab.random_seed(e.number, "policy"),
             state_id=f"{lab.tag}/{e.number}",
             round_id=f"{lab.tag}/{e.number}",
+            redactor=lab.redactor,
         )
 
     # ------------------------------------------------------------------ keeping up
@@ -134,6 +156,7 @@ class Standing:
         if decision is None:
             return
         self._recent.append(e)
+        self.ledger.take(samples_of(self._lab.task, e.runs))
         if decision.value is not None:
             self._values.append(decision.value)
         if decision.status is Status.KEEP and e.commit is not None:

@@ -14,6 +14,7 @@ class StopSwitch:
         self.paused = threading.Event()
         self.reason = ""
         self.signal: int | None = None
+        self._announcing = threading.Lock()
 
     @property
     def soon(self) -> bool:
@@ -30,6 +31,10 @@ class StopSwitch:
         if now or self._soon.is_set():
             self.now.set()
         self._soon.set()
+
+    def announce(self) -> bool:
+        """Whether it is to be said now that the session stops: True once, for the first thread that asks in time."""
+        return self.soon and self._announcing.acquire(blocking=False)
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but wake when asked to stop in any way; True when asked."""

@@ -10,7 +10,8 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import StoreError
+from autoresearchd.errors import PolicyError, StoreError
+from autoresearchd.evaluator.text import shorten
 from autoresearchd.workspace.message import commit_message as format_message
 
 
@@ -59,15 +60,28 @@ def commit_message(e: Experiment, task: Task, decision: Decision | None = None) 
     return format_message(subject, proposal.hypothesis, trailers)
 
 
+def failed_proposal(error: PolicyError) -> str:
+    """Why there is no proposal, in a few words: the first line of the error, without what the tool printed."""
+    return shorten(error.what.split("\n", 1)[0].rstrip(":"), 100)
+
+
 def opened(e: Experiment) -> str:
     """An experiment begins."""
-    return f"experiment {e.number} on {e.parent[:7]}"
+    return f"on {e.parent[:7]}"
+
+
+def run_started(e: Experiment, of: int | None, planned: int, seed: int) -> str:
+    """A run begins."""
+    count = len(e.counted_runs) + 1
+    if of is not None:
+        return f"training the incumbent (experiment {of}) again to compare, run {count}, seed {seed}"
+    return f"training, run {count} of {planned}, seed {seed}"
 
 
 def run_finished(task: Task, measurement: Measurement) -> str:
     """A run has ended."""
     if measurement.label is Label.NONE and measurement.value is not None:
-        return f"{task.metric.name} {measurement.value:.6f}"
+        return f"{task.metric.name} {short(measurement.value)}"
     detail = f": {measurement.detail}" if measurement.detail else ""
     return f"{measurement.label.value}{detail}"
 
@@ -76,9 +90,17 @@ def decided(e: Experiment, decision: Decision, task: Task) -> str:
     """The decision in one line."""
     what = e.proposal.description or e.proposal.hypothesis if e.proposal else "no proposal"
     label = f"/{decision.label.value}" if decision.label else ""
-    value = f"{task.metric.name} {decision.value:.6f}" if decision.value is not None else decision.reason
-    delta = f" ({decision.delta:+.6f})" if decision.delta is not None else ""
-    return f"#{e.number} {decision.status.value}{label}: {value}{delta} · {what}"
+    reason = decision.reason.removeprefix(f"{decision.label.value}: ")
+    value = f"{task.metric.name} {short(decision.value)}" if decision.value is not None else reason
+    delta = f" ({short(decision.delta, sign='+')})" if decision.delta is not None else ""
+    if reason.removesuffix(".").startswith(what):  # a failed proposal is described by its failure
+        what = ""
+    return f"{decision.status.value}{label}: {value}{delta}" + (f" · {what}" if what else "")
+
+
+def short(value: float, sign: str = "-") -> str:
+    """A figure with six decimals; one too large for that in the form 1.23457e+08."""
+    return f"{value:{sign}.6f}" if abs(value) < 1e6 else f"{value:{sign}.6g}"
 
 
 def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
@@ -86,7 +108,7 @@ def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
     asi = e.proposal.asi if e.proposal else ASI()
     if e.proposal and not asi.hypothesis:
         asi = replace(asi, hypothesis=e.proposal.hypothesis)
-    detail = e.runs[-1].detail if e.runs else ""
+    detail = e.runs[-1].detail if e.runs and e.runs[-1].of is None else ""
     extra = {**asi.extra, **({"failure": detail[:500]} if detail else {})}
     hint = asi.next_action_hint
     if not hint and decision.status is Status.CRASH:

@@ -12,6 +12,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from autoresearchd.domain.labels import Label
@@ -85,6 +86,9 @@ class CommandPolicy:
             timeout=self._timeout,
             cancel=cancel,
         )
+        # Before anything is cut to a length: half of a secret would not be known any more.
+        clean = state.redactor.text
+        result = replace(result, stdout=clean(result.stdout), stderr=clean(result.stderr))
         self._check(result)
         touched = _differing(protected, _hashes(copy, state.task.protected))
         if touched:

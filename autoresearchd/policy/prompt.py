@@ -13,7 +13,7 @@ _HISTORY = 32
 
 
 def render(state: ResearchState) -> str:
-    """The whole prompt: goal, rules, incumbent, history, notes, files."""
+    """The whole prompt: goal, rules, incumbent, history, notes, files; without secrets."""
     sections = (
         _goal(state),
         _rules(state),
@@ -23,7 +23,7 @@ def render(state: ResearchState) -> str:
         _notes(state),
         _files(state),
     )
-    return "\n\n".join(s for s in sections if s) + "\n"
+    return state.redactor.text("\n\n".join(s for s in sections if s) + "\n")
 
 
 def _goal(state: ResearchState) -> str:
@@ -112,9 +112,9 @@ def _line(value: object, most: int) -> str:
 
 
 def as_json(state: ResearchState) -> dict[str, Any]:
-    """The whole state as JSON values."""
+    """The whole state as JSON values, without secrets."""
     task = state.task
-    return {
+    whole = {
         "tag": state.tag,
         "experiment": state.number,
         "parent": state.parent,
@@ -140,6 +140,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
         "top": [_experiment_json(e) for e in state.top],
         "code": dict(state.code),
     }
+    return state.redactor.value(whole)
 
 
 def _experiment_json(experiment: Experiment) -> dict[str, Any]:

@@ -109,6 +109,7 @@ class _Tail:
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         self._stream, self._kept, self._lock = stream, bytearray(), threading.Lock()
+        self._cut = False
         self._thread = threading.Thread(target=self._read, name="tool-output", daemon=True)
         self._thread.start()
 
@@ -119,6 +120,7 @@ class _Tail:
             while chunk := os.read(self._stream.fileno(), 65536):
                 with self._lock:
                     self._kept += chunk
+                    self._cut = self._cut or len(self._kept) > KEEP_BYTES
                     del self._kept[:-KEEP_BYTES]
 
     def close(self) -> None:
@@ -128,5 +130,9 @@ class _Tail:
             self._stream.close()
 
     def text(self) -> str:
+        """The end of the stream, from the beginning of a line on: half a line could hold half a key."""
         with self._lock:
-            return bytes(self._kept).decode("utf-8", "replace")
+            kept = bytes(self._kept)
+            if self._cut:
+                kept = kept.partition(b"\n")[2] or kept
+            return kept.decode("utf-8", "replace")

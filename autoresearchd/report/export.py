@@ -100,8 +100,8 @@ def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
 def write_parquet(records: Iterable[Record], target: Path) -> None:
     """Write one row for each experiment; nested values as JSON text. Raises MissingCapability without pyarrow."""
     try:
-        import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
-        import pyarrow.parquet as pq  # type: ignore[import-not-found,unused-ignore]
+        import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingCapability(
             "export --format parquet needs pyarrow, which is not installed",

@@ -54,6 +54,11 @@ class Chart:
     baselines: tuple[tuple[int, int, float], ...]
 
     @property
+    def tried(self) -> int:
+        """Decided experiments, baselines not counted, as everywhere."""
+        return self.total - len(self.baselines)
+
+    @property
     def improvements(self) -> int:
         """Kept experiments beside the baselines."""
         first = {begin for begin, _, _ in self.baselines}
@@ -147,13 +152,14 @@ def _figure(chart: Chart) -> Figure:
     with rc_context({"font.size": 11, "text.parse_math": False, "axes.unicode_minus": False}):
         figure = Figure(figsize=_SIZE, dpi=_DPI, layout=None)
         FigureCanvasAgg(figure)
-        axes = figure.add_axes((0.065, 0.075, 0.92, 0.855))
+        axes = figure.add_axes((0.065, 0.115, 0.92, 0.815))
         _set_axes(chart, axes)
         _draw_points(chart, axes)
         _draw_best(chart, axes)
         _draw_labels(chart, figure, axes)
+        # Below the chart: inside, it would hide points and cross the words of the keeps.
         axes.legend(
-            loc="upper right" if chart.minimize else "lower right", framealpha=0.92, fontsize=10, edgecolor="#dddddd"
+            loc="upper center", bbox_to_anchor=(0.5, -0.075), ncols=6, frameon=False, fontsize=10, columnspacing=2.4
         )
         figure.canvas.draw()
     return figure
@@ -167,7 +173,7 @@ def _set_axes(chart: Chart, axes: Axes) -> None:
     # Room on the right for the words of the last keep.
     axes.set_xlim(-max(0.25, 0.012 * last), last + max(0.9, 0.1 * last))
     axes.set_ylim(low, high)
-    counts = f"{chart.total:,} Experiment{'' if chart.total == 1 else 's'}"
+    counts = f"{chart.tried:,} Experiment{'' if chart.tried == 1 else 's'}"
     kept = f"{chart.improvements:,} Kept Improvement{'' if chart.improvements == 1 else 's'}"
     axes.set_title(f"Autoresearch Progress: {counts}, {kept}", fontsize=15, color=_INK, pad=12)
     axes.set_xlabel("Experiment", color=_INK)

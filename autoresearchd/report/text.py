@@ -15,6 +15,7 @@ _ESCAPES = re.compile(
 )
 # What JSON leaves as it is and a terminal or an editor obeys: C1 controls, direction marks, line separators, halves.
 _UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
 _SPACES = re.compile(r"\s+")
 
 
@@ -41,6 +42,9 @@ def cut(line: str, limit: int) -> str:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """JSON that is readable and safe to print: what would steer a terminal is escaped."""
-    compact = (",", ":") if indent is None else None
-    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=compact, default=str)
+    # One encoder for all the lines of a long list: making it takes longer than a line.
+    encoder = _COMPACT if indent is None else json.JSONEncoder(ensure_ascii=False, indent=indent, default=str)
+    text = encoder.encode(value)
+    if text.isascii() and "\x7f" not in text:
+        return text
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

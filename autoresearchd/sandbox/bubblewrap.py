@@ -23,7 +23,6 @@ _ETC = (
 _ETC_NETWORK = ("resolv.conf", "hosts", "host.conf", "gai.conf", "services", "protocols")
 _HARDWARE = ("/sys/devices/system",)
 _GPU_READABLE = ("/sys", "/etc/nvidia", "/etc/vulkan", "/etc/glvnd")
-_SCRATCH_BYTES = 4 << 30
 SCRATCH = Path("/tmp")  # noqa: S108  # inside the sandbox: private to the process
 
 
@@ -54,9 +53,9 @@ def wrap(program: Path, view: View, command: Sequence[str], *, proc: bool) -> tu
         *(("--proc", "/proc") if proc else ("--dir", "/proc")),
         *_kernel(proc),
         *_gpu_devices(view.gpu, proc),
-        "--size", str(_SCRATCH_BYTES), "--tmpfs", str(SCRATCH),
-        "--size", str(_SCRATCH_BYTES), "--tmpfs", "/dev/shm",  # noqa: S108
-        *_home(view.home),
+        "--size", str(view.scratch_bytes), "--tmpfs", str(SCRATCH),
+        "--size", str(view.scratch_bytes), "--tmpfs", "/dev/shm",  # noqa: S108
+        *_home(view.home, view.scratch_bytes),
         *_folders(view),
         *(word for path in view.writable for word in ("--bind", str(path), str(path))),
         "--remount-ro", "/", "--chdir", str(view.cwd), "--", *command,
@@ -65,14 +64,20 @@ def wrap(program: Path, view: View, command: Sequence[str], *, proc: bool) -> tu
 
 
 @lru_cache(maxsize=8)
-def _system(gpu: bool, network: bool) -> tuple[str, ...]:
-    """The system's own folders, symbolic links as such; looked up once, for they do not change under a daemon."""
+def system_places(gpu: bool, network: bool) -> tuple[Path, ...]:
+    """What of the system itself every job may read; looked up once, for it does not change under a daemon."""
     places = [Path(p) for p in _SYSTEM]
     places += [p for glob in _SYSTEM_GLOBS for p in sorted(Path("/opt").glob(glob))]
     places += [Path("/etc") / name for name in (*_ETC, *(_ETC_NETWORK if network else ()))]
     places += [Path(p) for p in (*_HARDWARE, *(_GPU_READABLE if gpu else ()))]
+    return tuple(place for place in places if place.is_symlink() or place.exists())
+
+
+@lru_cache(maxsize=8)
+def _system(gpu: bool, network: bool) -> tuple[str, ...]:
+    """The system's own folders, symbolic links as such."""
     args: list[str] = []
-    for place in places:
+    for place in system_places(gpu, network):
         if place.is_symlink() and place.parent == Path("/"):
             args += ["--symlink", str(place.readlink()), str(place)]
         elif place.exists():
@@ -80,12 +85,18 @@ def _system(gpu: bool, network: bool) -> tuple[str, ...]:
     return tuple(args)
 
 
+@lru_cache(maxsize=1)
+def gpu_nodes() -> tuple[Path, ...]:
+    """The device nodes of GPUs."""
+    nodes = (*sorted(Path("/dev").glob("nvidia*")), Path("/dev/dri"), Path("/dev/kfd"))
+    return tuple(node for node in nodes if node.exists())
+
+
 @lru_cache(maxsize=4)
 def _gpu_devices(gpu: bool, proc: bool) -> tuple[str, ...]:
     if not gpu:
         return ()
-    devices = [*sorted(Path("/dev").glob("nvidia*")), Path("/dev/dri"), Path("/dev/kfd")]
-    args = [word for p in devices if p.exists() for word in ("--dev-bind", str(p), str(p))]
+    args = [word for p in gpu_nodes() for word in ("--dev-bind", str(p), str(p))]
     driver = Path("/proc/driver/nvidia")
     if driver.exists() and not proc:
         args += ["--ro-bind", str(driver), str(driver)]
@@ -106,13 +117,13 @@ def _kernel(proc: bool) -> tuple[str, ...]:
     return tuple(args + [word for p in masked if Path(p).exists() for word in ("--ro-bind", "/dev/null", p)])
 
 
-def _home(home: Path) -> list[str]:
+def _home(home: Path, size: int) -> list[str]:
     """An empty folder in place of the home, unless the home is no folder of its own."""
     way = way_to(home)
     real = way.real
     if real == Path("/") or is_inside(real, system_folders()) or is_inside(Path("/usr"), [real]):
         return []
-    return ["--perms", "0700", "--size", str(_SCRATCH_BYTES), "--tmpfs", str(real), *_links([way], [])]
+    return ["--perms", "0700", "--size", str(size), "--tmpfs", str(real), *_links([way], [])]
 
 
 def _folders(view: View) -> list[str]:

@@ -12,23 +12,18 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.experiment import StageResult
 from autoresearchd.errors import EnvironmentFailure
+from autoresearchd.sandbox.leftovers import BOOT, TOKEN_VARIABLE, remove, sweep
 
-TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
 LOG_LIMIT = 8 << 20
-_BOOT = """
-import os, sys
-sys.path.append(sys.argv[1])
-from autoresearchd.sandbox.supervise import serve
-os._exit(serve())
-"""
 _DISK_FULL = 28
+_LEAST_WRITTEN, _MOST_WRITTEN = 1 << 30, 64 << 30
 _PATIENCE = 10.0
 
 
@@ -56,11 +51,32 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class RunLimits:
+    """What one run may use beside memory and time, so that it cannot bring its machine down.
+
+    size: bytes of any one file, and of all in each folder that it may write; None: half of what was free when the run
+    began, from 1 to 64 GiB (below that the disk is full, which is no fault of the run). files: how many in each folder.
+    """
+
+    processes: int = 1024
+    threads: int = 8192
+    size: int | None = None
+    files: int = 1_000_000
+
+    def bytes_in(self, folder: Path) -> int:
+        """``size``, or what stands for it in a folder."""
+        if self.size is not None:
+            return self.size
+        return max(_LEAST_WRITTEN, min(_MOST_WRITTEN, shutil.disk_usage(folder).free // 2))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a supervisor is told.
 
     plain: the programs are the job itself, not a sandbox around it; remove: folders to remove when the run is over;
-    output: the folder whose file system is looked at when a stage fails; facts: kept with the result.
+    output: the folder whose file system is looked at when a stage fails; facts: kept with the result; limits: None for
+    the user's own commands; written: folders that the run may write to, beside ``output``.
     """
 
     run_dir: Path
@@ -71,6 +87,8 @@ class Plan:
     memory_mb: int | None = None
     remove: tuple[Path, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    limits: RunLimits | None = None
+    written: tuple[Path, ...] = ()
     term_grace: float = 1.0
     log_limit: int = LOG_LIMIT
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -151,7 +169,7 @@ class Supervised:
             stages, duration = (self._unreported(status),), time.monotonic() - self._started
         if status != 0 or stages[-1].outcome == "killed":
             sweep({self._plan.token})
-            _remove(self._plan.remove)
+            remove(self._plan.remove)
         else:
             (self._plan.run_dir / "supervisor.log").unlink(missing_ok=True)
         return stages, duration
@@ -214,7 +232,7 @@ def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
     try:
         return _launch(plan, spare)
     except OSError as error:
-        _remove(plan.remove)
+        remove(plan.remove)
         raise EnvironmentFailure(
             f"cannot start a run in {plan.run_dir}: {error}",
             mend="free disk space or raise the limits on processes and open files",
@@ -248,7 +266,7 @@ def _spawn() -> tuple[int, int]:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parents[2])],
+            [sys.executable, "-I", "-S", "-c", BOOT, str(Path(__file__).parents[2])],
             {"PATH": os.defpath, "LANG": "C.UTF-8"},
             file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)],
             setsid=True,  # Ctrl-C in a terminal is for the daemon
@@ -284,6 +302,7 @@ def _as_data(plan: Plan) -> dict[str, Any]:
         "memory_mb": plan.memory_mb,
         "remove": [str(p) for p in plan.remove],
         "facts": dict(plan.facts),
+        "limits": _limits(plan),
         "term_grace": plan.term_grace,
         "log_limit": plan.log_limit,
         "stages": [
@@ -301,104 +320,17 @@ def _as_data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def reap(run_dirs: Sequence[Path]) -> int:
-    """Kill what dead daemons left of the runs in ``run_dirs``; how many process trees were found alive."""
-    records = [record for record in map(_record, run_dirs) if record]
-    found = set()
-    for record in records:
-        if _end_supervisor(record):
-            found.add(record["token"])
-    found |= sweep({record["token"] for record in records})
-    for record in records:
-        _remove(Path(p) for p in record["remove"])
-    return len(found)
-
-
-def sweep(tokens: set[str]) -> set[str]:
-    """Kill every process that carries one of the tokens in its environment; the tokens that were found.
-
-    For processes whose supervisor is gone: all of a run's processes inherit its token.
-    """
-    found: set[str] = set()
-    if not tokens:
-        return found
-    for _ in range(50):
-        carriers = _carriers(tokens)
-        if not carriers:
-            break
-        for pid, token in carriers.items():
-            found.add(token)
-            _signal(pid, signal.SIGKILL)
-        time.sleep(0.002)
-    return found
-
-
-def _carriers(tokens: set[str]) -> dict[int, str]:
-    marks = {f"{TOKEN_VARIABLE}={token}".encode(): token for token in tokens}
-    found = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            for variable in _environment(entry.name):
-                if variable in marks and not _is_dead(entry.name):
-                    found[int(entry.name)] = marks[variable]
-    return found
-
-
-def _environment(pid: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # another user's, or gone
-        return []
-
-
-def _is_dead(pid: str) -> bool:
-    fields = _stat(pid)
-    return not fields or fields[0] in (b"Z", b"X")
-
-
-def _stat(pid: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return []
-
-
-def _record(run_dir: Path) -> dict[str, Any] | None:
-    try:
-        raw = json.loads((run_dir / "supervisor.json").read_bytes())
-        return {
-            "pid": int(raw["pid"]),
-            "start": int(raw["start"]),
-            "token": str(raw["token"]),
-            "remove": [str(p) for p in raw["remove"]],
-        }
-    except (OSError, ValueError, TypeError, KeyError):
+def _limits(plan: Plan) -> dict[str, Any] | None:
+    limits = plan.limits
+    if limits is None:
         return None
-
-
-def _end_supervisor(record: Mapping[str, Any]) -> bool:
-    """End a supervisor if it is still the process that wrote the record; pids are used again, start times are not."""
-    try:
-        pidfd = os.pidfd_open(record["pid"])
-    except OSError:
-        return False
-    try:
-        pid = str(record["pid"])
-        fields = _stat(pid)
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if len(fields) < 20 or int(fields[19]) != record["start"] or _BOOT.encode() not in command:
-            return False
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        for number, patience in ((signal.SIGTERM, 3000), (signal.SIGKILL, 1000)):
-            signal.pidfd_send_signal(pidfd, number)
-            if poll.poll(patience):
-                return True
-    except OSError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True
+    return {
+        "processes": limits.processes,
+        "threads": limits.threads,
+        "bytes": limits.bytes_in(plan.output),
+        "files": limits.files,
+        "folders": [str(folder) for folder in (plan.output, *plan.written)],
+    }
 
 
 def _exit_status(pid: int) -> int:
@@ -406,18 +338,6 @@ def _exit_status(pid: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:  # somebody else reaped it
         return 0
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except OSError:  # gone meanwhile
-        return
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _last_line(path: Path) -> str:

@@ -54,8 +54,11 @@ def descendants(pid: int) -> list[int]:
     """All processes below a process, parents before their children."""
     below = children if os.path.exists("/proc/thread-self/children") else children_by_parent
     found = below(pid)
+    seen = set(found)
     for child in found:
-        found += [p for p in below(child) if p not in found]
+        fresh = [p for p in below(child) if p not in seen]
+        found += fresh
+        seen.update(fresh)
     return found
 
 

@@ -20,12 +20,12 @@ import select
 import sys
 import time
 
+from autoresearchd.sandbox.ceilings import Ceilings, apply
 from autoresearchd.sandbox.process_tree import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     descendants,
     kernel_kills,
-    over_memory,
     prctl,
     send,
     start_time,
@@ -34,7 +34,8 @@ from autoresearchd.sandbox.records import FULL, Log, remove_tree, unlink, write_
 
 CONTROL = 0
 CHUNK = 1 << 18
-MEMORY_EVERY = 0.25
+LOOK_EVERY = 0.1
+LOOK_SHARE = 0.04  # of the supervisor's time, at most, where there is much to look at
 LOW_SPACE = 1 << 20
 COMPANION_GRACE = 10.0
 EXIT_DISK_FULL = 28
@@ -63,7 +64,7 @@ class Child:
         me = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            become(spec, writer, me)
+            become(spec, plan["limits"], writer, me)
         os.close(writer)
         self.pidfd = os.pidfd_open(self.pid)
         self.open = True
@@ -91,7 +92,7 @@ class Child:
         self.log.close()
 
 
-def become(spec: Plan, output: int, parent: int) -> None:
+def become(spec: Plan, limits: Plan | None, output: int, parent: int) -> None:
     """In the forked child: turn into the program of ``spec``."""
     try:
         os.setsid()
@@ -104,6 +105,7 @@ def become(spec: Plan, output: int, parent: int) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+        apply(limits)
         os.chdir(spec["cwd"])
         os.execve(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
     except OSError as error:
@@ -194,8 +196,8 @@ class Supervisor:
     def watch(self, stage: Plan, main: Child, companion: Child | None) -> tuple[str, str]:
         """Wait for the stage's process; an outcome where this had to end it, else nothing."""
         limit = main.started + stage["timeout"] if stage["timeout"] else None
-        memory = (self.plan["memory_mb"] or 0) * 1024 * 1024
-        look = time.monotonic() + MEMORY_EVERY if memory else None
+        ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
+        look = time.monotonic() + LOOK_EVERY if ceilings.any else None
         poll = select.poll()
         for fd in (CONTROL, self.wake, main.pipe, main.pidfd):
             poll.register(fd, select.POLLIN)
@@ -216,9 +218,10 @@ class Supervisor:
             if companion and orphaned is not None and now >= orphaned:
                 return "failed", f"the model process ended with {self.codes[companion.pid]}: see {companion.log.path}"
             if look is not None and now >= look:
-                if over_memory(self.me, memory):
-                    return "oom", f"the processes used more than {self.plan['memory_mb']} MB together"
-                look = now + MEMORY_EVERY
+                outcome, detail = ceilings.exceeded()
+                if outcome:
+                    return outcome, detail
+                look = time.monotonic() + max(LOOK_EVERY, (time.monotonic() - now) / LOOK_SHARE)
             times = [t for t in (self.wall, limit, look, orphaned) if t is not None]
             for fd, _ in poll.poll(max(0.0, min(times) - now) * 1000 + 1 if times else None):
                 if fd == CONTROL:
@@ -263,6 +266,9 @@ class Supervisor:
         """
         own = {child.pid for child in mains}
         seen: set[int] = set()
+        if not self.plan["plain"]:  # with the first process of its namespace the kernel ends all others at once
+            for pid in own - self.codes.keys():
+                send(pid, signal.SIGKILL)
         while True:
             self.reap()
             tree = descendants(self.me)

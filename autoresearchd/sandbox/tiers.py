@@ -4,21 +4,33 @@
 bubblewrap          namespaces for processes, network, IPC and mounts; the job sees a white list of read-only folders
                     and one writable one; nothing survives its end, or the daemon's
 bubblewrap-noproc   the same where a container forbids mounting /proc: /proc is an empty folder
+namespaces          the same namespaces, made by a launcher of our own; Landlock keeps the white list, so that what is
+                    not on it can be looked up by name but neither read nor written; no unix sockets
+landlock            Landlock and a filter of system calls alone, where namespaces are forbidden: no sockets at all, no
+                    shared memory with a name; processes are ended by a guard and by the supervisor
 none                process groups and a clean environment only: the job can read, write and reach whatever its user
                     can; its processes are ended with it as long as the supervisor lives
 =================== ===========================================================================================
+
+docs/security.md holds the whole table.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from autoresearchd.sandbox import bubblewrap
+from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.sandbox import bubblewrap, confinement
 from autoresearchd.sandbox.view import View
+
+AUTO = "auto"
+_MEND = "apt install bubblewrap and allow user namespaces; or, to run edited code without isolation, --sandbox none"
 
 
 class TierName(StrEnum):
@@ -26,6 +38,8 @@ class TierName(StrEnum):
 
     BUBBLEWRAP = "bubblewrap"
     BUBBLEWRAP_NOPROC = "bubblewrap-noproc"
+    NAMESPACES = "namespaces"
+    LANDLOCK = "landlock"
     NONE = "none"
 
 
@@ -40,15 +54,22 @@ class Tier:
     @property
     def isolates(self) -> bool:
         """Whether jobs are kept from what they are not given."""
-        return self.program is not None
+        return self.name is not TierName.NONE
+
+    @property
+    def confines(self) -> bool:
+        """Whether it is one of our own launcher's, which hides no paths and gives a job no empty home."""
+        return self.name in (TierName.NAMESPACES, TierName.LANDLOCK)
 
     @property
     def scratch(self) -> Path | None:
-        """The folder for temporary files that is private to each process; None where there is none."""
-        return bubblewrap.SCRATCH if self.isolates else None
+        """The folder for temporary files that is private to each process; None where one has to be made."""
+        return bubblewrap.SCRATCH if self.program is not None else None
 
     def command(self, view: View, command: Sequence[str]) -> tuple[str, ...]:
         """The command line that runs ``command`` with ``view``; in the tier ``none`` the command itself."""
+        if self.confines:
+            return confinement.wrap(view, command, namespaces=self.name is TierName.NAMESPACES)
         if self.program is None:
             return tuple(command)
         return bubblewrap.wrap(self.program, view, command, proc=self.name is TierName.BUBBLEWRAP)
@@ -62,41 +83,107 @@ class Tier:
             ]
         if self.name is TierName.BUBBLEWRAP_NOPROC:
             return ["/proc cannot be mounted in the sandbox (a container forbids it): jobs see an empty /proc"]
+        if self.name is TierName.NAMESPACES:
+            return [
+                f"the sandbox is the tier 'namespaces'{self._because()}: jobs have no unix sockets (data loaders with "
+                "worker processes may need them) and can see that a file exists, but read none that is not theirs"
+            ]
+        if self.name is TierName.LANDLOCK:
+            return [
+                f"the sandbox is the tier 'landlock'{self._because()}: jobs have no sockets and no named shared memory "
+                "(data loaders with worker processes need both), and can see that a file or a process exists"
+            ]
         return []
+
+    def _because(self) -> str:
+        return f" ({self.reason})" if self.reason else ""
 
 
 PLAIN = Tier(TierName.NONE, reason="asked for")
 
 
-def probe(programs: Sequence[Path] | None = None) -> Tier:
-    """The best tier that works here, found by trying.
+def candidates() -> Iterator[Tier]:
+    """All tiers but ``none``, best first, whether they work here or not."""
+    for program in bubblewrap.candidates():
+        yield Tier(TierName.BUBBLEWRAP, program)
+        yield Tier(TierName.BUBBLEWRAP_NOPROC, program)
+    yield Tier(TierName.NAMESPACES)
+    yield Tier(TierName.LANDLOCK)
+
+
+def probe(tiers: Iterable[Tier] | None = None) -> Tier:
+    """The first tier that works here, found by trying; ``none``, with the reasons, where no other does.
 
     Args:
-        programs: bubblewrap programs to try; None: those of this machine.
+        tiers: what to try, best first; None: all.
     """
-    programs = bubblewrap.candidates() if programs is None else programs
-    reason = "bubblewrap is not installed"
-    for program in programs:
-        for name in (TierName.BUBBLEWRAP, TierName.BUBBLEWRAP_NOPROC):
-            tier = Tier(name, program, reason if name is TierName.BUBBLEWRAP_NOPROC else "")
-            problem = _problem(tier)
-            if not problem:
-                return tier
-            reason = f"{program}: {problem}"
-    return Tier(TierName.NONE, reason=reason)
+    reasons = ["bubblewrap is not installed"] if tiers is None and not bubblewrap.candidates() else []
+    for tier in candidates() if tiers is None else tiers:
+        problem = _problem(tier)
+        if not problem:
+            return Tier(tier.name, tier.program, "; ".join(reasons))
+        reasons.append(problem)
+    return Tier(TierName.NONE, reason="; ".join(dict.fromkeys(reasons)))
+
+
+def available() -> list[Tier]:
+    """Every tier that works on this machine, best first; the last is always the tier ``none``."""
+    found: dict[TierName, Tier] = {}
+    for tier in candidates():
+        if tier.name not in found and not _problem(tier):
+            found[tier.name] = tier
+    return [*(found[name] for name in TierName if name in found), PLAIN]
+
+
+def check_name(name: str) -> str:
+    """The name of a tier or ``auto``, as given. Raises UsageError when it is neither."""
+    if name != AUTO and name not in set(TierName):
+        raise UsageError(f"--sandbox: {name!r} is no tier", mend=f"one of {AUTO}, {', '.join(TierName)}")
+    return name
+
+
+def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
+    """The tier that ``--sandbox`` asks for; ``none`` only where it is asked for by name.
+
+    Args:
+        name: ``auto`` or the name of a tier.
+        tiers: what to try, best first; None: all.
+
+    Raises:
+        MissingCapability: it does not work here, or, for ``auto``, none does.
+        UsageError: there is no such tier.
+    """
+    if check_name(name) == TierName.NONE:
+        return PLAIN
+    if name == AUTO:
+        found = probe(tiers)
+        if not found.isolates:
+            raise MissingCapability(f"no sandbox works on this machine: {found.reason}", mend=_MEND)
+        return found
+    found = probe(tier for tier in (candidates() if tiers is None else tiers) if tier.name == name)
+    if found.isolates:
+        return found
+    raise MissingCapability(
+        f"the sandbox {name!r} does not work on this machine: {found.reason or 'bubblewrap is not installed'}",
+        mend="use --sandbox auto; `autoresearchd doctor` says what works here",
+    )
 
 
 def _problem(tier: Tier) -> str:
-    """Why a tier does not work; empty when it does."""
+    """Why a tier does not work; empty when it does: a command runs in it and reads no file that it was not given."""
     view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
     try:
-        done = subprocess.run(
-            tier.command(view, ("/bin/sh", "-c", "exit 0")),
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False, env={"PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
+        with tempfile.NamedTemporaryFile(prefix="autoresearchd-", suffix=".probe") as secret:
+            attempt = 'if (true < "$0") 2>/dev/null; then echo "it hides nothing" >&2; exit 1; fi'
+            done = subprocess.run(
+                tier.command(view, ("/bin/sh", "-c", attempt, secret.name)),
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False,
+                env={"PATH": os.defpath}, cwd="/",
+            )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return ""
     text = done.stderr.decode("utf-8", "replace").strip()
-    return text.splitlines()[-1] if text else f"exit code {done.returncode}"
+    what = text.splitlines()[-1] if text else f"exit code {done.returncode}"
+    return f"{tier.program}: {what}" if tier.program else what

@@ -16,7 +16,8 @@ class View:
 
     cwd: where it starts, readable; readable, writable: further files and folders, at their own paths; hidden: files
     and folders inside what is readable that must not be seen;
-    home: shown as an empty folder; network: whether it may use the network; gpu: whether it may use the GPUs.
+    home: shown as an empty folder; network: whether it may use the network; gpu: whether it may use the GPUs;
+    scratch_bytes: room in each folder in memory that it gets.
     """
 
     cwd: Path
@@ -26,6 +27,7 @@ class View:
     hidden: tuple[Path, ...] = ()
     network: bool = False
     gpu: bool = False
+    scratch_bytes: int = 4 << 30
 
 
 def is_inside(path: Path, folders: Iterable[Path]) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +20,15 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from autoresearchd.errors import AutoresearchdError, ConfigError, EnvironmentFailure, MissingCapability, StoreError
-from autoresearchd.store import codec
+from autoresearchd.errors import (
+    AutoresearchdError,
+    ConfigError,
+    EnvironmentFailure,
+    MissingCapability,
+    StoreDamaged,
+    StoreError,
+)
+from autoresearchd.store import codec, health
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
@@ -88,8 +97,12 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one instant and writes nothing."""
-        with self._translated(), self.engine.begin() as connection:
-            yield connection
+        try:
+            with self._translated(), self.engine.begin() as connection:
+                yield connection
+        except (ValueError, zlib.error, struct.error) as error:
+            # What was written is always readable: a value that is not has been changed on the disk.
+            raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", mend=health.MEND) from error
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -157,13 +170,13 @@ class Database:
 
     def _explain(self, error: BaseException) -> AutoresearchdError:
         """What a fault of the database means to a user."""
-        what = f"{self.name}: {error}"
+        what = f"{error}: {self.name}"  # what is wrong first: a line of `status` shows the beginning
         code = str(getattr(error, "sqlite_errorname", "") or "")
         for prefix, mend in _MENDS.items():
             if code.startswith(prefix):
                 return EnvironmentFailure(what, mend=mend)
-        if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            return StoreError(what, mend="put the newest backup that lies beside the file in its place")
+        if isinstance(error, sqlite3.Error) and health.is_damage(error):
+            return StoreDamaged(what, mend=health.MEND)
         if not self.is_sqlite and type(error).__name__ in ("OperationalError", "InterfaceError"):
             return EnvironmentFailure(what, mend="make sure that the database server runs and can be reached")
         return StoreError(what)

@@ -118,8 +118,8 @@ def record_proposal(
         raise _out_of_order(row, f"attempt {proposal.attempt} of a proposal", f"an attempt after {row.attempt}")
     _expect(row, "a proposal", Phase.PROPOSING, Phase.PROPOSED, Phase.MEASURED)
     key = {"session_id": session_id, "number": number, "attempt": proposal.attempt}
-    c.execute(_INSERT_PROPOSAL, key | _proposal_values(proposal, code_hash))
-    c.execute(_INSERT_BODY, key | _body_values(proposal, diff))
+    c.execute(_INSERT_PROPOSAL, key | proposal_values(proposal, code_hash))
+    c.execute(_INSERT_BODY, key | body_values(proposal, diff))
     _change(
         c,
         row,
@@ -147,8 +147,8 @@ def record_commit(c: Connection, session_id: int, number: int, commit: str) -> E
     return rows.load_one(c, session_id, number)
 
 
-def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetime) -> Run:
-    """Announce a run."""
+def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetime, of: int | None = None) -> Run:
+    """Announce a run; ``of``: of the program of another experiment."""
     row = _locked(c, session_id, number)
     _expect(row, "a run", Phase.COMMITTED)
     index = c.execute(_COUNT_RUNS, {"of_session": session_id, "of_number": number}).scalar_one()
@@ -159,6 +159,7 @@ def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetim
             "number": number,
             "run_index": index,
             "seed": seed,
+            "program": of,
             "started_at": at,
             "label": Label.NONE,
             "duration_s": 0.0,
@@ -169,7 +170,7 @@ def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetim
         },
     ).scalar_one()
     _change(c, row, phase=Phase.RUNNING)
-    return Run(run_id, number, index, seed, at)
+    return Run(run_id, number, index, seed, at, of=of)
 
 
 def close_run(
@@ -188,7 +189,7 @@ def close_run(
             f"not {_outcome(measurement.label, measurement.value)}"
         )
     _expect(row, "the result of a run", Phase.RUNNING)
-    c.execute(_CHANGE_RUN, {"of_run": run_id, "finished_at": at, **_run_values(measurement, result)})
+    c.execute(_CHANGE_RUN, {"of_run": run_id, "finished_at": at, **run_values(measurement, result)})
     gpu_s = 0.0 if result is None or result.device.lower().startswith("cpu") else result.duration_s
     counts = RULES[measurement.label].status is not None
     _change(c, row, phase=Phase.MEASURED if last and counts else Phase.COMMITTED)
@@ -218,11 +219,11 @@ def record_decision(
         row,
         phase=Phase.DECIDED,
         finished_at=at,
-        **_decision_values(decision),
+        **decision_values(decision),
         **({} if incumbent is None else {"commit_sha": incumbent}),
     )
     if asi.as_dict():
-        c.execute(_INSERT_ASI, {"session_id": session_id, "number": number, **_asi_values(asi)})
+        c.execute(_INSERT_ASI, {"session_id": session_id, "number": number, **asi_values(asi)})
     _reward(c, row, decision)
     aborted = int(decision.label is Label.ABORTED_EARLY)
     _count(c, session_id, experiments=1, aborted=aborted, **{_COUNTERS[decision.status]: 1})
@@ -233,7 +234,8 @@ def record_decision(
 
 
 # ---------------------------------------------------------------------- values of rows
-def _proposal_values(p: Proposal, code_hash: str) -> dict[str, Any]:
+def proposal_values(p: Proposal, code_hash: str) -> dict[str, Any]:
+    """Columns of a proposal, without its key."""
     g = p.generation
     return {
         "policy": p.policy,
@@ -261,7 +263,8 @@ def _proposal_values(p: Proposal, code_hash: str) -> dict[str, Any]:
     }
 
 
-def _body_values(p: Proposal, diff: str) -> dict[str, bytes | None]:
+def body_values(p: Proposal, diff: str) -> dict[str, bytes | None]:
+    """Columns of the long parts of a proposal, without its key."""
     g = p.generation
     return {
         "diff": codec.pack_text(diff),
@@ -273,7 +276,8 @@ def _body_values(p: Proposal, diff: str) -> dict[str, bytes | None]:
     }
 
 
-def _run_values(m: Measurement, result: RunResult | None) -> dict[str, Any]:
+def run_values(m: Measurement, result: RunResult | None) -> dict[str, Any]:
+    """Columns of a run that has ended, without those of its beginning."""
     values: dict[str, Any] = {
         "label": m.label,
         "value": codec.finite(m.value),
@@ -295,7 +299,8 @@ def _run_values(m: Measurement, result: RunResult | None) -> dict[str, Any]:
     return values
 
 
-def _decision_values(d: Decision) -> dict[str, Any]:
+def decision_values(d: Decision) -> dict[str, Any]:
+    """Columns of an experiment that its decision sets."""
     return {
         "status": d.status,
         "label": d.label,
@@ -309,7 +314,8 @@ def _decision_values(d: Decision) -> dict[str, Any]:
     }
 
 
-def _asi_values(asi: ASI) -> dict[str, Any]:
+def asi_values(asi: ASI) -> dict[str, Any]:
+    """Columns of side information, without its key."""
     return {
         "hypothesis": asi.hypothesis,
         "arch_change": asi.arch_change,
@@ -351,7 +357,12 @@ def _reward(c: Connection, row: Row[*tuple[Any, ...]], decision: Decision) -> No
     if row.attempt is None or (decision.reward is None and not censored):
         return
     key = {"of_session": row.session_id, "of_number": row.number, "of_attempt": row.attempt}
-    c.execute(_CHANGE_PROPOSAL, {**key, "reward": codec.finite(decision.reward), "censored": censored})
+    parts = {
+        "reward": codec.finite(decision.reward),
+        "reward_parts": codec.or_null(decision.reward_parts),
+        "reward_formula": decision.reward_formula,
+    }
+    c.execute(_CHANGE_PROPOSAL, {**key, **parts, "censored": censored})
 
 
 def _expect(row: Row[*tuple[Any, ...]], step: str, *phases: Phase) -> None:

@@ -7,13 +7,16 @@ reader and the repository together. It works while the daemon writes, after it d
 from __future__ import annotations
 
 import sqlite3
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autoresearchd.errors import StoreError
+from autoresearchd.domain.limits import limit_reached
+from autoresearchd.errors import StoreDamaged, StoreError
 from autoresearchd.store import figures
 from autoresearchd.store.documents import (
     EXPERIMENTS,
@@ -25,6 +28,7 @@ from autoresearchd.store.documents import (
     runs_by_experiment,
     task_facts,
 )
+from autoresearchd.store.health import MEND, has_content, is_damage
 from autoresearchd.store.revision import HEAD_REVISION, too_new
 
 _ALIVE_STATES = ("running", "paused", "backing_off")
@@ -69,21 +73,20 @@ class Reader:
     def sessions(self) -> list[SessionRow]:
         """All sessions, oldest first."""
         with self._instant():
-            found = self._db.execute("SELECT * FROM session ORDER BY id").fetchall()
-        return [
-            SessionRow(
-                id=row["id"],
-                tag=row["tag"],
-                branch=row["branch"],
-                folder=row["folder"],
-                task=task_facts(row["task_json"])["name"],
-                policy=row["policy"],
-                state=row["state"],
-                pid=row["pid"],
-                started_at=moment(row["started_at"]),
-            )
-            for row in found
-        ]
+            return [
+                SessionRow(
+                    id=row["id"],
+                    tag=row["tag"],
+                    branch=row["branch"],
+                    folder=row["folder"],
+                    task=task_facts(row["task_json"])["name"],
+                    policy=row["policy"],
+                    state=row["state"],
+                    pid=row["pid"],
+                    started_at=moment(row["started_at"]),
+                )
+                for row in self._db.execute("SELECT * FROM session ORDER BY id")
+            ]
 
     def status(self, tag: str, *, alive: bool | None = None, now: datetime | None = None) -> dict[str, Any]:
         """What ``status --json`` prints.
@@ -100,10 +103,11 @@ class Reader:
             state = session["state"]
             if alive is False and state in _ALIVE_STATES:
                 state = "crashed"
+            metric, current = self._metric_block(session, task), self._current_block(session, task, state, now)
             return {
-                "session": self._session_block(session, totals, task, state),
-                "metric": self._metric_block(session, task),
-                "current": self._current_block(session, task, state, now),
+                "session": self._session_block(session, totals, task, state, metric["baseline"] is not None),
+                "metric": metric,
+                "current": current,
                 "abort": {
                     "aborted": totals["aborted"],
                     "audited": 0,
@@ -114,6 +118,12 @@ class Reader:
                 "overhead": self._overhead_block(session["id"]),
                 "policy": {"name": session["policy"], "adapter": self._adapter(session["id"])},
             }
+
+    def heartbeat(self, tag: str) -> datetime:
+        """When a daemon of the session last wrote."""
+        with self._instant():
+            row = self._session(tag)
+            return moment(row["heartbeat_at"] or row["started_at"])
 
     def experiments(self, tag: str, status: str | None = None, last: int | None = None) -> Iterator[dict[str, Any]]:
         """What ``experiments --json`` lists, oldest first; one that is not decided yet has status null.
@@ -131,7 +141,12 @@ class Reader:
                 f"{EXPERIMENTS} WHERE {where} ORDER BY e.number", session_id, first, status, status
             ).fetchall()
             runs = self._runs(session_id, first)
-        return (experiment(row, runs) for row in found)
+        return self._each(found, runs)
+
+    def _each(self, found: list[tuple[Any, ...]], runs: dict[int, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+        with self._understood():
+            for row in found:
+                yield experiment(row, runs)
 
     def show(self, tag: str, number: int) -> dict[str, Any]:
         """One experiment as in ``experiments``, with ``phase``, ``segment``, ``reason`` and ``diff``."""
@@ -146,19 +161,25 @@ class Reader:
                 "SELECT diff FROM proposal_body WHERE session_id = ? AND number = ? AND attempt = ?",
                 (*key, more["attempt"]),
             ).fetchone()
-            runs = self._runs(session_id, number, number)
-        return {
-            **experiment(row, runs),
-            "phase": more["phase"],
-            "segment": more["segment"],
-            "reason": more["reason"] or "",
-            "diff": figures.unpack_text(diff["diff"]) if diff else "",
-        }
+            return {
+                **experiment(row, self._runs(session_id, number, number)),
+                "phase": more["phase"],
+                "segment": more["segment"],
+                "reason": more["reason"] or "",
+                "diff": figures.unpack_text(diff["diff"]) if diff else "",
+            }
 
     # -- blocks of the status
     def _session_block(
-        self, session: sqlite3.Row, totals: sqlite3.Row, task: Mapping[str, Any], state: str
+        self, session: sqlite3.Row, totals: sqlite3.Row, task: Mapping[str, Any], state: str, measured: bool
     ) -> dict[str, Any]:
+        """The session with its counts; baselines, one for each segment, are not counted (``measured``: the latest is).
+
+        ``extend``: the option by which ``resume`` goes on beyond the limit that the session has reached.
+        """
+        segments = self._db.execute("SELECT count(*) FROM segment WHERE session_id = ?", (session["id"],)).fetchone()[0]
+        baselines = segments if measured else max(0, segments - 1)
+        tried = max(0, totals["experiments"] - baselines)
         block = {
             "tag": session["tag"],
             "task": task["name"],
@@ -166,14 +187,24 @@ class Reader:
             "state": state,
             "pid": session["pid"] if state in _ALIVE_STATES else None,
             "started_at": iso(session["started_at"]),
-            "experiments": totals["experiments"],
-            "keeps": totals["keeps"],
+            "experiments": tried,
+            "keeps": max(0, totals["keeps"] - baselines),
             "discards": totals["discards"],
             "crashes": totals["crashes"],
             "checks_failed": totals["checks_failed"],
         }
         if state == "backing_off" or session["reason"]:
             block["reason"] = session["reason"]
+        reached = limit_reached(
+            max_experiments=session["max_experiments"],
+            max_seconds=session["max_seconds"],
+            max_usd=session["max_usd"],
+            experiments=tried,
+            seconds=session["active_seconds"],
+            usd=totals["usd"],
+        )
+        if state == "stopped" and measured and reached is not None:
+            block["extend"] = reached.more
         return block
 
     def _metric_block(self, session: sqlite3.Row, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,6 +243,14 @@ class Reader:
         return row["value"] if row else None
 
     def _sigma(self, session_id: int, baseline: int) -> float | None:
+        """As the latest decision of the segment knew it, pooled over all repeats."""
+        latest = self._db.execute(
+            "SELECT sigma FROM experiment WHERE session_id = ? AND number >= ? AND sigma IS NOT NULL "
+            "ORDER BY number DESC LIMIT 1",
+            (session_id, baseline),
+        ).fetchone()
+        if latest is not None:
+            return float(latest["sigma"])
         runs = self._db.execute(
             "SELECT value FROM run WHERE session_id = ? AND number = ? AND label = '' AND finished_at IS NOT NULL "
             "AND value IS NOT NULL",
@@ -244,7 +283,7 @@ class Reader:
             "experiment": row["number"],
             "phase": row["phase"],
             "elapsed_s": round(max(0.0, (until - since) / 1e6), 3),
-            "budget_s": task["budget"],
+            "budget_s": task["budget"] if row["phase"] == "running" else None,
             "forecast": None,
             "abort_probability": None,
         }
@@ -275,7 +314,7 @@ class Reader:
     def _one(self, query: str, *values: Any) -> sqlite3.Row:
         row: sqlite3.Row | None = self._db.execute(query, values).fetchone()
         if row is None:
-            raise StoreError(f"{self._path} is damaged: no row for {query}")
+            raise StoreDamaged(f"{self._path} is damaged: no row for {query}", mend=MEND)
         return row
 
     def _first(self, session_id: int, status: str | None, last: int | None) -> int:
@@ -306,15 +345,26 @@ class Reader:
         try:
             self._db.execute("BEGIN")
             try:
-                yield
+                with self._understood():
+                    yield
             finally:
                 self._db.rollback()
         except sqlite3.Error as error:
-            raise StoreError(f"{self._path} cannot be read: {error}", mend=_mend(error)) from error
+            raise _explain(self._path, error) from error
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """A value that was not written like that has been changed on the disk, which SQLite does not notice."""
+        try:
+            yield
+        except (ValueError, TypeError, AttributeError, OverflowError, zlib.error, struct.error) as error:
+            raise StoreDamaged(f"{self._path} holds a value that cannot be read: {error}", mend=MEND) from error
 
     def _open(self, path: Path) -> sqlite3.Connection:
         if not path.is_file():
             raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
+        if not has_content(path):
+            raise StoreDamaged(f"{path} is empty", mend=MEND)
         uri = path.resolve().as_uri()
         try:
             try:
@@ -325,7 +375,7 @@ class Reader:
                     raise
                 return self._connect(f"{uri}?mode=ro&immutable=1")
         except sqlite3.Error as error:
-            raise StoreError(f"{path} cannot be read: {error}", mend=_mend(error)) from error
+            raise _explain(path, error) from error
 
     def _connect(self, uri: str) -> sqlite3.Connection:
         db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None)
@@ -353,7 +403,12 @@ class Reader:
         raise too_new(str(self._path), found or "none")
 
 
-def _mend(error: sqlite3.Error) -> str:
-    if "malformed" in str(error) or "not a database" in str(error):
-        return "put the newest backup that lies beside the file in its place"
-    return "make sure that this user may read the file and its folder"
+def _explain(path: Path, error: sqlite3.Error) -> StoreError:
+    what = f"{path} cannot be read: {error}"
+    if is_damage(error) or "decode to UTF-8" in str(error):
+        return StoreDamaged(what, mend=MEND)
+    if "locked" in str(error):
+        return StoreError(what, mend="another program holds the database: end it, or wait")
+    if isinstance(error, sqlite3.OperationalError) and "no such" in str(error):
+        return StoreDamaged(what, mend=MEND)
+    return StoreError(what, mend="make sure that this user may read the file and its folder")

@@ -25,7 +25,7 @@ from autoresearchd.domain.experiment import (
     Totals,
     Trial,
 )
-from autoresearchd.domain.labels import SessionState, Status
+from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.errors import StoreError
 from autoresearchd.ports import Control, NewSession
@@ -132,9 +132,9 @@ class SqlStore:
     def session(self, tag: str) -> Session:
         with self._db.read() as c:
             row = c.execute(rows.SESSIONS.where(SessionTable.tag == tag)).one_or_none()
-        if row is None:
-            raise KeyError(f"no session {tag!r}")
-        return rows.session(row)
+            if row is None:
+                raise KeyError(f"no session {tag!r}")
+            return rows.session(row)
 
     def sessions(self) -> Sequence[Session]:
         with self._db.read() as c:
@@ -149,6 +149,11 @@ class SqlStore:
     def set_limits(self, session_id: int, limits: Limits) -> None:
         with self._db.write() as c:
             _change_session(c, session_id, **_limits(limits))
+
+    def set_executor(self, session_id: int, spec: str) -> None:
+        """Where runs run from now on, as in ``--executor``, with the sandbox."""
+        with self._db.write() as c:
+            _change_session(c, session_id, executor=spec)
 
     def heartbeat(self, session_id: int, at: datetime, active_seconds: float) -> None:
         with self._db.write_lazily() as c:
@@ -203,9 +208,9 @@ class SqlStore:
         with self._db.write() as c:
             return phases.record_commit(c, session_id, number, commit)
 
-    def open_run(self, session_id: int, number: int, seed: int, at: datetime) -> Run:
+    def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
         with self._db.write() as c:
-            return phases.open_run(c, session_id, number, seed, at)
+            return phases.open_run(c, session_id, number, seed, at, of)
 
     def close_run(
         self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
@@ -256,6 +261,18 @@ class SqlStore:
         with self._db.read() as c:
             found = sorted(c.execute(wanted).all(), key=itemgetter(0))
         return [value for _, value in found if value is not None]
+
+    def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
+        e = ExperimentTable
+        join = (RunTable.session_id == e.session_id) & (RunTable.number == e.number)
+        wanted = (
+            rows.RUNS.join(e, join)
+            .where(e.session_id == session_id, e.segment == segment, e.status.is_not(None))
+            .where(RunTable.label == Label.NONE, RunTable.value.is_not(None))
+            .order_by(RunTable.number, RunTable.run_index)
+        )
+        with self._db.read() as c:
+            return [rows.run(row) for row in c.execute(wanted)]
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
         wanted = rows.TRIALS.where(ExperimentTable.session_id == session_id, ExperimentTable.number > after)

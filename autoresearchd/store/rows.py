@@ -202,6 +202,7 @@ def run(row: Row[*tuple[Any, ...]]) -> Run:
         tier=row.tier,
         device=row.device,
         detail=row.detail,
+        of=row.program,
     )
 
 

@@ -277,7 +277,10 @@ class AsiTable(Base):
 
 
 class RunTable(Base):
-    """One execution of an experiment's commit; ``stages``: how each of its processes ended; ``curve``: compressed."""
+    """One execution of a program; ``stages``: how each of its processes ended; ``curve``: compressed.
+
+    program: number of the experiment whose commit ran, NULL where it is the experiment's own.
+    """
 
     __tablename__ = "run"
     __table_args__ = (_experiment_key(), UniqueConstraint("session_id", "number", "run_index"))
@@ -287,6 +290,7 @@ class RunTable(Base):
     number: Mapped[int]
     run_index: Mapped[int]
     seed: Mapped[int] = mapped_column(BigInteger)
+    program: Mapped[int | None]
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     label: Mapped[str]

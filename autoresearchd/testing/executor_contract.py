@@ -122,10 +122,13 @@ class ExecutorContract:
         assert executor.recover(stopped.run_dir) is None
         assert executor.recover(tmp_path / "never") is None
 
-    def test_nothing_is_found_to_reap_where_nothing_was_left(self, executor: Executor, tmp_path: Path) -> None:
-        """Else recovery would report, or kill, what is not there."""
-        executor.start(make_request(tmp_path, make_task(SUCCEED))).wait(60)
-        assert executor.reap([tmp_path / "runs" / "run", tmp_path / "never"]) == 0
+    def test_what_is_left_of_a_run_is_the_same_however_often_it_is_asked_for(
+        self, executor: Executor, tmp_path: Path
+    ) -> None:
+        """Else a daemon that dies while it recovers finds something else the next time."""
+        handle = executor.start(make_request(tmp_path, make_task(SUCCEED)))
+        result = handle.wait(60)
+        assert [executor.recover(handle.run_dir) for _ in range(3)] == [result] * 3
 
     def test_it_says_what_makes_results_comparable_and_always_the_same(self, executor: Executor) -> None:
         """Else a change of hardware goes unseen, or each look opens a new segment."""

@@ -112,7 +112,6 @@ class FakeExecutor:
         self.requests: list[RunRequest] = []
         self.handles: list[FakeHandle] = []
         self.setups: list[Path] = []
-        self.reaped: list[Path] = []
         self.recoverable: dict[Path, RunResult] = {}
 
     @property
@@ -141,10 +140,6 @@ class FakeExecutor:
         self.requests.append(request)
         self.handles.append(handle)
         return handle
-
-    def reap(self, run_dirs: Sequence[Path]) -> int:
-        self.reaped.extend(run_dirs)
-        return 0
 
     def recover(self, run_dir: Path) -> RunResult | None:
         ended = {h.run_dir: h.wait(0) for h in self.handles}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -22,123 +22,15 @@ from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import (
     CurvePoint,
     Decision,
-    Experiment,
     Limits,
     Measurement,
-    RunResult,
-    StageResult,
     Totals,
 )
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
-from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
+from autoresearchd.domain.proposal import ASI, Generation, Proposal
 from autoresearchd.errors import StoreError
-from autoresearchd.ports import NewSession, Store
-
-AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-PARENT = "a" * 40
-
-
-def new_session(tag: str = "nov21") -> NewSession:
-    """A session to create."""
-    return NewSession(
-        tag=tag,
-        branch=f"autoresearch/{tag}",
-        task_json='{"name": "toy", "scoring": {"metric": "val_bpb", "direction": "minimize", "source": "evaluator"},'
-        ' "execution": {"budget": 300}}',
-        policy="search",
-        executor="local",
-        base_commit=PARENT,
-        seed=2**31 - 1,
-        limits=Limits(max_experiments=40, max_seconds=3600.5, max_usd=1.25),
-    )
-
-
-def new_proposal(number: int = 1, *, attempt: int = 0, usd: float | None = 0.25) -> Proposal:
-    """A proposal with every field filled."""
-    return Proposal(
-        files={"train.py": f"LR = {number}\n", "модель.py": "x = 'é'\n"},
-        hypothesis=f"learning rate {number}",
-        policy="search",
-        description=f"LR → {number}",
-        expected_delta=0.01,
-        changes={"LR": number, "depth": [4, 6]},
-        role="optimizer",
-        adapter="v3",
-        asi=ASI(hypothesis="warm up longer", extra={"risk": 0.5}),
-        cost=Cost(usd, 100, 20, 1.5),
-        generation=Generation(
-            messages=({"role": "user", "content": "improve this"},),
-            completion="<edit>",
-            token_ids=(1, 2, 151_000),
-            logprobs=(-0.1, -2.5, -1e-9),
-            sampling={"temperature": 0.7},
-            model_hash="m",
-            tokenizer_hash="t",
-            template_hash="c",
-            adapter="v3",
-        ),
-        state_id=f"s{number}",
-        round_id=f"r{number}",
-        attempt=attempt,
-    )
-
-
-def result(device: str = "cpu", exit_code: int = 0) -> RunResult:
-    """What an executor gives for a run of ten seconds."""
-    outcome = "ok" if exit_code == 0 else "failed"
-    stages = (StageResult("training", outcome, exit_code, 9.0, "runs/1/training.log", 120.0),)
-    return RunResult(stages=stages, duration_s=10.0, tier="bubblewrap", host="here", device=device)
-
-
-def commit_of(number: int) -> str:
-    """The commit of an experiment."""
-    return f"{number:040x}"
-
-
-class Driver:
-    """Takes experiments through their phases, as the loop does."""
-
-    def __init__(self, store: Store, session_id: int) -> None:
-        self.store, self.id = store, session_id
-
-    def open(self, segment: int = 0) -> Experiment:
-        """A new experiment."""
-        return self.store.open_experiment(self.id, parent=PARENT, segment=segment, at=AT)
-
-    def propose(self, e: Experiment, proposal: Proposal | None = None) -> Experiment:
-        """Its proposal."""
-        proposal = proposal or new_proposal(e.number)
-        return self.store.record_proposal(
-            self.id, e.number, proposal, diff=f"+LR = {e.number}\n", code_hash=f"h{e.number}"
-        )
-
-    def run(self, e: Experiment, measurement: Measurement, *, last: bool = True, device: str = "cpu") -> Experiment:
-        """One run of it."""
-        run = self.store.open_run(self.id, e.number, 7, AT)
-        return self.store.close_run(run.id, measurement, result(device), AT + timedelta(seconds=10), last=last)
-
-    def measured(self, value: float | None = 1.0, segment: int = 0) -> Experiment:
-        """An experiment that has been measured."""
-        e = self.propose(self.open(segment))
-        e = self.store.record_commit(self.id, e.number, commit_of(e.number))
-        return self.run(e, Measurement(Label.NONE, value))
-
-    def decide(self, e: Experiment, decision: Decision, incumbent: str | None = None) -> Experiment:
-        """The decision on it."""
-        asi = ASI(hypothesis="because", result="it did", extra={"k": [1]})
-        return self.store.record_decision(self.id, e.number, decision, asi, AT, incumbent=incumbent)
-
-    def decided(self, status: Status, value: float | None, segment: int = 0) -> Experiment:
-        """An experiment from its beginning to its end."""
-        label = {
-            Status.KEEP: Label.NONE,
-            Status.DISCARD: Label.NO_GAIN,
-            Status.CRASH: Label.ERROR,
-            Status.CHECKS_FAILED: Label.METRIC_TAMPERING,
-        }[status]
-        e = self.measured(value, segment)
-        incumbent = commit_of(e.number) if status is Status.KEEP else None
-        return self.decide(e, Decision(status, label, value), incumbent)
+from autoresearchd.ports import Store
+from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session, result
 
 
 class StoreContract:

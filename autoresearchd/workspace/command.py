@@ -34,6 +34,7 @@ SETTINGS: Mapping[str, str] = {
     "core.quotePath": "false",
     "core.pager": "cat",
     "core.editor": "false",
+    "core.fsync": "reference",  # beside what git flushes anyway: a ref that a power cut emptied breaks the user's gc
     "core.filesRefLockTimeout": "500",
     "core.packedRefsTimeout": "2000",
     "commit.gpgSign": "false",
@@ -49,6 +50,7 @@ _LOCKED = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
 _PASSING = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files"
     r"|Cannot allocate memory|[Oo]ut of memory|Resource temporarily unavailable|File too large|Stale file handle"
+    r"|couldn't (?:write|set|close) '"  # a ref's lock, which git could make: it does not say why no more
 )
 _DAMAGED = re.compile(
     r"object file \S+ is empty|is corrupt|unable to read tree|bad object|missing blob|missing tree"

@@ -17,6 +17,7 @@ from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.exports import Exports
 from autoresearchd.workspace.files import disk_errors, held
+from autoresearchd.workspace.history import History
 from autoresearchd.workspace.message import commit_message
 from autoresearchd.workspace.objects import CommitObject, Entry, ObjectStore, serialise_commit
 from autoresearchd.workspace.paths import split_path
@@ -181,6 +182,10 @@ class GitWorkspace:
         """Fill an empty folder with the task's folder at a commit, without anything of git."""
         self._exports.materialise(self._task_tree(commit), target)
 
+    def history(self) -> History:
+        """What git alone knows of the session."""
+        return History(self._public, self._refs, self._objects)
+
     # -- the branch
     def tip(self) -> str:
         return self._refs.tip()
@@ -195,6 +200,13 @@ class GitWorkspace:
         self._task_tree(base_commit)
         preflight.exclude(self.root)
         self._refs.begin(base_commit)
+
+    def damaged(self, commits: Mapping[int, str]) -> list[int]:
+        named = self._refs.named(list(commits))
+        return [number for number, commit in commits.items() if named.get(number) != commit or not self._whole(commit)]
+
+    def restore_branch(self, commit: str) -> None:
+        self._refs.restore_branch(commit)
 
     def abandon(self) -> None:
         """Remove the branch, refs and worktrees of a session that never got a baseline."""
@@ -277,6 +289,15 @@ class GitWorkspace:
                 mend=f"git add -- {self._folder} && git commit, then start from that commit",
             )
         return entry.sha
+
+    def _whole(self, commit: str) -> bool:
+        """Whether a commit can be read, with its trees and the editable files in it."""
+        try:
+            for path in self._editable:
+                self._objects.read(self._file(commit, path).sha, "blob")
+        except RepositoryError:
+            return False
+        return True
 
     def _file(self, commit: str, path: str) -> Entry:
         """A regular file of the task at a commit."""

@@ -119,6 +119,22 @@ def daemon_log(root: Path) -> Path:
     return public_dir(root) / "daemon.log"
 
 
+def left_by_a_failed_start(root: Path) -> str:
+    """Where to look when a start failed before its first result, after which no session is left; empty when none did.
+
+    Its branch and its row are gone then, but not its logs.
+    """
+    runs = public_dir(root) / "runs"
+    try:
+        newest = max((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime_ns, default=None)
+    except OSError:
+        return ""
+    if newest is None or not daemon_log(root).exists():
+        return ""
+    shown = f"{PUBLIC}/runs/{newest.name}"
+    return f"a start failed before its first result: `autoresearchd logs` says why, its runs' logs are in {shown}"
+
+
 def branch_name(tag: str) -> str:
     """Short name of a session's branch."""
     return f"{BRANCHES}/{require_tag(tag)}"

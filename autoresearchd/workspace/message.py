@@ -13,6 +13,7 @@ SUBJECT_LENGTH = 72
 _BODY_LENGTH = 8000
 _VALUE_LENGTH = 200
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)")
 _DANGEROUS = re.compile(r"---|#|\(cherry picked|[A-Za-z0-9-]+[ \t]*:")
 
 
@@ -31,6 +32,18 @@ def commit_message(subject: str, body: str, trailers: Mapping[str, str]) -> str:
     if trailers:
         parts.append("\n".join(f"{key}: {one_line(value, _VALUE_LENGTH)}".rstrip() for key, value in trailers.items()))
     return "\n\n".join(parts) + "\n"
+
+
+def parse_message(message: str) -> tuple[str, str, dict[str, str]]:
+    """Subject, body and trailers of a message that ``commit_message`` made; the body is empty where it is the subject.
+
+    Only the last paragraph holds trailers, and only when every line of it is one: as git reads it.
+    """
+    paragraphs = message.strip("\n").split("\n\n")
+    found = [_TRAILER.fullmatch(line) for line in paragraphs[-1].split("\n")]
+    if len(paragraphs) < 2 or None in found:
+        return paragraphs[0], "\n\n".join(paragraphs[1:]), {}
+    return paragraphs[0], "\n\n".join(paragraphs[1:-1]), {m[1]: m[2] for m in found if m is not None}
 
 
 def one_line(text: str, length: int) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import re
+import subprocess
 import threading
 import weakref
 import zlib
@@ -178,11 +179,15 @@ class ObjectStore:
         return entry
 
     def _read(self, sha: str) -> tuple[str, bytes]:
+        killed = False
         for attempt in (1, 2):
             try:
                 name, kind, size, data = self._git.get_object_data(sha)
             except ValueError as error:
+                killed = _was_killed(self._git)
                 _end(self._git)
+                if killed and attempt == 2:
+                    raise EnvironmentFailure("git cat-file was killed", mend="the daemon tries again") from error
                 if "could not be resolved" in str(error) or attempt == 2:
                     raise _missing(sha) from error
                 continue
@@ -194,7 +199,12 @@ class ObjectStore:
                 continue
             if _text(name) == sha and len(data) == size:
                 return _text(kind), data
+            killed = _was_killed(self._git)
             _end(self._git)
+        if killed:
+            raise EnvironmentFailure(
+                "git cat-file was killed in the middle of an object", mend="the daemon tries again"
+            )
         raise _missing(sha)
 
     # -- writing
@@ -265,6 +275,16 @@ def _holds(path: Path, content: bytes) -> bool:
     try:
         return zlib.decompress(path.read_bytes()) == content
     except (zlib.error, OSError):
+        return False
+
+
+def _was_killed(git: PythonGit) -> bool:
+    """Whether the process that reads was ended by a signal: then nothing is known about the object."""
+    process: Any = git.cat_file_all
+    proc = getattr(process, "proc", None)
+    try:
+        return proc is not None and proc.wait(1.0) < 0
+    except subprocess.TimeoutExpired:
         return False
 
 

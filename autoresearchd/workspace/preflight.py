@@ -43,8 +43,11 @@ def require_git() -> str:
     return program
 
 
-def check_repository(root: Path) -> None:
-    """Refuse a repository that a session cannot begin in; each error says what to do."""
+def check_repository(root: Path, *, modified: bool = False) -> None:
+    """Refuse a repository that a session cannot begin in; each error says what to do.
+
+    modified: whether files that are not as committed may be there.
+    """
     program = require_git()
     top = find_root(root)
     check_owner(program, top)
@@ -62,7 +65,8 @@ def check_repository(root: Path) -> None:
         raise RepositoryError(
             f"{top} has a detached HEAD: it is on no branch", mend="git switch <branch>, or git switch -c <new branch>"
         )
-    _refuse_modified(git, top)
+    if not modified:
+        _refuse_modified(git, top)
 
 
 def check_tag(root: Path, tag: str) -> None:
@@ -199,19 +203,31 @@ def _author(program: str) -> dict[str, str]:
     return known
 
 
+def uncommitted(root: Path, folder: Path) -> list[str]:
+    """Files below ``folder`` that are not as the last commit has them: modified, or not in it and not ignored."""
+    top = find_root(root)
+    where = folder.resolve().relative_to(top).as_posix()
+    return _status(_plain(find_git(), top), top, "--untracked-files=all", "--", where)
+
+
 def _refuse_modified(git: Git, top: Path) -> None:
     """Tracked files must be as committed: the session starts from the commit, and the user would miss the rest."""
-    settings = dict(SETTINGS)
-    for name in git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0"):
-        # A filter is a program: to look at the status is no reason to run it.
-        if name:
-            settings[name] = "false" if name.endswith(".required") else ""
-    quiet = Git(git.program, git.directory, top, surroundings(settings))
-    said = quiet.ask("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")
-    names = [entry[3:] for entry in said.split("\0") if len(entry) > 3]
+    names = _status(git, top, "--untracked-files=no")
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise RepositoryError(
             f"{top} has modified files that are not committed: {', '.join(names[:_SHOWN])}{more}",
             mend="commit them (git commit -am …) or put them away (git stash); the session starts from the last commit",
         )
+
+
+def _status(git: Git, top: Path, *options: str) -> list[str]:
+    """Paths that ``git status`` names, without running any program that the configuration names."""
+    settings = dict(SETTINGS)
+    for name in git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0"):
+        # A filter is a program: to look at the status is no reason to run it.
+        if name:
+            settings[name] = "false" if name.endswith(".required") else ""
+    quiet = Git(git.program, git.directory, top, surroundings(settings))
+    said = quiet.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--no-renames", *options)
+    return [entry[3:] for entry in said.split("\0") if len(entry) > 3]

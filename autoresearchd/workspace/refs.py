@@ -8,7 +8,9 @@ read as the file that it is; git is asked when there is no such file.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from autoresearchd.errors import RepositoryError
@@ -22,6 +24,7 @@ STALE_AFTER_S = 10.0
 """A ref's lock is held for milliseconds; one older than this, in our own namespace, was left by a git that died."""
 
 ABSENT = "0" * 40
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
 
 
@@ -36,7 +39,9 @@ class SessionRefs:
 
     def __init__(self, git: Git, tag: str, guard: Path) -> None:
         self._git, self._guard = git, guard
-        self._quick = QuickRefs(git, _WRITING)
+        # Not flushed one by one, which takes as long as all else of a commit: recovery writes those anew that are lost.
+        self._quick = QuickRefs(git, ("-c", "core.fsync=-reference", *_WRITING))
+        self._locks: dict[tuple[int, int], float] = {}
         self.branch = branch_name(tag)
         self.branch_ref = f"refs/heads/{self.branch}"
         self.prefix = f"refs/{BRANCHES}/{tag}/"
@@ -72,11 +77,51 @@ class SessionRefs:
             )
         return found
 
+    def cut_off(self, ref: str) -> bool:
+        """Whether a ref's file holds nothing: what a power cut leaves of one, and what no git writes."""
+        try:
+            return not (self._git.directory / ref).read_bytes().strip(b"\0\n ")
+        except OSError:
+            return False
+
+    def _remove_cut_off(self, ref: str) -> None:
+        """Git itself can neither read nor write a ref whose file is empty, and the user's ``git gc`` stops at it."""
+        if self.cut_off(ref):
+            with contextlib.suppress(FileNotFoundError):
+                (self._git.directory / ref).unlink()
+
+    def restore_branch(self, commit: str) -> None:
+        """Write a branch anew that a power cut cut off; one that is anywhere, or gone, is left as it is."""
+        if self.cut_off(self.branch_ref):
+            self._remove_cut_off(self.branch_ref)
+            self._write([f"update {self.branch_ref} {commit}"])
+
+    def named(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Commits that the refs of some experiments name, by one process for all; without those that name none."""
+        names = [self.experiment_ref(number) for number in numbers]
+        stdin = "".join(f"{name}\n" for name in names).encode("ascii")
+        lines = self._git.ask("cat-file", "--batch-check=%(objectname)", stdin=stdin).splitlines()
+        return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
+
+    def newest(self) -> int:
+        """The highest number of an experiment's ref, 0 where there is none; loose refs by their names alone."""
+        directory, names = self._git.directory, list[str]()
+        if (directory / "reftable").is_dir():
+            names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                names = [f"{self.prefix}{path.name}" for path in (directory / self.prefix).iterdir()]
+            with contextlib.suppress(FileNotFoundError), (directory / "packed-refs").open(errors="replace") as packed:
+                names += [line.rstrip("\n").rpartition(" ")[2] for line in packed if f" {self.prefix}" in line]
+        own = (name.removeprefix(self.prefix) for name in names if name.startswith(self.prefix))
+        return max((int(name) for name in own if _NUMBER.fullmatch(name)), default=0)
+
     def set_experiment(self, number: int, commit: str) -> None:
         """Point an experiment's ref at a commit."""
         ref = self.experiment_ref(number)
         if self._read_loose(ref) == commit or self._quick.set(ref, commit):
             return
+        self._remove_cut_off(ref)
         if self.read(ref) != commit:
             self._write([f"update {ref} {commit}"])
 
@@ -105,6 +150,8 @@ class SessionRefs:
     def begin(self, base: str) -> None:
         """Create the branch and the ref of experiment 0 in one transaction; nothing when both are at ``base``."""
         zero = self.experiment_ref(0)
+        for ref in (zero, self.branch_ref):
+            self._remove_cut_off(ref)
         there = self.read(self.branch_ref), self.read(zero)
         if there == (base, base):
             return
@@ -112,10 +159,10 @@ class SessionRefs:
             raise RepositoryError(
                 f"branch {self.branch} is there already", mend="choose another tag with --tag, or delete the branch"
             )
-        commands = [f"create {self.branch_ref} {base}"]
-        if there[1] != base:
-            commands.append(f"update {zero} {base} {there[1] or ABSENT}")
-        self._write(commands)
+        # Git puts refs in their places one after another: the branch comes last, so that a git which is killed between
+        # the two leaves what this completes, and not a branch that could be somebody else's.
+        commands = [] if there[1] == base else [f"update {zero} {base} {there[1] or ABSENT}"]
+        self._write([*commands, f"create {self.branch_ref} {base}"])
 
     def abandon(self) -> None:
         """Delete the branch, unless it is anywhere but where it began, and the refs of all experiments."""
@@ -154,9 +201,18 @@ class SessionRefs:
         if name not in ours and not name.is_relative_to(self._git.directory / self.prefix):
             return False
         try:
-            if time.time() - name.stat().st_mtime < STALE_AFTER_S:
+            if not self._is_old(name):
                 return False
             name.unlink()
         except FileNotFoundError:
             return True
         return True
+
+    def _is_old(self, lock: Path) -> bool:
+        """Whether a lock is older than any git at work: by its own time, or by how long it has been seen here.
+
+        The second is for a wall clock that was set back: the time of such a lock lies in the future for hours.
+        """
+        found = lock.stat()
+        seen = self._locks.setdefault((found.st_ino, found.st_mtime_ns), time.monotonic())
+        return time.time() - found.st_mtime >= STALE_AFTER_S or time.monotonic() - seen >= STALE_AFTER_S

@@ -9,11 +9,23 @@ Score: the validation tokens are cut into windows of W + 1 tokens that follow ea
 With p the softmax of the logits, `val_bpb = sum(-ln p(target)) / (ln 2 * sum(bytes of target))`, over targets that
 stand for at least one byte (special tokens stand for none). It does not depend on the vocabulary.
 
-Causality: for a few batches the text after a random place is replaced by other text, and the logits up to that place
-must stay the same. The altered batches are sent at random moments, as often before their originals as after, so that a
-model with a memory cannot tell them apart. A model that fails is told `METRIC causal=0` and `LABEL not_causal`, exit 3.
+A prediction may depend on the tokens before it in its own row, and on nothing else. A few batches are therefore sent
+twice, first altered (a probe), later as they are:
 
-Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 not causal.
+* **Independence**: some rows are left as they are while the rows around them change, some of these from their first
+  token on. Their logits must stay the same.
+* **Determinism**: should they differ, the same probe is sent again, which must give the same answer.
+* **Causality**: the other rows go on differently from a random place, the cut. The logits before it must stay the same.
+* **No peeking**, which holds for a model with a memory too, that knows a text again and repeats what it said: the token
+  at the cut is drawn at random and its predecessors' logits are taken before the true token was ever sent. For a model
+  that cannot see it, q(drawn) / p(drawn) is 1 on average, whatever q is, and so is the product over all cuts of
+  (1 + q/p) / 2: a bet with fair odds. It exceeds 10^7 with a probability of 10^-7 at most (Ville 1939; Shafer 2021,
+  "Testing by betting"). A model that gives even a fraction of its probability to what it sees multiplies it.
+
+A model that fails is told `METRIC causal=0`, `independent=0` (both `LABEL not_causal`) or `deterministic=0`
+(`LABEL gate_miss`), exit 3.
+
+Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 a probe failed.
 """
 
 from __future__ import annotations
@@ -23,6 +35,7 @@ import json
 import os
 import secrets
 import select
+import stat
 import struct
 import sys
 import time
@@ -51,22 +64,51 @@ class Plan:
     start_timeout: float  # seconds until the model process has opened its pipes
     first_timeout: float  # seconds until the first answer: imports, loading, first kernels
     reply_timeout: float  # seconds for any other answer
-    tolerance: float  # how far logits of the past may move when the future changes (kernels may round differently)
+    tolerance: float  # how far logits may move when what they may not depend on changes (kernels may round differently)
+    probes: int  # batches that are sent twice
 
 
 PLANS = {
-    "cpu": Plan(256, 32, 12, start_timeout=60, first_timeout=60, reply_timeout=30, tolerance=1e-3),
-    "cuda": Plan(2048, 4, 256, start_timeout=60, first_timeout=180, reply_timeout=60, tolerance=0.1),
+    "cpu": Plan(256, 32, 12, start_timeout=60, first_timeout=60, reply_timeout=30, tolerance=1e-3, probes=1),
+    "cuda": Plan(2048, 4, 256, start_timeout=60, first_timeout=180, reply_timeout=60, tolerance=0.1, probes=16),
 }
-PROBES = 2  # batches that are sent a second time with another future
+PLACES = 32  # positions compared per row; half of them are those just before the cut
+MAX_WEALTH = 1e7  # a fair bet that starts with 1 gets this far with a probability of 1e-7
 
 
 class EvaluationError(Exception):
     """No score: the text says why, in one line."""
 
 
-class NotCausal(Exception):
-    """Logits depend on tokens that come after them."""
+class ProbeFailed(Exception):
+    """Logits depend on what they may not depend on. metric: which probe; label: what to call it."""
+
+    def __init__(self, metric: str, label: str, what: str) -> None:
+        super().__init__(what)
+        self.metric, self.label = metric, label
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a batch was altered: cuts (B,), the first altered position of each row: 0 is another text, T the same one.
+
+    drawn (B,): the token at the cut; odds (B,): the probability that it was drawn with; places (B, PLACES): positions
+    before the cut whose logits are compared, the last ones and random others.
+    """
+
+    cuts: npt.NDArray[np.int64]
+    drawn: npt.NDArray[np.int64]
+    odds: npt.NDArray[np.float64]
+    places: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request: the inputs (B, T) of a batch, altered where there is a probe."""
+
+    batch: int
+    inputs: Tokens
+    probe: Probe | None = None
 
 
 class Channel:
@@ -98,7 +140,10 @@ class Channel:
         deadline = time.monotonic() + self.plan.start_timeout
         while True:
             try:
-                return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+                if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                    raise EvaluationError("the model process put something else in the place of a pipe")
+                return pipe
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
@@ -146,10 +191,10 @@ class Channel:
 
 def nll_sum(logits: Logits, targets: Tokens, weights: npt.NDArray[np.float64]) -> float:
     """Sum over tokens of -ln softmax(logits)[target] * weight, in nats. logits (N, V), targets (N,), weights (N,)."""
-    top = logits.max(axis=-1, keepdims=True)
-    exponents = np.exp(logits - top)
-    log_sum = np.log(exponents.sum(axis=-1, dtype=np.float64)) + top[:, 0]
-    picked = np.take_along_axis(logits, targets[:, None].astype(np.int64), axis=-1)[:, 0]
+    # Both terms are relative to the largest logit: huge ones would leave no digits for the difference.
+    relative = logits - logits.max(axis=-1, keepdims=True)
+    picked = np.take_along_axis(relative, targets[:, None].astype(np.int64), axis=-1)[:, 0].astype(np.float64)
+    log_sum = np.log(np.exp(relative, out=relative).sum(axis=-1, dtype=np.float64))
     return float(((log_sum - picked) * weights).sum())
 
 
@@ -173,61 +218,129 @@ def read_windows(tokens: npt.NDArray[np.uint16], plan: Plan) -> Tokens:
     return windows.reshape(batches, plan.rows, plan.window + 1)
 
 
-def schedule(windows: Tokens, rng: np.random.Generator) -> Iterator[tuple[int, Tokens, npt.NDArray[np.int64] | None]]:
-    """(batch, inputs (B, T), cuts): every batch once, in order; some twice, with other text after `cuts` (B,)."""
-    count, rows, width = windows.shape
-    inputs = windows[:, :, :-1]
-    probes: dict[int, list[int]] = {}
-    for i, batch in enumerate(rng.permutation(count)[:PROBES]):
-        moment = rng.integers(0, batch + 1) if i % 2 else rng.integers(batch + 1, count + 1)
-        probes.setdefault(int(moment), []).append(int(batch))
-    for moment in range(count + 1):
-        for batch in probes.get(moment, []):
-            cuts = rng.integers(width // 8, width - 2, size=rows)  # the first altered position of every row
-            other = np.roll(inputs[(batch + count // 2) % count], 1, axis=0)  # real text, from elsewhere
-            other = np.where(other == inputs[batch], (other + 1) % 128, other)  # every later token does change
-            yield batch, np.where(np.arange(width - 1) >= cuts[:, None], other, inputs[batch]), cuts
-        if moment < count:
-            yield moment, inputs[moment], None
+def schedule(windows: Tokens, vocab: int, probes: int, rng: np.random.Generator) -> Iterator[Job]:
+    """Every batch once, in order; before some of them, at a random moment, the same batch altered."""
+    count = len(windows)
+    odds = np.bincount(windows.reshape(-1), minlength=vocab) + 1.0  # tokens as the text has them: likely ones are apt
+    odds /= odds.sum()
+    moments: dict[int, list[int]] = {}
+    for batch in rng.permutation(np.arange(min(1, count - 1), count))[:probes]:
+        # Another batch lies between the two: requests are sent one ahead, and a probe must be answered before.
+        moments.setdefault(int(rng.integers(0, max(batch, 1))), []).append(int(batch))
+    for moment in range(count):
+        for batch in moments.get(moment, []):
+            other = windows[(batch + rng.integers(1, max(count, 2))) % count, :, :-1]
+            yield alter(batch, windows[batch, :, :-1], other, odds, rng)
+        yield Job(moment, windows[moment, :, :-1])
 
 
-def score(data: Path, folder: Path, profile: str) -> float:
-    """Bits per byte. Raises `EvaluationError` or `NotCausal`."""
-    plan = PLANS[profile]
-    meta: dict[str, Any] = json.loads((data / "val_meta.json").read_text())
-    token_bytes = np.array(meta["token_bytes"], dtype=np.int64)
-    windows = read_windows(np.fromfile(data / "val.bin", dtype="<u2"), plan)
-    jobs = list(schedule(windows, np.random.default_rng(secrets.randbits(64))))
-    probed = {batch: cuts for batch, _, cuts in jobs if cuts is not None}
-    waiting: dict[int, Logits] = {}  # the first logits of a probed batch, until the second ones arrive
-    loss_of = nll_sum_cuda if profile == "cuda" else nll_sum
-    channel = Channel(folder, plan, len(token_bytes))
+def alter(batch: int, inputs: Tokens, other: Tokens, odds: npt.NDArray[np.float64], rng: np.random.Generator) -> Job:
+    """A probe: a quarter of the rows stays, a quarter is another text, the others change from a random place on."""
+    rows, width = inputs.shape
+    cuts = rng.integers(width // 8, width - 2, size=rows)
+    order, quarter = rng.permutation(rows), rows // 4
+    cuts[order[:quarter]] = 0
+    cuts[order[quarter : quarter + max(quarter, min(1, rows - 1))]] = width
+    drawn = rng.choice(len(odds), size=rows, p=odds)
+    future = np.roll(other, 1, axis=0)  # real text, from elsewhere
+    future = np.where(future == inputs, (future + 1) % min(128, len(odds)), future)  # every later token does change
+    at = np.arange(width)
+    altered = np.where(at > cuts[:, None], future, np.where(at == cuts[:, None], drawn[:, None], inputs))
+    places = rng.integers(0, np.maximum(cuts, 1)[:, None], size=(rows, PLACES))
+    nearest = min(PLACES // 2, width // 8)
+    places[:, :nearest] = np.maximum(cuts[:, None] - 1 - np.arange(nearest), 0)
+    return Job(batch, altered.astype(np.int32), Probe(cuts, drawn, odds[drawn], places))
 
-    nats, total_bytes = 0.0, 0
-    channel.send(0, jobs[0][1])
-    for number, (batch, _, cuts) in enumerate(jobs):
-        if number + 1 < len(jobs):
-            channel.send(number + 1, jobs[number + 1][1])
-        logits = channel.receive(number)
-        if batch in probed:
-            if batch in waiting:
-                check_causal(waiting.pop(batch), logits, probed[batch], plan.tolerance)
+
+class Scorer:
+    """Sends the jobs, adds up the score, and compares what may not differ."""
+
+    def __init__(self, data: Path, folder: Path, profile: str) -> None:
+        self.plan = PLANS[profile]
+        meta: dict[str, Any] = json.loads((data / "val_meta.json").read_text())
+        self.token_bytes = np.array(meta["token_bytes"], dtype=np.int64)
+        self.windows = read_windows(np.fromfile(data / "val.bin", dtype="<u2"), self.plan)
+        rng = np.random.default_rng(secrets.randbits(128))
+        self.jobs = list(schedule(self.windows, len(self.token_bytes), self.plan.probes, rng))
+        self.loss_of = nll_sum_cuda if profile == "cuda" else nll_sum
+        self.channel = Channel(folder, self.plan, len(self.token_bytes))
+        self.probed: dict[int, tuple[Job, Logits]] = {}  # by batch: a probe and its answer
+        self.sent = 0
+        self.wealth = 0.0  # logarithm, over all cuts
+
+    def score(self) -> float:
+        """Bits per byte. Raises `EvaluationError` or `ProbeFailed`."""
+        nats, total_bytes = 0.0, 0
+        self.send_until(0)
+        for number, job in enumerate(self.jobs):
+            following = self.jobs[number + 1] if number + 1 < len(self.jobs) else None
+            if following and not (job.probe and following.batch == job.batch):
+                self.send_until(number + 1)  # the model computes it while this one is scored
             else:
-                waiting[batch] = logits.copy()
-        if cuts is None:
-            targets = windows[batch, :, 1:].reshape(-1)
-            lengths = token_bytes[targets]
-            nats += loss_of(logits.reshape(len(targets), -1), targets, (lengths > 0).astype(np.float64))
+                self.send_until(number)
+            logits = self.channel.receive(number)
+            if job.probe:
+                self.bet(job.probe, logits)
+                self.probed[job.batch] = (job, at_places(logits, job.probe))
+                continue
+            if job.batch in self.probed:
+                self.compare(*self.probed.pop(job.batch), logits, number)
+            targets = self.windows[job.batch, :, 1:].reshape(-1)
+            lengths = self.token_bytes[targets]
+            nats += self.loss_of(logits.reshape(len(targets), -1), targets, (lengths > 0).astype(np.float64))
             total_bytes += int(lengths.sum())
-    return nats / (float(np.log(2)) * total_bytes)
+        return nats / (float(np.log(2)) * total_bytes)
+
+    def send_until(self, number: int) -> None:
+        while self.sent <= number:
+            self.channel.send(self.sent, self.jobs[self.sent].inputs)
+            self.sent += 1
+
+    def bet(self, probe: Probe, logits: Logits) -> None:
+        """The bet against peeking, on the logits just before each cut."""
+        rows = np.flatnonzero((probe.cuts > 0) & (probe.cuts < logits.shape[1]))
+        before = logits[rows, probe.cuts[rows] - 1].astype(np.float64)
+        before -= before.max(axis=-1, keepdims=True)
+        q = np.exp(before[np.arange(len(rows)), probe.drawn[rows]]) / np.exp(before).sum(axis=-1)
+        self.wealth += float(np.log(0.5 + 0.5 * q / probe.odds[rows]).sum())
+        if self.wealth > np.log(MAX_WEALTH):
+            raise ProbeFailed("causal", "not_causal", "tokens that were drawn at random were foreseen")
+
+    def compare(self, altered: Job, first: Logits, second: Logits, number: int) -> None:
+        """Logits (B, PLACES, V) and (B, T, V): those before the cuts must agree."""
+        assert altered.probe is not None
+        cuts = altered.probe.cuts
+        moved = np.abs(first - at_places(second, altered.probe)).max(axis=(1, 2)) * (cuts > 0)
+        if not (moved > self.plan.tolerance).any():
+            return
+        again = at_places(self.ask_again(altered, number), altered.probe)
+        change = float(np.abs(first - again).max())
+        if change > self.plan.tolerance:
+            raise ProbeFailed("deterministic", "gate_miss", f"logits moved by {change:.3g} when it was asked twice")
+        whole = moved[cuts == self.plan.window]
+        if (whole > self.plan.tolerance).any():
+            text = f"logits moved by {whole.max():.3g} when the other rows of the batch changed"
+            raise ProbeFailed("independent", "not_causal", text)
+        worst = int(moved.argmax())
+        text = f"logits before position {cuts[worst]} moved by {moved[worst]:.3g} when later tokens changed"
+        raise ProbeFailed("causal", "not_causal", text)
+
+    def ask_again(self, job: Job, number: int) -> Logits:
+        """The answer to a probe that was answered before; requests under way are answered first."""
+        for pending in range(number + 1, self.sent):
+            self.channel.receive(pending)
+        self.channel.send(self.sent, job.inputs)
+        return self.channel.receive(self.sent)
 
 
-def check_causal(first: Logits, second: Logits, cuts: npt.NDArray[np.int64], tolerance: float) -> None:
-    """Both (B, T, V): row b must agree at the positions before cuts[b]."""
-    for row, cut in enumerate(cuts):
-        difference = float(np.abs(first[row, :cut] - second[row, :cut]).max())
-        if difference > tolerance:
-            raise NotCausal(f"logits before position {cut} moved by {difference:.3g} when later tokens changed")
+def at_places(logits: Logits, probe: Probe) -> Logits:
+    """The logits (B, PLACES, V) that a probe compares; a copy."""
+    return logits[np.arange(len(probe.cuts))[:, None], probe.places]
+
+
+def written_bytes(folder: Path) -> int:
+    """Bytes of everything that training left: a model may keep its weights in any file, whatever `checkpoint.pt` is."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
 
 
 def main() -> int:
@@ -243,12 +356,13 @@ def main() -> int:
         checkpoint = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "checkpoint.pt"
         if not checkpoint.is_file():
             raise EvaluationError("no checkpoint.pt in the output folder: training has to write one")
-        bpb = score(data, Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), profile)
+        bpb = Scorer(data, Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), profile).score()
         if not np.isfinite(bpb):
             raise EvaluationError("the score is not finite")
-    except NotCausal as error:
-        print("METRIC causal=0\nLABEL not_causal", flush=True)
-        print(f"evaluate.py: the model looks ahead: {error}", file=sys.stderr)
+        size = written_bytes(checkpoint.parent)
+    except ProbeFailed as failed:
+        print(f"METRIC {failed.metric}=0\nLABEL {failed.label}", flush=True)
+        print(f"evaluate.py: the score would mean nothing: {failed}", file=sys.stderr)
         return 3
     except KeyError as error:
         print(f"evaluate.py: {error} is not set in the environment or in val_meta.json", file=sys.stderr)
@@ -257,8 +371,8 @@ def main() -> int:
         print(f"evaluate.py: {error}", file=sys.stderr)
         return 1
     print(f"METRIC val_bpb={bpb:.6f}")
-    print("METRIC causal=1")
-    print(f"METRIC checkpoint_bytes={checkpoint.stat().st_size}")
+    print("METRIC causal=1\nMETRIC independent=1\nMETRIC deterministic=1")
+    print(f"METRIC checkpoint_bytes={size}")
     print(f"METRIC eval_seconds={time.monotonic() - started:.2f}")
     return 0
 

@@ -25,6 +25,7 @@ import struct
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 RECORD = struct.Struct("<6i")
 PEER_TIMEOUT = 600.0  # seconds without a word from the scorer
@@ -59,6 +60,21 @@ def next_request(pipe: int, poller: select.poll) -> tuple[int, ...] | None:
     return RECORD.unpack(record) if len(record) == RECORD.size else None
 
 
+def unsafe(torch: Any, checkpoint: Path) -> str:
+    """Why nobody should load a checkpoint; empty for tensors and plain values.
+
+    A pickle can run code in whoever loads it. It could do no harm in here, but a kept checkpoint outlives the run.
+    """
+    with checkpoint.open("rb") as file:
+        pickled = file.read(2)[:1] in (b"P", b"\x80")  # a zip as torch.save writes it, or a bare pickle
+    if pickled:
+        try:
+            torch.load(checkpoint, map_location="cpu", weights_only=True)
+        except Exception as error:  # noqa: BLE001  # whatever a broken or hostile file does to the loader
+            return f"checkpoint.pt holds more than tensors and plain values: {str(error).splitlines()[0][:200]}"
+    return ""
+
+
 def main() -> int:
     """Serve until the scorer closes its end."""
     folder = Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"])
@@ -74,6 +90,9 @@ def main() -> int:
     import torch
 
     sys.path.insert(0, str(Path(__file__).resolve().parent))  # also under `python -P`
+    problem = unsafe(torch, checkpoint)
+    if problem:
+        return fail(problem)
     import train  # type: ignore[import-not-found, unused-ignore]
 
     cuda = os.environ.get("AUTORESEARCHD_PROFILE", "cuda" if torch.cuda.is_available() else "cpu") == "cuda"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.ports import Executor, RunRequest
-from autoresearchd.sandbox import bubblewrap
-from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, probe
+from autoresearchd.sandbox.tiers import PLAIN, TierName, available
 from autoresearchd.testing.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
 from autoresearchd.testing.executors import FakeExecutor, Script, ScriptedStage, prints
+
+AVAILABLE = available()
 
 
 def scripted(request: RunRequest) -> Script | str:
@@ -35,19 +34,30 @@ class TestLocalExecutorWithoutIsolation(JobContract):
         return LocalExecutor(tier=PLAIN, devices=Devices())
 
 
-class TestLocalExecutorInBubblewrap(JobContract):
+class Isolated(JobContract):
+    """The contract in one tier, where it works."""
+
+    name: TierName
+
     @pytest.fixture
     def executor(self) -> Executor:
-        tier = probe()
-        if tier.name is TierName.NONE:
-            pytest.skip(tier.reason)
+        tier = next((tier for tier in AVAILABLE if tier.name is self.name), None)
+        if tier is None:
+            pytest.skip(f"the tier {self.name} does not work here")
         return LocalExecutor(tier=tier, devices=Devices())
 
 
-class TestLocalExecutorInBubblewrapWithoutProc(JobContract):
-    @pytest.fixture
-    def executor(self) -> Iterator[Executor]:
-        programs = bubblewrap.candidates()
-        if not programs or not probe(programs[-1:]).isolates:
-            pytest.skip("bubblewrap does not work here")
-        yield LocalExecutor(tier=Tier(TierName.BUBBLEWRAP_NOPROC, programs[-1]), devices=Devices())
+class TestLocalExecutorInBubblewrap(Isolated):
+    name = TierName.BUBBLEWRAP
+
+
+class TestLocalExecutorInBubblewrapWithoutProc(Isolated):
+    name = TierName.BUBBLEWRAP_NOPROC
+
+
+class TestLocalExecutorInNamespaces(Isolated):
+    name = TierName.NAMESPACES
+
+
+class TestLocalExecutorInLandlock(Isolated):
+    name = TierName.LANDLOCK

@@ -117,7 +117,12 @@ def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    home = tmp_path / "home"
+    return make_environment(tmp_path)
+
+
+def make_environment(folder: Path) -> dict[str, str]:
+    """The environment of a user whose home, below ``folder``, is empty."""
+    home = folder / "home"
     home.mkdir()
     keep = ("PATH", "LANG", "VIRTUAL_ENV")
     return {

@@ -20,16 +20,13 @@ from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.plan import visible_libraries
-from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, probe
+from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available, probe
 from autoresearchd.testing.executor_contract import HANG, make_request, make_task
 from autoresearchd.testing.executors import wait_until
 
 BEST = probe()
 needs_sandbox = pytest.mark.skipif(not BEST.isolates, reason=BEST.reason)
-TIERS = [
-    pytest.param(PLAIN, id="plain"),
-    pytest.param(BEST, id="bubblewrap", marks=needs_sandbox),
-]
+TIERS = [pytest.param(tier, id=tier.name.value) for tier in available()]
 
 # A grandchild that left its parent, its session and its process group, and ignores TERM.
 ESCAPE = """
@@ -167,7 +164,6 @@ time.sleep(600)
     assert wait_until(lambda: not carriers(mark))
     executor = LocalExecutor(tier=tier, devices=Devices())
     assert executor.recover(tmp_path / "runs" / "run") is None
-    assert executor.reap([tmp_path / "runs" / "run"]) == 0
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -184,23 +180,23 @@ def test_a_killed_supervisor_is_a_lost_run_and_leaves_nothing(tier: Tier, mark: 
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_reap_ends_what_a_dead_daemon_left(tier: Tier, mark: str, tmp_path: Path) -> None:
+def test_recovery_ends_what_a_dead_daemon_left(tier: Tier, mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, marked(mark, HANG))
     handle = LocalExecutor(tier=tier, devices=Devices()).start(request)
     assert wait_until(lambda: "begun" in _text(request.run_dir / "training.log"))
-    assert LocalExecutor(tier=tier, devices=Devices()).reap([request.run_dir]) == 1
+    assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None
     assert carriers(mark) == []
     assert handle.wait(30) is not None
 
 
-def test_reap_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, tmp_path: Path) -> None:
+def test_recovery_spares_a_stranger_that_got_the_pid_of_a_supervisor(mark: str, tmp_path: Path) -> None:
     request = make_request(tmp_path, make_task())
-    LocalExecutor(tier=PLAIN, devices=Devices()).start(request).wait(30)
+    result = LocalExecutor(tier=PLAIN, devices=Devices()).start(request).wait(30)
     stranger = subprocess.Popen(["sleep", "600"], env={"PATH": os.defpath, "MARK": mark})
     record = request.run_dir / "supervisor.json"
     old_pid = record.read_text().split(",")[0]
     record.write_text(record.read_text().replace(old_pid, f'{{"pid": {stranger.pid}'))
-    assert LocalExecutor(tier=PLAIN, devices=Devices()).reap([request.run_dir]) == 0
+    assert LocalExecutor(tier=PLAIN, devices=Devices()).recover(request.run_dir) == result
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()

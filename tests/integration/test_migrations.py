@@ -21,13 +21,13 @@ from autoresearchd.store.migrate import alembic_config, open_store, upgrade
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.revision import HEAD_REVISION
 from autoresearchd.store.tables import Base
-from autoresearchd.testing.store_contract import AT, new_session
+from autoresearchd.testing.store_driver import AT, new_session
 
 NEXT = """
 from alembic import op
 import sqlalchemy as sa
-revision = "0002"
-down_revision = "0001"
+revision = "9999"
+down_revision = "{head}"
 def upgrade():
     op.add_column("session", sa.Column("colour", sa.Text(), nullable=True))
     {more}
@@ -46,7 +46,7 @@ def later(tmp_path: Path) -> Path:
     """The migrations of a later version."""
     folder = tmp_path / "migrations"
     shutil.copytree(bundled("migrations"), folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "0002_colour.py").write_text(NEXT.format(more=""))
+    (folder / "versions" / "9999_colour.py").write_text(NEXT.format(more="", head=HEAD_REVISION))
     return folder
 
 
@@ -107,32 +107,32 @@ def test_an_older_database_is_copied_before_it_is_upgraded_and_keeps_its_rows(
 ) -> None:
     with SqlStore.open(url) as store:
         store.create_session(new_session(), AT)
-        backup = upgrade(url, migrations=later, head="0002")  # while the store is open: its WAL is part of the copy
-    assert backup == tmp_path / "state.db.backup-0001"
+        backup = upgrade(url, migrations=later, head="9999")  # while the store is open: its WAL is part of the copy
+    assert backup == tmp_path / f"state.db.backup-{HEAD_REVISION}"
     assert "colour" in columns(tmp_path / "state.db", "session")
     assert "colour" not in columns(backup, "session")
     for path in (tmp_path / "state.db", backup):
         db = sqlite3.connect(path)
         assert db.execute("SELECT tag FROM session").fetchall() == [("nov21",)]
         db.close()
-    assert upgrade(url, migrations=later, head="0002") is None
+    assert upgrade(url, migrations=later, head="9999") is None
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: Path, tmp_path: Path) -> None:
     with SqlStore.open(url) as store:
         store.create_session(new_session(), AT)
-    bad = NEXT.format(more='op.execute("INSERT INTO no_such_table VALUES (1)")')
-    (later / "versions" / "0002_colour.py").write_text(bad)
-    with pytest.raises(StoreError, match="0001 to 0002") as caught:
-        upgrade(url, migrations=later, head="0002")
-    assert "state.db.backup-0001" in str(caught.value)
+    bad = NEXT.format(more='op.execute("INSERT INTO no_such_table VALUES (1)")', head=HEAD_REVISION)
+    (later / "versions" / "9999_colour.py").write_text(bad)
+    with pytest.raises(StoreError, match=f"{HEAD_REVISION} to 9999") as caught:
+        upgrade(url, migrations=later, head="9999")
+    assert f"state.db.backup-{HEAD_REVISION}" in str(caught.value)
     assert "colour" not in columns(tmp_path / "state.db", "session")
     with open_store(url) as store:
         assert store.session("nov21").tag == "nov21"
 
 
 def test_a_newer_database_is_refused_with_the_command_that_mends_it(url: str, later: Path, tmp_path: Path) -> None:
-    upgrade(url, migrations=later, head="0002")
+    upgrade(url, migrations=later, head="9999")
     before = (tmp_path / "state.db").read_bytes()
     with pytest.raises(SchemaTooNew, match="pip install --upgrade autoresearchd"):
         SqlStore.open(url)

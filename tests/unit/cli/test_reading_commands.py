@@ -30,7 +30,7 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     assert lines[0].startswith("● autoresearch · mar8 · stopped begun 08 Mar")
     assert lines[2:6] == [
         "  metric  val_bpb  0.997900 → 0.986041  1.19% better (59.3σ) in #1 · σ 0.0002  (lower is better)",
-        "  tried   5 experiments: 2 kept · 2 discarded · 1 crashed",
+        "  tried   4 experiments: 1 kept · 2 discarded · 1 crashed  beside the baseline",
         "  cost    overhead 41 ms per experiment (p95 41 ms)",
         "",
     ]
@@ -173,7 +173,7 @@ def test_export_into_a_missing_folder_is_a_usage_error(command: Command) -> None
 def test_plot_writes_a_picture_and_says_where(repository: Path, command: Command) -> None:
     answer = command("plot")
     assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "wrote progress.png: 5 experiments, 1 kept\n"
+    assert answer.err == "wrote progress.png: 4 experiments beside the baseline, 1 kept\n"
     assert (repository / "progress.png").stat().st_size > 10_000
 
 

@@ -44,6 +44,16 @@ def test_a_missing_target_is_named_with_the_folder_that_was_searched(folder: Pat
     assert f"'gone.py' is not there (looked in {folder})" in problem(replace(TASK, editable=("gone.py",)), folder)
 
 
+def test_a_misspelt_file_is_told_with_its_line(folder: Path) -> None:
+    for text, line in ((MINIMAL, 0), ("task:\n" + "".join(f"  {row}\n" for row in MINIMAL.splitlines()), 1)):
+        written = text.replace("train.py", "trian.py", 1)
+        (folder / "task.yaml").write_text(written)
+        where = next(n for n, row in enumerate(written.splitlines(), 1) if "trian.py" in row)
+        with pytest.raises(ConfigError, match=rf"task\.yaml:{where}: workspace\.target_file: 'trian\.py' is not there"):
+            check_files(read_task_text(written), folder, folder / "task.yaml")
+        assert where > line
+
+
 def test_a_missing_protected_file_is_named(folder: Path) -> None:
     text = problem(replace(TASK, protected=("evaluate.py", "*.bin")), folder)
     assert "workspace.protected: 'evaluate.py' is not there" in text

@@ -1,82 +1,170 @@
-"""What is kept: improvements beyond the noise, within the constraints, by runs that all ended well."""
+"""What is kept: improvements that are no luck, within the constraints, by runs that all ended well."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.metric import Direction
-from autoresearchd.domain.task import Constraint
+from autoresearchd.domain.task import Constraint, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator.confidence import mad_confidence
-from autoresearchd.evaluator.decide import decide, decide_baseline, decide_failed_proposal
-from autoresearchd.evaluator.noise import estimate_sigma, mean, noise_bar, within_noise
+from autoresearchd.evaluator.decide import (
+    NextRun,
+    decide,
+    decide_baseline,
+    decide_failed_proposal,
+    incumbent_value,
+    samples_of,
+)
+from autoresearchd.evaluator.ledger import Ledger
+from autoresearchd.evaluator.noise import estimate_sigma, mean
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
 MINIMIZE, MAXIMIZE = Direction.MINIMIZE, Direction.MAXIMIZE
+BASELINE = (0.99, 1.0, 1.01)
+STEADY = (1.0, 1.0, 1.0)
 value = st.floats(-1e6, 1e6, allow_nan=False)
 
 
-def test_an_improvement_beyond_the_noise_is_kept_and_explained() -> None:
-    d = decide(task(), experiment(run(0.90)), incumbent(1.0), sigma=0.01, values=[1.0, 0.98, 0.90])
-    assert (d.status, d.label, d.value, d.sigma, d.reward) == (Status.KEEP, Label.NONE, 0.90, 0.01, None)
-    assert d.delta == pytest.approx(0.1)
-    assert d.reason == (
-        "val_bpb 0.9 is 0.1 better than 1 of experiment 0; that is more than the noise bar of 0.0282843 "
-        "(2σ·√(1/1 + 1/1), σ = 0.01)."
-    )
+def numbered(e: Experiment) -> Experiment:
+    """The experiment with its number, an index and a seed of its own in each run that names no incumbent."""
+    runs = [replace(r, experiment=e.number, index=k, seed=100 * e.number + k) for k, r in enumerate(e.runs)]
+    for k, r in enumerate(runs):
+        if r.of is not None:
+            runs[k] = replace(r, seed=runs[k - 1].seed)
+    return replace(e, runs=tuple(runs))
 
 
-def test_an_improvement_within_the_noise_is_discarded() -> None:
-    d = decide(task(), experiment(run(0.98)), incumbent(1.0), sigma=0.01, values=[])
+def beside(x: float | None, label: Label = Label.NONE) -> Run:
+    """The incumbent, experiment 0, run again on the seed of the run before."""
+    return replace(run(x, label), of=0)
+
+
+def judge(t: Task, e: Experiment, before: Experiment, **more: Any) -> Decision | NextRun:
+    before = numbered(before)
+    return decide(t, numbered(e), before, Ledger(samples_of(t, before.runs)), **more)
+
+
+def decided(t: Task, e: Experiment, before: Experiment, **more: Any) -> Decision:
+    found = judge(t, e, before, **more)
+    assert isinstance(found, Decision), found
+    return found
+
+
+def test_a_clear_improvement_is_run_beside_the_incumbent_and_then_kept_and_explained() -> None:
+    asked = judge(task(), experiment(run(0.80)), incumbent(*BASELINE))
+    assert isinstance(asked, NextRun) and (asked.of, asked.seed) == (0, 100)
+    d = decided(task(), experiment(run(0.80), beside(1.0)), incumbent(*BASELINE))
+    assert (d.status, d.label, d.value, d.reward) == (Status.KEEP, Label.NONE, 0.80, None)
+    assert d.delta == pytest.approx(0.2, abs=0.001) and d.sigma == pytest.approx(0.01, rel=0.2)
+    assert "val_bpb 0.8 is 0.2 better than experiment 0 (run again once beside it)" in d.reason
+    assert "degrees of freedom" in d.reason and d.reason.endswith("kept.")
+
+
+def test_a_clear_loss_is_discarded_after_one_run() -> None:
+    d = decided(task(), experiment(run(1.10)), incumbent(*BASELINE))
+    assert (d.status, d.label) == (Status.DISCARD, Label.NO_GAIN) and d.delta == pytest.approx(-0.1)
+    assert "0.1 worse than experiment 0" in d.reason
+
+
+def test_an_improvement_that_may_be_luck_is_run_again_on_a_seed_of_its_own_or_in_a_pair() -> None:
+    asked = judge(task(), experiment(run(0.97)), incumbent(*BASELINE))
+    assert isinstance(asked, NextRun) and asked.of in (None, 0)
+    assert "probability" in asked.reason
+    assert judge(task(), experiment(run(0.97)), incumbent(*BASELINE)) == asked, "the same after a restart"
+
+
+def test_no_more_runs_are_asked_for_once_the_incumbents_own_run_has_failed() -> None:
+    d = decided(task(), experiment(run(0.97), beside(None, Label.OOM)), incumbent(*BASELINE))
     assert (d.status, d.label) == (Status.DISCARD, Label.NO_GAIN)
-    assert "within the noise bar" in d.reason and d.delta == pytest.approx(0.02)
 
 
-def test_repeats_of_baseline_and_experiment_lower_the_bar() -> None:
-    many = [run(0.98)] * 4
-    assert decide(task(), experiment(*many), incumbent(*[1.0] * 4), sigma=0.01, values=[]).status is Status.KEEP
-    assert noise_bar(1.0, 1, 1) == pytest.approx(2 * math.sqrt(2))
-    assert noise_bar(1.0, 3, 3) == pytest.approx(2 * math.sqrt(2 / 3))
-
-
-@pytest.mark.parametrize("sigma", [0.0, None])
-def test_without_noise_the_sign_alone_decides(sigma: float | None) -> None:
+def test_without_noise_the_sign_alone_decides_after_one_run() -> None:
     for new, status in ((0.999999, Status.KEEP), (1.0, Status.DISCARD), (1.1, Status.DISCARD)):
-        d = decide(task(), experiment(run(new)), incumbent(1.0), sigma=sigma, values=[])
-        assert d.status is status
-        assert ("σ is not known" in d.reason) == (sigma is None)
+        d = decided(task(), experiment(run(new)), incumbent(*STEADY))
+        assert d.status is status and "no noise" in d.reason
+        assert "σ is not known" in decided(task(), experiment(run(new)), incumbent(1.0)).reason
+
+
+def test_the_same_program_is_never_kept_however_lucky() -> None:
+    for before in (incumbent(*BASELINE), incumbent(*STEADY)):
+        d = decided(task(), experiment(run(0.1), beside(1.0)), before, identical=True)
+        assert (d.status, d.label) == (Status.DISCARD, Label.NO_GAIN) and "own program" in d.reason
+
+
+def test_a_tie_is_kept_only_for_a_simpler_program() -> None:
+    assert decided(task(), experiment(run(1.0)), incumbent(*STEADY), simpler=True).label is Label.SIMPLER
+    assert decided(task(), experiment(run(1.0)), incumbent(*STEADY)).label is Label.NO_GAIN
+
+
+def test_the_incumbents_value_is_estimated_anew_from_the_runs_made_beside_later_experiments() -> None:
+    t, before = task(), numbered(incumbent(1.0, 0.98))
+    ledger = Ledger(samples_of(t, before.runs))
+    ledger.take(samples_of(t, numbered(experiment(run(0.99), beside(1.05))).runs))
+    assert incumbent_value(t, ledger, before) == pytest.approx((1.0 + 0.98 + 1.05) / 3)
+    up = task(scoring(direction=MAXIMIZE))
+    assert incumbent_value(up, Ledger(samples_of(up, before.runs)), before) == pytest.approx(0.99)
 
 
 def test_one_failed_run_fails_the_experiment_however_good_the_others_are() -> None:
     runs = (run(0.1), run(None, Label.OOM, detail="CUDA out of memory"), run(0.1))
-    d = decide(task(), experiment(*runs), incumbent(1.0), sigma=0.0, values=[])
+    d = decided(task(), experiment(*runs), incumbent(*STEADY))
     assert (d.status, d.label, d.value) == (Status.CRASH, Label.OOM, None) and "CUDA" in d.reason
 
 
 @pytest.mark.parametrize("label", [label for label in Label if label not in (Label.NONE,)])
 def test_no_labelled_run_is_ever_kept_even_with_a_value(label: Label) -> None:
-    d = decide(task(), experiment(run(0.0001, label)), incumbent(1.0), sigma=0.0, values=[])
+    d = decided(task(), experiment(run(0.0001, label)), incumbent(*STEADY))
     assert d.status is not Status.KEEP and d.value is None
     if RULES[label].status not in (None, Status.KEEP):
         assert (d.status, d.label) == (RULES[label].status, label)
 
 
 def test_interrupted_runs_do_not_count_against_an_experiment() -> None:
-    d = decide(task(), experiment(run(None, Label.INTERRUPTED), run(0.5)), incumbent(1.0), sigma=0.0, values=[])
+    d = decided(task(), experiment(run(None, Label.INTERRUPTED), run(0.5)), incumbent(*STEADY))
     assert d.status is Status.KEEP
-    assert decide(task(), experiment(), incumbent(1.0), sigma=0.0, values=[]).status is Status.CRASH
+    assert decided(task(), experiment(), incumbent(*STEADY)).status is Status.CRASH
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])
 def test_a_value_that_is_none_or_not_finite_is_never_kept(bad: float | None) -> None:
     for direction in Direction:
         t = task(scoring(direction=direction))
-        assert decide(t, experiment(run(bad)), incumbent(1.0), sigma=0.0, values=[]).status is Status.CRASH
+        assert decided(t, experiment(run(bad)), incumbent(*STEADY)).status is Status.CRASH
+
+
+class TestGates:
+    """A bound on a metric that varies is held with a confidence limit, not by luck."""
+
+    GATED = task(scoring("train_s", constraints=(Constraint("accuracy", min=0.96),)))
+
+    @staticmethod
+    def before() -> Experiment:
+        runs = [run(10.0, metrics={"accuracy": a}) for a in (0.962, 0.963, 0.964)]
+        return replace(incumbent(10.0), runs=tuple(runs))
+
+    def test_a_fast_program_just_inside_its_gate_is_run_again(self) -> None:
+        asked = judge(self.GATED, experiment(run(9.0, metrics={"accuracy": 0.9602})), self.before())
+        assert isinstance(asked, NextRun) and (asked.of, asked.seed) == (None, None) and "accuracy" in asked.reason
+
+    def test_it_is_kept_once_enough_runs_hold_the_gate_and_missed_when_they_hang_about_it(self) -> None:
+        sure = [run(9.0, metrics={"accuracy": a}) for a in (0.9615, 0.9625, 0.963, 0.9635)]
+        assert decided(self.GATED, experiment(*sure), self.before()).status is Status.KEEP
+        doubtful = [run(9.0, metrics={"accuracy": a}) for a in (0.9602, 0.9608, 0.9594) * 3]
+        d = decided(self.GATED, experiment(*doubtful), self.before())
+        assert (d.status, d.label) == (Status.DISCARD, Label.GATE_MISS) and "probability" in d.reason
+
+    def test_a_bound_that_is_clearly_broken_ends_it_at_once(self) -> None:
+        d = decided(self.GATED, experiment(run(5.0, metrics={"accuracy": 0.5})), self.before())
+        assert d.label is Label.CONSTRAINT
 
 
 class TestConstraints:
@@ -98,43 +186,52 @@ class TestConstraints:
     )
     def test_bounds(self, constraint: Constraint, printed: float | None, label: Label) -> None:
         metrics = {} if printed is None else {constraint.metric: printed}
-        before = incumbent(1.0, metrics={constraint.metric: 100.0})
+        before = incumbent(*STEADY, metrics={constraint.metric: 100.0})
         t = task(scoring(constraints=(constraint,)))
-        d = decide(t, experiment(run(0.5, metrics=metrics)), before, sigma=0.0, values=[])
+        d = decided(t, experiment(run(0.5, metrics=metrics)), before)
         assert d.label is label and d.status is (Status.DISCARD if label else Status.KEEP)
         assert not label or constraint.metric in d.reason
 
     def test_a_figure_that_one_of_the_runs_left_out_cannot_hold_a_constraint(self) -> None:
         t = task(scoring(constraints=(Constraint("peak_vram_mb", max=100),)))
         runs = (run(0.5, metrics={"peak_vram_mb": 1.0}), run(0.5))
-        d = decide(t, experiment(*runs), incumbent(1.0), sigma=0.0, values=[])
+        d = decided(t, experiment(*runs), incumbent(*STEADY))
         assert d.label is Label.CONSTRAINT and "did not print" in d.reason
 
     def test_a_relative_bound_needs_the_incumbents_figure(self) -> None:
         t = task(scoring(constraints=(Constraint("peak_vram_mb", max_increase=0.1),)))
-        d = decide(t, experiment(run(0.5, metrics={"peak_vram_mb": 1.0})), incumbent(1.0), sigma=0.0, values=[])
+        d = decided(t, experiment(run(0.5, metrics={"peak_vram_mb": 1.0})), incumbent(*STEADY))
         assert d.label is Label.CONSTRAINT and "the incumbent has no peak_vram_mb" in d.reason
 
 
-@given(value, value, st.none() | st.floats(0, 1e3), st.lists(value, max_size=6), st.integers(1, 4))
+@given(value, st.lists(value, min_size=1, max_size=4), st.lists(value, max_size=6), st.integers(1, 4), st.booleans())
 def test_minimising_and_maximising_judge_mirrored_values_alike(
-    new: float, old: float, sigma: float | None, values: list[float], n: int
+    new: float, old: list[float], values: list[float], n: int, simpler: bool
 ) -> None:
     down, up = task(scoring(direction=MINIMIZE)), task(scoring(direction=MAXIMIZE))
-    a = decide(down, experiment(*[run(new)] * n), incumbent(old), sigma=sigma, values=values)
-    b = decide(up, experiment(*[run(-new)] * n), incumbent(-old), sigma=sigma, values=[-v for v in values])
-    assert (a.status, a.label, a.delta, a.confidence) == (b.status, b.label, b.delta, b.confidence)
+    a = judge(down, experiment(*[run(new)] * n), incumbent(*old), values=values, simpler=simpler)
+    mirrored = [-v for v in old], [-v for v in values]
+    b = judge(up, experiment(*[run(-new)] * n), incumbent(*mirrored[0]), values=mirrored[1], simpler=simpler)
+    if isinstance(a, Decision) and isinstance(b, Decision):
+        assert (a.status, a.label, a.delta, a.confidence) == (b.status, b.label, b.delta, b.confidence)
+    else:
+        assert isinstance(a, NextRun) and isinstance(b, NextRun) and (a.of, a.seed) == (b.of, b.seed)
 
 
-@given(value, value, st.floats(0, 1e3))
-def test_what_is_kept_is_strictly_better_than_the_noise(new: float, old: float, sigma: float) -> None:
-    d = decide(task(), experiment(run(new)), incumbent(old), sigma=sigma, values=[])
-    assert (d.status is Status.KEEP) == (old - new > 2 * sigma * math.sqrt(2))
+@given(value, value)
+def test_of_a_metric_without_noise_exactly_the_strict_improvements_are_kept(new: float, old: float) -> None:
+    d = decided(task(), experiment(run(new)), incumbent(old, old, old))
+    assert (d.status is Status.KEEP) == (new < old)
+
+
+def test_an_incumbent_whose_runs_are_lost_is_compared_by_the_value_it_was_kept_with() -> None:
+    lost = replace(incumbent(1.0), runs=())
+    assert decided(task(), experiment(run(0.5)), lost).delta == pytest.approx(0.5)
 
 
 def test_an_incumbent_without_a_value_is_a_fault_of_the_caller() -> None:
     with pytest.raises(ValueError, match="incumbent"):
-        decide(task(), experiment(run(0.5)), experiment(number=0), sigma=0.0, values=[])
+        judge(task(), experiment(run(0.5)), experiment(number=0))
 
 
 class TestBaseline:
@@ -185,7 +282,6 @@ class TestNoise:
         assert estimate_sigma([0.1] * 3) == 0.0
         assert estimate_sigma([1.0, 2.0, 3.0]) == pytest.approx(1.0)
         assert estimate_sigma([1.0, math.nan, 3.0]) == pytest.approx(math.sqrt(2))
-        assert not within_noise(0.1, None) and within_noise(0.0, None)
         with pytest.raises(ValueError, match="nothing"):
             mean([])
 

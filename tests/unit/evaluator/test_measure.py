@@ -51,6 +51,14 @@ def test_what_the_executor_saw_counts_more_than_what_was_printed(
     assert m.detail
 
 
+def test_a_job_that_overran_is_told_that_it_was_killed_and_what_its_limit_is_made_of() -> None:
+    toy, ran = task(), result(stage(outcome="budget_overrun", exit_code=-9))
+    budget = toy.execution.budget
+    detail = measure(toy, ran, {"training": GOOD}).detail
+    assert "killed" in detail
+    assert f"budget {budget.training:g} s + startup_grace {budget.grace:g} s" in detail
+
+
 @given(st.integers(-64, 255).filter(bool), st.sampled_from(["ok", "failed"]), st.text(max_size=80))
 def test_a_run_that_exits_with_an_error_never_has_a_metric(exit_code: int, outcome: str, tail: str) -> None:
     for evaluated in (False, True):
@@ -193,3 +201,12 @@ def test_no_log_makes_the_measurement_raise(training: str, evaluation: str, exit
     for t in (task(), task(evaluated=True)):
         m = measure(t, stages, logs)
         assert (m.value is not None) == (m.label is Label.NONE)
+
+
+def test_a_refusal_names_the_gates_that_were_missed_and_nothing_else_of_the_evaluation() -> None:
+    t = task(scoring(metrics=("val_bpb", "causal", "independent")), evaluated=True)
+    said = "METRIC causal=0\nMETRIC secret_text=0\nMETRIC independent=7\nMETRIC val_bpb=0\nLABEL not_causal\n"
+    failed = result(stage(), stage("evaluation", outcome="failed", exit_code=3))
+    m = measure(t, failed, {"training": GOOD, "evaluation": said})
+    assert (m.label, m.value, dict(m.metrics)) == (Label.NOT_CAUSAL, None, {"causal": 0.0})
+    assert m.detail == "the evaluation says not_causal: causal"

@@ -24,6 +24,13 @@ def test_the_summary_of_karpathys_train_py_is_read() -> None:
     assert parse_metrics(KARPATHY, scoring()) == {"val_bpb": 0.9979, "peak_vram_mb": 45060.2}
 
 
+def test_a_finite_number_of_three_hundred_digits_is_a_number() -> None:
+    for printed in (f"{2.5e150:.0f}", f"{1.5e300:f}", "-" + "9" * 300, f"{1e-90:.200f}"):
+        for text in (f"val_bpb: {printed}\n", f"METRIC val_bpb={printed}\n", f'{{"val_bpb": {printed}}}\n'):
+            assert parse_metrics(text, scoring())["val_bpb"] == float(printed)
+    assert parse_metrics("val_bpb: " + "9" * 350 + "\n", scoring())["val_bpb"] == math.inf
+
+
 @pytest.mark.parametrize(
     ("printed", "value"),
     [

@@ -127,7 +127,7 @@ records_strategy = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(drawn=records_strategy)
 def test_json_lines_come_back_as_they_went(tmp_path: Path, drawn: list[dict[str, Any]]) -> None:
     segment, records = 0, []
@@ -142,7 +142,7 @@ def test_json_lines_come_back_as_they_went(tmp_path: Path, drawn: list[dict[str,
     assert list(jsonl_lines(HEAD, as_records(log))) == file.read_text("utf-8").split("\n")[:-1]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
 @given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([b"{}", b"[1]", b"null", b'{"type":"config"}']))))
 def test_no_file_breaks_the_import(tmp_path: Path, lines: list[bytes]) -> None:
     file = tmp_path / "log.jsonl"

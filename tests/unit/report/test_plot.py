@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.errors import UsageError
-from autoresearchd.report.plot import LABEL_LENGTH, axis_limits, chart_of, draw
+from autoresearchd.report.plot import LABEL_LENGTH, _figure, axis_limits, chart_of, draw
 
 
 def record(number: int, status: str, metric: float | None, description: str = "", segment: int = 0) -> dict[str, Any]:
@@ -74,6 +74,27 @@ def test_a_chart_of_any_length_and_direction_is_drawn(tmp_path: Path, direction:
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize("count", [10, 40, 500])
+def test_the_legend_hides_no_point_and_crosses_no_words(direction: str, count: int) -> None:
+    chance, value = random.Random(count), 1.0
+    records = [record(0, "keep", value, "baseline")]
+    for number in range(1, count):
+        status = chance.choice(["keep", "discard", "discard", "crash"])
+        step = chance.random() * (-0.01 if direction == "minimize" else 0.01)
+        value += step if status == "keep" else 0.0
+        records.append(record(number, status, None if status == "crash" else value - step * 30, "halve the batch size"))
+    figure = _figure(chart_of(records, metric="loss", direction=direction))
+    axes = figure.axes[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    box, inside = legend.get_window_extent(), axes.get_window_extent()
+    assert not box.overlaps(inside)
+    assert not box.overlaps(axes.xaxis.label.get_window_extent())
+    assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y0 >= figure.bbox.y0
+    assert not any(box.overlaps(text.get_window_extent()) for text in axes.texts)
+
+
 def test_ten_thousand_experiments_are_drawn(tmp_path: Path) -> None:
     chance = random.Random(3)
     records, best = [record(0, "keep", 2.0, "baseline")], 2.0
@@ -83,7 +104,7 @@ def test_ten_thousand_experiments_are_drawn(tmp_path: Path) -> None:
         records.append(record(number, "keep" if kept else "discard", best + (0 if kept else chance.random()), "change"))
     target = tmp_path / "progress.svg"
     draw(records, target, metric="loss", direction="minimize")
-    assert "Autoresearch Progress: 10,000 Experiments" in target.read_text("utf-8")
+    assert "Autoresearch Progress: 9,999 Experiments" in target.read_text("utf-8")
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [1e-9, 0.9e-9], [-3.0, -4.0], [1e12, 0.9e12]])

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.sandbox import bubblewrap
 from autoresearchd.sandbox.environment import job_environment, setup_environment
-from autoresearchd.sandbox.tiers import TierName, probe
+from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, choose, probe
 from autoresearchd.sandbox.view import View, way_to
 
 
@@ -22,7 +23,11 @@ def program(folder: Path, text: str) -> Path:
     return path
 
 
-def test_without_bubblewrap_the_user_is_warned_and_told_what_to_install() -> None:
+def in_bubblewrap(program: Path) -> list[Tier]:
+    return [Tier(TierName.BUBBLEWRAP, program), Tier(TierName.BUBBLEWRAP_NOPROC, program)]
+
+
+def test_without_any_sandbox_the_user_is_warned_and_told_what_to_install() -> None:
     tier = probe([])
     assert tier.name is TierName.NONE
     assert not tier.isolates
@@ -30,14 +35,14 @@ def test_without_bubblewrap_the_user_is_warned_and_told_what_to_install() -> Non
 
 
 def test_a_bubblewrap_that_is_forbidden_here_is_not_used_and_its_words_are_shown(tmp_path: Path) -> None:
-    tier = probe([program(tmp_path, "echo 'No permissions to create a new namespace' >&2; exit 1")])
+    tier = probe(in_bubblewrap(program(tmp_path, "echo 'No permissions to create a new namespace' >&2; exit 1")))
     assert tier.name is TierName.NONE
     assert "No permissions to create a new namespace" in tier.warnings()[0]
 
 
 def test_a_container_that_forbids_proc_still_gets_a_sandbox(tmp_path: Path) -> None:
     refuses = 'case "$*" in *\'--proc /proc\'*) echo "Can\'t mount proc on /newroot/proc" >&2; exit 1;; esac'
-    tier = probe([program(tmp_path, refuses)])
+    tier = probe(in_bubblewrap(program(tmp_path, refuses)))
     assert tier.name is TierName.BUBBLEWRAP_NOPROC
     assert tier.isolates
     assert "/proc" in tier.warnings()[0]
@@ -45,7 +50,33 @@ def test_a_container_that_forbids_proc_still_gets_a_sandbox(tmp_path: Path) -> N
 
 def test_a_second_bubblewrap_is_tried_where_the_first_is_too_old(tmp_path: Path) -> None:
     good = program(tmp_path, "exit 0")
-    assert probe([tmp_path / "gone", good]).program == good
+    assert probe([*in_bubblewrap(tmp_path / "gone"), *in_bubblewrap(good)]).program == good
+
+
+def test_a_bubblewrap_that_hides_nothing_is_not_used(tmp_path: Path) -> None:
+    naked = program(tmp_path, 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    tier = probe(in_bubblewrap(naked))
+    assert tier.name is TierName.NONE
+    assert "hides nothing" in tier.reason
+
+
+def test_without_any_sandbox_edited_code_does_not_run_unless_the_user_says_so(tmp_path: Path) -> None:
+    broken = in_bubblewrap(program(tmp_path, "echo 'setting up uid map: Permission denied' >&2; exit 1"))
+    with pytest.raises(MissingCapability, match="setting up uid map: Permission denied") as refused:
+        choose(tiers=broken)
+    assert refused.value.exit_code == 5
+    assert "apt install bubblewrap" in refused.value.mend
+    assert "--sandbox none" in refused.value.mend
+    assert choose("none", tiers=broken) is PLAIN
+
+
+def test_a_sandbox_that_was_named_is_that_one_or_the_reason_why_not(tmp_path: Path) -> None:
+    tiers = [*in_bubblewrap(program(tmp_path, "exit 0")), Tier(TierName.BUBBLEWRAP_NOPROC, tmp_path / "gone")]
+    assert choose("bubblewrap-noproc", tiers=tiers).name is TierName.BUBBLEWRAP_NOPROC
+    with pytest.raises(MissingCapability, match=r"'bubblewrap-noproc' does not work.*gone"):
+        choose("bubblewrap-noproc", tiers=tiers[-1:])
+    with pytest.raises(UsageError, match="'bubblewarp' is no tier"):
+        choose("bubblewarp")
 
 
 def test_an_interpreter_behind_symbolic_links_can_be_reached_in_the_sandbox(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""What is looked at before a session begins or goes on, and refused or warned of while nothing has been changed yet."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from autoresearchd import keys
+from autoresearchd.app.project import Project
+from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.metric import MetricSource
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.loop.lock import already_held
+from autoresearchd.ports import Store
+from autoresearchd.workspace import preflight
+from autoresearchd.workspace.git import GitWorkspace
+
+_INTERPRETERS = ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "ruby", "node", "uv")
+
+
+def require_folder(directory: Path) -> None:
+    """Refuse a folder that is named but not there."""
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{directory} is not a folder", mend="name the folder that holds the task")
+    if not directory.exists():
+        raise UsageError(f"the folder {directory} does not exist", mend="make it, or correct --dir")
+
+
+def refuse_secret(policy: str) -> None:
+    """The policy's command is stored and shown; a key in it would be, too."""
+    found = keys.redactor().found(policy)
+    if found:
+        raise UsageError(
+            f"--policy holds a secret ({found[0][2]}), and the command is stored and shown",
+            mend="put the secret into an environment variable: the command sees the whole environment",
+        )
+
+
+def require_committed_tool(command: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
+    """Refuse a ``command:`` whose program lies in the task's folder but not in the commit: it would not be found.
+
+    The command runs in a copy of the commit, so what git does not have is not there, proposal after proposal.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return  # the shell will say what is wrong with it
+    first = words[0] if words else ""
+    second = words[1] if len(words) > 1 and Path(first).name in _INTERPRETERS else ""
+    for word in (first if "/" in first else "", second):
+        if not word or word.startswith(("/", "~", "-", "$")) or not (source / word).is_file():
+            continue
+        path = posixpath.normpath(word)
+        try:
+            if path.startswith(".."):
+                raise RepositoryError(f"{word} is outside of the task's folder")
+            workspace.check_tracked(commit, [path])
+        except RepositoryError as error:
+            absolute = (source / word).resolve()
+            raise UsageError(
+                f"--policy command: runs in a copy of the task's folder as committed ({commit[:10]}), "
+                f"and {word} is not in that",
+                mend=f"commit it (git add -- {shlex.quote(path)} && git commit), or name it by {absolute}",
+            ) from error
+
+
+def refuse_second(project: Project, tag: str | None) -> None:
+    """A plain ``start`` beside a running session is a mistake; a second session has to be named, and is warned of."""
+    if not project.database.exists():
+        return
+    store = project.open_store()
+    try:
+        for session in store.sessions():
+            pid = project.daemon(session.tag)
+            if pid is not None and tag in (None, session.tag):
+                raise already_held(session.tag, pid)
+            if pid is not None:
+                sys.stderr.write(
+                    f"warning: session {session.tag} is running here, too (process {pid}): the two share this machine, "
+                    "so each run gets less done in its budget and the results of both are noisier\n"
+                )
+    finally:
+        store.close()
+
+
+def choose_tag(project: Project, store: Store, tag: str | None) -> str:
+    """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
+    known = {session.tag for session in store.sessions()}
+    if tag is not None:
+        if tag in known:
+            raise UsageError(
+                f"session {tag!r} is there already",
+                mend=f"`autoresearchd resume {tag}` goes on with it; or take another tag",
+            )
+        preflight.check_tag(project.root, tag)
+        return tag
+    today = time.strftime("%b%d", time.localtime()).lower()
+    number = 1
+    while True:
+        candidate = today if number == 1 else f"{today}-{number}"
+        try:
+            if candidate not in known:
+                preflight.check_tag(project.root, candidate)
+                return candidate
+        except RepositoryError:
+            pass  # a branch of that name is left from elsewhere: take the next number
+        number += 1
+
+
+def say_who_measures(task: Task) -> None:
+    """Say so when the score is what the edited program says of itself."""
+    if task.scoring.source is not MetricSource.EVALUATOR:
+        sys.stderr.write(
+            f"note: {task.metric.name} is self-reported: the program that is edited prints its own score. "
+            "evaluation.command in task.yaml lets the evaluator measure it\n"
+        )
+
+
+def reached_limit(store: Store, session: Session) -> Reached | None:
+    """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
+    latest = store.latest(session.id)
+    segment = store.segment(session.id)
+    if latest is None or segment is None or latest.phase is not Phase.DECIDED or latest.overhead_ms is None:
+        return None
+    totals, limits = store.totals(session.id), session.limits
+    return limit_reached(
+        max_experiments=limits.max_experiments,
+        max_seconds=limits.max_seconds,
+        max_usd=limits.max_usd,
+        experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
+        seconds=session.active_seconds,
+        usd=totals.usd,
+    )

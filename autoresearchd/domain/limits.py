@@ -1,0 +1,40 @@
+"""When a session ends by itself: which of its limits is reached, in words, and the option that lets it go on.
+
+Imports nothing heavy: ``status`` asks, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autoresearchd.domain.duration import format_duration
+
+
+class Reached(NamedTuple):
+    """A limit that a session has reached. more: the option of ``resume`` that extends it, twice as far."""
+
+    reason: str
+    more: str
+
+
+def limit_reached(
+    *,
+    max_experiments: int | None,
+    max_seconds: float | None,
+    max_usd: float | None,
+    experiments: int,
+    seconds: float,
+    usd: float,
+) -> Reached | None:
+    """The first limit of a session that is reached; limits and counts are those of the whole session.
+
+    experiments: decided ones, baselines not counted; seconds: of all daemons together.
+    """
+    if max_experiments is not None and experiments >= max_experiments:
+        return Reached(f"{experiments} experiments done, as asked", f"--max-experiments {max(1, 2 * experiments)}")
+    if max_seconds is not None and seconds >= max_seconds:
+        twice = format_duration(max(1.0, 2 * max(max_seconds, seconds))).replace(" ", "")
+        return Reached(f"the time limit of {format_duration(max_seconds)} is reached", f"--max-time {twice}")
+    if max_usd is not None and usd >= max_usd:
+        return Reached(f"the spend limit of {max_usd:g} USD is reached", f"--max-cost {2 * max(max_usd, usd):.2f}")
+    return None

@@ -1,0 +1,279 @@
+r"""The formats by which keys, tokens and passwords are known: where in a text each of them begins and ends.
+
+The formats are those that their issuers document, as gathered by the rules of gitleaks and of GitHub's secret scanning.
+A format is looked for only where its anchor, a short literal text, occurs; texts are hostile, so every expression takes
+time linear in the length of the text: runs are possessive, and one that something must follow is bounded or begins at
+its left edge only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+OPEN, CLOSE = "«", "»"
+"""Around the mark that stands for a secret. No format takes them, and both count as part of a word: a mark never makes
+its neighbour look like a secret that it did not look like before."""
+
+_LEFT = (
+    r"(?:(?<![A-Za-z0-9»]{anchor})|(?<=\\[nrtbf]{anchor})|(?<=[0-9;\[]m{anchor})|(?<=%[0-9A-Fa-f][0-9A-Fa-f]{anchor}))"
+)
+"""Not in the middle of a word; the ends of an escape of JSON, of a terminal's colour and of a URL are no word."""
+
+_END = r"(?![A-Za-z0-9«])"
+
+_PLACEHOLDERS = frozenset({"password", "passwd", "pass", "pw", "pwd", "secret", "token", "key", "username", "api_key"})
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format. pattern: its expression; the group ``secret``, else all of it, is hidden.
+
+    anchors: literal texts, one of which must occur. before: what stands before the secret; it and the anchors are then
+    looked for in the lower-cased text, and the pattern where it ends. check: refuses what only looks alike.
+    """
+
+    kind: str
+    anchors: tuple[str, ...]
+    pattern: str
+    before: str = ""
+    check: Callable[[str], bool] | None = None
+
+
+def entropy(text: str) -> float:
+    """Shannon entropy of the characters, in bits for each."""
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in Counter(text).values()) if text else 0.0
+
+
+_NO_KEY = (
+    r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"  # names: a.b2.c3
+    r"|[a-z]+(?:[_-][a-z0-9]{1,8})+"  # words: some-long-name-2
+    r"|[0-9.eE+-]+"  # numbers
+    r"|[.~]{0,2}/[\w.-]+(?:/[\w.-]+)+"  # paths
+)
+
+
+def random_looking(value: str) -> bool:
+    """Whether a value could be a generated key: letters and digits mixed, and no name, number or path."""
+    digits = sum(c.isdigit() for c in value)
+    letters = sum(c.isalpha() for c in value)
+    if digits < 2 or letters < 2 or entropy(value) < 3.0:
+        return False
+    return not re.fullmatch(_NO_KEY, value)
+
+
+def _no_placeholder(value: str) -> bool:
+    return value.lower() not in _PLACEHOLDERS and value[0] not in "$<{%([*" and len(set(value)) > 2
+
+
+def _mixed_key(value: str) -> bool:
+    """For keys whose prefix alone could begin a word with hyphens."""
+    body = value[3:]
+    return (
+        sum(c.isdigit() for c in body) >= 2
+        and entropy(body) >= 3.0
+        and not re.fullmatch(r"[a-z0-9]{1,12}(?:-[a-z0-9]{1,12})+", body)
+    )
+
+
+def _prefixed(kind: str, prefix: str, rest: str, check: Callable[[str], bool] | None = None) -> Format:
+    """A literal prefix at the left edge of a word, and what follows it."""
+    return Format(kind, (prefix,), re.escape(prefix) + _LEFT.replace("{anchor}", re.escape(prefix)) + rest, check=check)
+
+
+def _family(kind: str, prefixes: tuple[str, ...], rest: str) -> list[Format]:
+    return [_prefixed(kind, prefix, rest) for prefix in prefixes]
+
+
+_WORD = r"[A-Za-z0-9_-]"
+_SHORT, _SHORTEST = 2000, 6
+_NAMES = (
+    r"(?:pass(?:word|wd|phrase)|secret(?:[_-]?(?:access[_-]?)?key)?|token|credentials?|"
+    r"(?:api|access|auth|account|private|secret|signing|encryption|master)[_-]?key)"
+)
+_VALUE = r"[A-Za-z0-9+/_.~!@#%^&*-]{10,}+={0,2}(?![A-Za-z0-9+/_(\[])"
+_NAME_PARTS = ("pass", "secret", "token", "credential", "key")
+
+FORMATS: tuple[Format, ...] = (
+    _prefixed("anthropic", "sk-ant-", rf"{_WORD}{{16,}}+"),
+    _prefixed("openrouter", "sk-or-v1-", r"[0-9a-f]{32,}+"),
+    *_family("openai", ("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), rf"{_WORD}{{20,}}+"),
+    _prefixed("openai", "sk-", rf"{_WORD}{{20,}}+", _mixed_key),
+    _prefixed("huggingface", "hf_", r"[A-Za-z0-9]{30,}+(?!_)"),
+    _prefixed("huggingface", "api_org_", r"[A-Za-z0-9]{30,}+(?!_)"),
+    *_family("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{36,}+"),
+    _prefixed("github", "github_pat_", r"[A-Za-z0-9_]{22,}+"),
+    *_family(
+        "gitlab",
+        ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glsoat-", "glimt-", "glagent-", "glft-"),
+        rf"{_WORD}{{20,}}+",
+    ),
+    *_family("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), rf"[A-Z0-9]{{16}}{_END}"),
+    _prefixed("google", "AIza", rf"{_WORD}{{35}}(?![A-Za-z0-9_«-])"),
+    _prefixed("google", "ya29.", rf"{_WORD}{{20,}}+"),
+    _prefixed("google", "GOCSPX-", rf"{_WORD}{{20,}}+"),
+    *_family("slack", ("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"), r"[A-Za-z0-9-]{10,}+"),
+    _prefixed("slack", "xapp-", r"[0-9]-[A-Za-z0-9-]{10,}+"),
+    Format(
+        "slack", ("hooks.slack.com/",), r"hooks\.slack\.com/(?P<secret>(?:services|workflows)/[A-Za-z0-9/_-]{20,}+)"
+    ),
+    *_family("stripe", ("sk_live_", "sk_test_", "rk_live_", "rk_test_"), r"[A-Za-z0-9]{16,}+"),
+    _prefixed("stripe", "whsec_", r"[A-Za-z0-9+/=]{20,}+"),
+    _prefixed("wandb", "wandb_v1_", r"[A-Za-z0-9_]{40,}+"),
+    _prefixed("npm", "npm_", rf"[A-Za-z0-9]{{36}}{_END}"),
+    _prefixed("pypi", "pypi-AgE", rf"{_WORD}{{50,}}+"),
+    _prefixed("groq", "gsk_", r"[A-Za-z0-9]{40,}+"),
+    _prefixed("xai", "xai-", r"[A-Za-z0-9]{60,}+"),
+    _prefixed("perplexity", "pplx-", r"[A-Za-z0-9]{40,}+"),
+    _prefixed("replicate", "r8_", rf"[A-Za-z0-9]{{37}}{_END}"),
+    _prefixed("nvidia", "nvapi-", rf"{_WORD}{{50,}}+"),
+    _prefixed("databricks", "dapi", rf"[0-9a-f]{{32}}(?:-[0-9])?{_END}"),
+    _prefixed("sendgrid", "SG.", rf"{_WORD}{{16,32}}+\.{_WORD}{{32,}}+"),
+    *_family("langsmith", ("lsv2_pt_", "lsv2_sk_"), r"[0-9a-f]{32}_[0-9a-f]{10}"),
+    _prefixed("age", "AGE-SECRET-KEY-1", r"[A-Z0-9]{40,}+"),
+    _prefixed("jwt", "eyJ", rf"{_WORD}{{8,512}}+\.eyJ{_WORD}{{8,8192}}+\.{_WORD}{{8,}}+"),
+    Format("azure", ("Key=",), r"(?:Account|SharedAccess)Key=(?P<secret>[A-Za-z0-9+/]{40,100}+={0,2})"),
+    Format("azure", ("sig=",), r"[?&;]sig=(?P<secret>[A-Za-z0-9%+/=]{30,512}+)"),
+    Format("azure", ("Q~",), r"(?<![A-Za-z0-9_~.»-])[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~«-])"),
+    Format(
+        "url-password",
+        ("://",),
+        r"://[^\s/:@\"'<>\\«»]{0,128}+:(?P<secret>[^\s/@\"'<>\\«»]{1,256}+)@",
+        check=_no_placeholder,
+    ),
+    Format(
+        "authorization",
+        ("earer", "EARER"),
+        r"[Bb](?:earer|EARER)(?:[ \t]|%20){1,4}+(?P<secret>[A-Za-z0-9._~+/-]{12,}+={0,2})",
+        check=random_looking,
+    ),
+    Format(
+        "authorization",
+        ("authorization",),
+        r"[A-Za-z0-9._~+/-]{8,}+={0,2}",
+        before=r"authorization[\"']{0,2}+[ \t]{0,4}+[:=][ \t]{0,4}+[\"']?(?:basic|token|apikey|key)[ \t]{1,4}+",
+    ),
+    Format(
+        "password",
+        _NAME_PARTS,
+        _VALUE,
+        before=rf"{_NAMES}[\"'\]]{{0,2}}+[ \t]{{0,4}}+(?:[:=]=?|=>)[ \t]{{0,4}}+(?:[rbfu]{{0,2}}[\"'])?",
+        check=random_looking,
+    ),
+    Format(
+        "password",
+        ("--",),
+        _VALUE,
+        before=rf"--(?:[a-z0-9]{{1,16}}-){{0,3}}{_NAMES}[ \t]{{1,4}}+[\"']?",
+        check=random_looking,
+    ),
+    Format(
+        "password",
+        ("password ",),
+        _VALUE,
+        before=r"login[ \t]{1,8}+\S{1,128}+[ \t]{1,8}+password[ \t]{1,4}+",
+        check=random_looking,
+    ),
+)
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compiled when first needed: most texts hold no anchor, and compiling all of them takes milliseconds."""
+    return re.compile(pattern)
+
+
+def spans(text: str, *, context: bool = True) -> Iterator[tuple[int, int, str]]:
+    """(begin, end, kind) of what looks like a secret, in no order; they may overlap.
+
+    context: also what is known only by the words before it.
+    """
+    if len(text) <= _SHORT and not _may_hold_one(text):
+        return
+    lower = text.lower() if context else ""
+    if len(lower) != len(text):  # the capital İ becomes two characters
+        lower = "".join(c.lower() if c.isascii() else c for c in text) if context else ""
+    for form in FORMATS:
+        if form.before:
+            yield from _after(form, text, lower)
+        elif any(anchor in text for anchor in form.anchors):
+            pattern = _compiled(form.pattern)
+            group = "secret" if "secret" in pattern.groupindex else 0
+            for found in pattern.finditer(text):
+                if form.check is None or form.check(found[group]):
+                    yield (*found.span(group), form.kind)
+    yield from _private_keys(text)
+
+
+def _may_hold_one(text: str) -> bool:
+    """Whether any anchor is in a short text; most texts are short and hold none, and one look is faster than sixty."""
+    plain, folded = _anchors()
+    return len(text) >= _SHORTEST and (plain.search(text) is not None or folded.search(text.lower()) is not None)
+
+
+@lru_cache(maxsize=1)
+def _anchors() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    plain = {anchor for form in FORMATS if not form.before for anchor in form.anchors} | {"PRIVATE KEY"}
+    folded = {anchor for form in FORMATS if form.before for anchor in form.anchors}
+    return re.compile("|".join(map(re.escape, sorted(plain)))), re.compile("|".join(map(re.escape, sorted(folded))))
+
+
+def _after(form: Format, text: str, lower: str) -> Iterator[tuple[int, int, str]]:
+    if any(anchor in lower for anchor in form.anchors):
+        pattern = _compiled(form.pattern)
+        for before in _compiled(form.before).finditer(lower):
+            found = pattern.match(text, before.end())
+            if found is not None and (form.check is None or form.check(found[0])):
+                yield (*found.span(), form.kind)
+
+
+# ---------------------------------------------------------------------- PEM and OpenPGP blocks
+_BEGIN = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_BLOCK_END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_BODY = r"[A-Za-z0-9+/=\s\\:,.()#>|-]*+"
+_CUT_OFF = r"(?:[ \t\r\n>|]|\\[nr])*+(?:[A-Za-z0-9+/=]{16,}+(?:[ \t\r\n>|]|\\[nr])*+)*+"
+_LINE, _LAST_LINE = (rf"[A-Za-z0-9+/=]{{{least},100}}[ \t\r]{{0,4}}\n" for least in (32, 1))
+_LONGEST_BLOCK = 64 * 1024
+
+
+def _private_keys(text: str) -> Iterator[tuple[int, int, str]]:
+    """Blocks of private keys; of one that is cut off, the lines that are there.
+
+    Regions between a begin and the next end or begin do not overlap, so that looking at each takes linear time in all.
+    """
+    if "PRIVATE KEY" not in text:
+        return
+    begins = list(_compiled(_BEGIN).finditer(text))
+    yield from _ends_of_blocks(text, begins[0].start() if begins else len(text))
+    ends = _compiled(_BLOCK_END).finditer(text)
+    end = next(ends, None)
+    for i, begin in enumerate(begins):
+        following = begins[i + 1].start() if i + 1 < len(begins) else len(text)
+        while end is not None and end.start() < begin.end():
+            end = next(ends, None)
+        near = end is not None and end.start() <= min(following, begin.end() + _LONGEST_BLOCK)
+        if near and end is not None and _compiled(_BODY).fullmatch(text, begin.end(), end.start()):
+            yield begin.start(), end.end(), "private-key"
+            continue
+        cut = _compiled(_CUT_OFF).match(text, begin.end())
+        if cut is not None and cut.end() - begin.end() >= 16:
+            yield begin.start(), cut.end(), "private-key"
+
+
+def _ends_of_blocks(text: str, before: int) -> Iterator[tuple[int, int, str]]:
+    """Of a block whose beginning was cut off, the lines that are there."""
+    end = _compiled(_BLOCK_END).search(text, 0, before)
+    if end is None:
+        return
+    begin, line = end.start(), _LAST_LINE
+    while begin > 0:
+        start = text.rfind("\n", 0, begin - 1) + 1
+        if not _compiled(line).fullmatch(text, start, begin):
+            break
+        begin, line = start, _LINE
+    if begin < end.start():
+        yield begin, end.end(), "private-key"

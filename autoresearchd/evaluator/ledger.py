@@ -1,0 +1,164 @@
+"""All runs of a segment that say something about noise: σ over programs, how it is made up, and what to compare.
+
+The variance of a program's runs is pooled over all programs that ran more than once (n − 1 weights), so σ is better
+known after each repeat. It is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance
+Components*, 1992, ch. 3): runs of one program made for one test lie next to each other, those made for different tests
+far apart, so what is between tests is drift; what pairs on one seed have in common is the luck of the seed. Three
+numbers from a handful of runs need help: each share is shrunk towards a guess that is worth ``GUESS_WEIGHT`` runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from autoresearchd.evaluator.keep import Program, Reading
+from autoresearchd.evaluator.noise import Noise, mean
+
+DRIFT = 1 / 3
+"""Variance between tests as a multiple of that within one, before any run says better."""
+SEED = 0.25
+"""Share of the variance within a test that runs on one seed have in common, before any pair says better."""
+GUESS_WEIGHT = 4.0
+_MOST_DRIFT = 30.0
+_MOST_SEED = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One finished run. program: number of the experiment whose program ran; test: of the one that it was made for.
+
+    value is goodness: larger is better. figures: further metrics that constraints bound.
+    """
+
+    program: int
+    test: int
+    seed: int
+    value: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Sums of squares of one program (or of the pairs of one test) with their degrees of freedom."""
+
+    within: float = 0.0
+    within_freedom: int = 0
+    between: float = 0.0
+    between_freedom: int = 0
+    factor: float = 0.0
+
+
+class Ledger:
+    """The samples of one segment, in order of time."""
+
+    def __init__(self, samples: Iterable[Sample] = ()) -> None:
+        self._programs: dict[int, tuple[Sample, ...]] = {}
+        self._spreads: dict[int, _Spread] = {}
+        self._pairs: dict[int, tuple[float, int]] = {}
+        self.experiments = -1
+        """How many experiments were measured, the first one (the baseline) not counted."""
+        self.extra = 0
+        """Runs beyond the first one of each experiment, the baseline not counted."""
+        for _, test in groupby(samples, key=lambda s: s.test):
+            self.take(list(test))
+
+    def take(self, samples: Sequence[Sample]) -> None:
+        """Take all runs that were made for one experiment, in order of time."""
+        if not samples:
+            return
+        self.experiments += 1
+        self.extra += len(samples) - 1 if self.experiments else 0
+        for sample in samples:
+            own = (*self._programs.get(sample.program, ()), sample)
+            self._programs[sample.program] = own
+            if len(own) > 1:
+                self._spreads[sample.program] = _spread(own)
+        mine = {s.seed: s.value for s in samples if s.program == s.test}
+        pairs = [mine[s.seed] - s.value for s in samples if s.program != s.test and s.seed in mine]
+        if len(pairs) > 1:
+            self._pairs[samples[0].test] = _squares(pairs)
+
+    def with_samples(self, samples: Sequence[Sample]) -> Ledger:
+        """This ledger and the runs of one more experiment, for a look; this one stays as it is."""
+        other = Ledger()
+        other._programs, other._spreads, other._pairs = dict(self._programs), dict(self._spreads), dict(self._pairs)
+        other.experiments, other.extra = self.experiments, self.extra
+        other.take(samples)
+        return other
+
+    def values(self, program: int) -> list[float]:
+        """Values of a program's runs, oldest first."""
+        return [s.value for s in self._programs.get(program, ())]
+
+    def noise(self) -> Noise | None:
+        """σ and what is known of it; None while no program ran twice."""
+        spreads = self._spreads.values()
+        freedom = sum(s.within_freedom for s in spreads)
+        between_freedom = sum(s.between_freedom for s in spreads)
+        squares, between = math.fsum(s.within for s in spreads), math.fsum(s.between for s in spreads)
+        if freedom + between_freedom == 0:
+            return None
+        if squares + between == 0.0:
+            return Noise(0.0, freedom + between_freedom)
+        if freedom == 0 or squares == 0.0:
+            return Noise(math.sqrt((squares + between) / (freedom + between_freedom)), freedom + between_freedom)
+        within = squares / freedom
+        factor = math.fsum(s.factor for s in spreads)
+        drift = (between / within - between_freedom + GUESS_WEIGHT * DRIFT) / (factor + GUESS_WEIGHT)
+        drift = min(_MOST_DRIFT, max(0.0, drift))
+        pairs = math.fsum(s for s, _ in self._pairs.values()) / 2.0
+        pairs_freedom = sum(f for _, f in self._pairs.values())
+        apart = (pairs / within + GUESS_WEIGHT * (1.0 - SEED)) / (pairs_freedom + GUESS_WEIGHT)
+        seed = min(_MOST_SEED, max(0.0, 1.0 - apart))
+        share = drift / (1.0 + drift)
+        # Expected sums of squares in units of σ²: (1 − share) for each degree of freedom, and share times the factor.
+        expected = (1.0 - share) * (freedom + between_freedom) + share * factor
+        sigma = math.sqrt((squares + between) / expected)
+        return Noise(sigma, freedom + between_freedom, test=share, seed=seed * (1.0 - share))
+
+    def noise_of(self, figure: str) -> Noise | None:
+        """σ of another metric, pooled over programs; None while no program gave it twice."""
+        squares, freedom = 0.0, 0
+        for program in self._spreads:
+            values = [s.figures[figure] for s in self._programs[program] if figure in s.figures]
+            if len(values) > 1:
+                more, count = _squares(values)
+                squares, freedom = squares + more, freedom + count
+        return Noise(math.sqrt(squares / freedom), freedom) if freedom else None
+
+    def readings(self, incumbent: int, samples: Sequence[Sample]) -> list[Reading]:
+        """What compares an experiment with the incumbent: the incumbent's earlier runs, then the runs of the test.
+
+        Args:
+            incumbent: number of the incumbent.
+            samples: the runs made for the experiment, in order of time.
+        """
+        here = {s.test for s in samples}
+        earlier = [s for s in self._programs.get(incumbent, ()) if s.test not in here]
+        return [
+            *(Reading(Program.INCUMBENT, s.test, s.seed, s.value) for s in earlier),
+            *(
+                Reading(Program.EXPERIMENT if s.program == s.test else Program.INCUMBENT, s.test, s.seed, s.value)
+                for s in samples
+            ),
+        ]
+
+
+def _spread(samples: Sequence[Sample]) -> _Spread:
+    tests: dict[int, list[float]] = {}
+    for s in samples:
+        tests.setdefault(s.test, []).append(s.value)
+    total, freedom = _squares([s.value for s in samples])
+    inner = [_squares(values) for values in tests.values()]
+    within, within_freedom = math.fsum(s for s, _ in inner), sum(f for _, f in inner)
+    factor = len(samples) - sum(len(values) ** 2 for values in tests.values()) / len(samples)
+    return _Spread(within, within_freedom, max(0.0, total - within), freedom - within_freedom, factor)
+
+
+def _squares(values: Sequence[float]) -> tuple[float, int]:
+    """Sum of squared deviations, and its degrees of freedom."""
+    centre = mean(values)
+    return math.fsum((v - centre) ** 2 for v in values), len(values) - 1

@@ -1,0 +1,111 @@
+"""The reward of a proposal, for every policy and every learner the same: one formula, its constants in one place.
+
+r = clip(−Δ/σ) + λ·η + ν·novelty, or the penalty of the label (DESIGN, table of labels). It is the reward
+r_t = −Δbpb_t + λ_eff·η_t with the novelty bonus of AutoResearch-RL (arXiv:2603.07300), made independent of the metric's
+scale: −Δ is the improvement over the incumbent in units of the noise σ. The clip is narrow below, so that an honest
+failure never costs more than a crash.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoresearchd.domain.labels import RULES, Label, Status
+
+FORMULA = "1"
+"""Version of the formula with its default constants: rewards of different versions must not be mixed."""
+
+
+def _penalties() -> dict[Label, float]:
+    crash = {label: -2.0 for label, rule in RULES.items() if rule.status is Status.CRASH}
+    worst = {Label.METRIC_TAMPERING: -5.0, Label.NOT_CAUSAL: -5.0}
+    return {**crash, **worst, Label.CHECK_FAILED: -2.0, Label.DUPLICATE: -0.5, Label.NO_OP: -0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFormula:
+    """The constants.
+
+    worst, best: bounds of the improvement in σ; efficiency: λ; novelty: weight of a distance of 1; novel_from: below
+    this distance nothing is given; floor: the smallest σ, as a share of the incumbent's value (for metrics without
+    noise); penalties: by label, in place of everything else.
+    """
+
+    worst: float = -1.0
+    best: float = 5.0
+    efficiency: float = 0.2
+    novelty: float = 0.1
+    novel_from: float = 0.3
+    floor: float = 1e-4
+    penalties: Mapping[Label, float] = field(default_factory=_penalties)
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A reward with its components. formula: version; censored: it rests on a forecast."""
+
+    total: float
+    parts: Mapping[str, float]
+    formula: str = FORMULA
+    censored: bool = False
+
+
+_NONE = frozenset({Label.STALE_PARENT, *(label for label, rule in RULES.items() if rule.status is None)})
+"""Labels that say nothing about the proposal."""
+_BLOCKED = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})
+"""Labels that no improvement makes good."""
+
+
+def reward(
+    label: Label,
+    improvement: float | None,
+    sigma: float | None,
+    reference: float | None,
+    *,
+    saved: float = 0.0,
+    distance: float = 0.0,
+    formula: RewardFormula | None = None,
+) -> Reward | None:
+    """The reward of one experiment; None where its outcome says nothing about the proposal.
+
+    Args:
+        label: of the decision.
+        improvement: over the incumbent in units of the metric, positive when better; of an aborted run the forecast's.
+        sigma: noise of the metric, None when it is not known.
+        reference: the incumbent's value.
+        saved: η, the share of the incumbent's resources that was not needed (``resources_saved``).
+        distance: novelty of the diff, 0 to 1.
+        formula: the constants.
+    """
+    formula = formula or RewardFormula()
+    if label in _NONE:
+        return None
+    penalty = formula.penalties.get(label)
+    if penalty is not None:
+        return Reward(penalty, {"penalty": penalty})
+    if improvement is None or not math.isfinite(improvement):
+        return None
+    unit = max(sigma or 0.0, formula.floor * abs(reference or 0.0)) or 1.0
+    gain = min(formula.best, max(formula.worst, improvement / unit))
+    if label in _BLOCKED:
+        gain = min(gain, 0.0)
+    # Thrift is worth something only where nothing was lost by it: doing nothing at all is the most thrifty program.
+    thrift = formula.efficiency * min(1.0, max(-1.0, saved)) if gain > 0 else 0.0
+    novel = formula.novelty * min(1.0, distance) if distance >= formula.novel_from else 0.0
+    parts = {"improvement": gain, "efficiency": thrift, "novelty": novel}
+    return Reward(gain + thrift + novel, parts, censored=label is Label.ABORTED_EARLY)
+
+
+def resources_saved(used: Mapping[str, float], incumbent: Mapping[str, float]) -> float:
+    """η: mean share of each resource (time, memory) that the experiment needed less than the incumbent, −1 to 1.
+
+    Resources that one of the two did not report are left out; 0 when none is left.
+    """
+    shares = [
+        min(1.0, max(-1.0, 1.0 - used[name] / incumbent[name]))
+        for name in used
+        if name in incumbent and math.isfinite(used[name]) and math.isfinite(incumbent[name]) and incumbent[name] > 0
+    ]
+    return math.fsum(shares) / len(shares) if shares else 0.0

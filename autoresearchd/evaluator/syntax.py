@@ -1,0 +1,142 @@
+"""What the judgement of an edit reads out of syntax trees: names that others rely on, and what only sets a seed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+_SEEDERS = frozenset(
+    {"manual_seed", "manual_seed_all", "seed", "seed_all", "set_seed", "seed_everything", "fix_seed", "set_random_seed"}
+)
+_GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence", "PCG64", "Random"})
+_SEED_NAME = re.compile(r"(?:\w+_)?(?:seed|random_state)", re.IGNORECASE)
+_ANY = "*"
+
+
+# ---------------------------------------------------------------------- names
+def required_names(path: str, readers: Mapping[str, ast.Module]) -> frozenset[str]:
+    """Names of the module at ``path`` that other programs of the task take from it.
+
+    Args:
+        path: the editable file.
+        readers: the protected programs, by path: ``import train`` and ``train.load_model``, or ``from train import …``.
+    """
+    if not path.endswith(".py"):
+        return frozenset()
+    module = ".".join(PurePosixPath(path.removesuffix(".py")).parts)
+    found: set[str] = set()
+    for tree in readers.values():
+        aliases: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == module and not node.level:
+                found.update(alias.name for alias in node.names if alias.name != _ANY)
+            elif isinstance(node, ast.Import):
+                aliases.update(a.asname or a.name for a in node.names if a.name == module)
+        found.update(
+            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _dotted(node.value) in aliases
+        )
+    return frozenset(found)
+
+
+def defined_names(tree: ast.Module) -> frozenset[str] | None:
+    """Names that a module binds at its top level; None where that cannot be said by reading it."""
+    found: set[str] = set()
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+            found.update(n for g in ast.walk(node) if isinstance(g, ast.Global) for n in g.names)
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name):
+            if node.id in ("globals", "exec", "vars", "setattr"):
+                return None
+            if isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            found.add(node.name)
+        pending.extend(ast.iter_child_nodes(node))
+    return None if _ANY in found or "__getattr__" in found else frozenset(found)
+
+
+def _dotted(node: ast.AST) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+# ---------------------------------------------------------------------- seeds
+def without_seeds(tree: ast.Module) -> ast.Module:
+    """A copy of a program in which nothing says what the random numbers start from; not to be run.
+
+    Left out: calls that only seed (``torch.manual_seed(…)``), values of names like ``seed``, arguments of that name,
+    and what a generator is made from.
+    """
+    copy = _WithoutSeeds().visit(tree)
+    assert isinstance(copy, ast.Module)
+    return copy
+
+
+class _WithoutSeeds(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Call) and _last_name(node.value.func) in _SEEDERS else self._in(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        return None if all(map(_is_seed, node.targets)) else self._in(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return None if _is_seed(node.target) else self._in(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = _last_name(node.func)
+        if name in _GENERATORS or name in _SEEDERS:
+            return ast.Call(self.visit(node.func), [], [])
+        return self._in(node)
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST | None:
+        return None if node.arg and _SEED_NAME.fullmatch(node.arg) else self._in(node)
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        named = [*node.posonlyargs, *node.args][-len(node.defaults) :] if node.defaults else []
+        pairs = [*zip(named, node.defaults, strict=True), *zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+        values: list[ast.expr] = []
+        for arg, default in pairs:
+            if default is not None and not _SEED_NAME.fullmatch(arg.arg):
+                values += [ast.Constant(arg.arg), self.visit(default)]
+        return ast.arguments(node.posonlyargs, node.args, node.vararg, node.kwonlyargs, [], node.kwarg, values)
+
+    def _in(self, node: ast.AST) -> ast.AST:
+        """A copy with its children visited: the tree itself is not changed."""
+        fields = {name: self._visited(value) for name, value in ast.iter_fields(node)}
+        return type(node)(**fields)
+
+    def _visited(self, value: object) -> object:
+        if isinstance(value, list):
+            pairs = [(item, self._visited(item)) for item in value]
+            return [new for item, new in pairs if item is None or new is not None]  # None is the key of ** in a dict
+        return self.visit(value) if isinstance(value, ast.AST) else value
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        return self._in(node)
+
+
+def _is_seed(node: ast.AST) -> bool:
+    return _SEED_NAME.fullmatch(_last_name(node)) is not None
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def mentions(tree: ast.AST, text: str) -> bool:
+    """Whether a string constant of a program holds ``text``."""
+    found: Iterable[object] = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return any(isinstance(value, str) and text in value for value in found)

@@ -1,0 +1,34 @@
+"""The session branch is where this session left it, or nothing is done: nobody else's commit is overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from autoresearchd.errors import RepositoryError
+from autoresearchd.loop.laboratory import Laboratory
+
+
+def require_branch(lab: Laboratory, expected: Collection[str]) -> None:
+    """Raise RepositoryError, with the command that mends it, when the branch is gone or at none of these commits.
+
+    With ``history: revert`` it is at the last revert, which only git knows.
+    """
+    if lab.task.history == "revert":
+        lab.workspace.tip()
+        return
+    try:
+        tip = lab.workspace.tip()
+    except RepositoryError as error:
+        session = lab.store.session(lab.tag)
+        raise RepositoryError(
+            error.what, mend=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
+        ) from error
+    if tip in expected:
+        return
+    session = lab.store.session(lab.tag)
+    raise RepositoryError(
+        f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} "
+        f"(experiment {session.incumbent_experiment})",
+        mend=f"git branch --force {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`; "
+        "to build on your own commit, start a new session from it",
+    )

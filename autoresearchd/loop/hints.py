@@ -1,0 +1,72 @@
+"""How to mend a program that runs in the user's folder but not as a job: what a job sees is only what was committed.
+
+The evaluator says why a run failed without looking at any file; here the user's own folder is looked at, by name only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoresearchd.evaluator.failure import is_read_only, missing_module, missing_paths
+
+_ENVIRONMENTS = (".venv", "venv", "env")
+_SYSTEM = ("bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", "usr")
+"""Folders at the top that jobs see: what is missing there is missing for everybody."""
+
+
+def mend_job(detail: str, source: Path, committed: Path) -> str:
+    """What a user can do about a job that failed with ``detail``; empty when its surroundings are not to blame.
+
+    Args:
+        detail: why the run failed, in the evaluator's words.
+        source: the task's folder in the user's checkout.
+        committed: the same folder as it was committed.
+    """
+    denied = "ermission denied" in detail  # a relative path is then there, and is not to be written
+    for name in missing_paths(detail):
+        hint = "" if denied and not name.startswith("/") else _mend_missing(name, source, committed)
+        if hint:
+            return hint
+    module = missing_module(detail)
+    own = _environment(source)
+    if module and own:
+        return (
+            f"jobs run with the Python that runs autoresearchd, which has no {module}: name your own in task.yaml, "
+            f"execution.python: {own}"
+        )
+    if is_read_only(detail):
+        return (
+            "a job may write only to the folder that AUTORESEARCHD_OUTPUT_DIR names: "
+            "let the program write its files there"
+        )
+    return ""
+
+
+def _mend_missing(name: str, source: Path, committed: Path) -> str:
+    try:
+        path = Path(name).expanduser()
+        place = path if path.is_absolute() else source / path
+        seen = (committed / path).exists() if not path.is_absolute() else path.parts[1:2] in [(p,) for p in _SYSTEM]
+        if seen or not place.exists() or place.resolve() == source.resolve():
+            return ""
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    inside = not path.is_absolute() and ".." not in path.parts
+    if path.name.startswith("python") and path.parent.name == "bin":
+        return (
+            "a job sees no environment in your folder unless task.yaml names it, "
+            f"execution.python: {place.absolute()}; then write `python` in run_command"
+        )
+    if inside:
+        where, entry = "is in your folder but not in the commit", path.as_posix()
+    else:
+        where, entry = "is on this machine, but a job does not see it", str(place.resolve())
+    return f"{name} {where}; let jobs read it by naming it in task.yaml, workspace.data: [{entry}]"
+
+
+def _environment(source: Path) -> str:
+    """The Python of an environment in the task's folder, empty when there is none."""
+    for name in _ENVIRONMENTS:
+        if (source / name / "bin" / "python").exists():
+            return str(source.resolve() / name / "bin" / "python")
+    return ""

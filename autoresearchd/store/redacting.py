@@ -1,0 +1,63 @@
+"""A store that writes no secret down: whatever text reaches it is redacted first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from autoresearchd.domain.events import Event
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Note, RunResult, Segment
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.store.repository import SqlStore
+
+
+class RedactingStore(SqlStore):
+    """``SqlStore`` behind a redactor.
+
+    Not redacted: the text of a proposal's files, which must stay what is committed (an edit that brings a secret in is
+    refused before it gets here), the names and the task that a session is created with, and hashes.
+    """
+
+    redactor: Redactor = Redactor()
+
+    @classmethod
+    def over(cls, store: SqlStore, redactor: Redactor) -> RedactingStore:
+        """The same database behind a redactor."""
+        guarded = cls(store._db)
+        guarded.redactor = redactor
+        return guarded
+
+    def set_state(
+        self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
+    ) -> None:
+        super().set_state(session_id, state, at, pid=pid, reason=self.redactor.text(reason))
+
+    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
+        clean = self.redactor.text
+        return super().open_segment(session_id, fingerprint, clean(reason), clean(hardware), at)
+
+    def record_proposal(
+        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
+    ) -> Experiment:
+        clean = replace(self.redactor.value(replace(proposal, files={})), files=proposal.files)
+        return super().record_proposal(session_id, number, clean, diff=self.redactor.text(diff), code_hash=code_hash)
+
+    def close_run(
+        self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
+    ) -> Experiment:
+        clean = replace(self.redactor.value(replace(measurement, curve=())), curve=measurement.curve)
+        return super().close_run(run_id, clean, self.redactor.value(result), at, last=last)
+
+    def record_decision(
+        self, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, *, incumbent: str | None
+    ) -> Experiment:
+        clean = self.redactor.value
+        return super().record_decision(session_id, number, clean(decision), clean(asi), at, incumbent=incumbent)
+
+    def add_note(self, session_id: int, text: str, at: datetime) -> Note:
+        return super().add_note(session_id, self.redactor.text(text), at)
+
+    def log_event(self, session_id: int, event: Event) -> None:
+        super().log_event(session_id, self.redactor.value(event))

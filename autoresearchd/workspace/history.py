@@ -1,0 +1,99 @@
+"""What git alone knows of a session: the refs of its experiments, and the commits of its branch with their trailers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from autoresearchd.errors import RepositoryError
+from autoresearchd.workspace import layout
+from autoresearchd.workspace.command import Git, find_git
+from autoresearchd.workspace.message import parse_message
+from autoresearchd.workspace.objects import ObjectStore, is_commit_id, parse_commit
+from autoresearchd.workspace.refs import SessionRefs
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+_COMMITTER = re.compile(rb"^committer .*> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCommit:
+    """A commit of the daemon. trailers: ``Experiment``, ``Policy``, and of a kept one ``Metric`` and ``Delta``."""
+
+    commit: str
+    parent: str | None
+    at: datetime
+    subject: str
+    body: str
+    trailers: Mapping[str, str]
+
+    @property
+    def number(self) -> int | None:
+        """The experiment that it says it is."""
+        text = self.trailers.get("Experiment", "")
+        return int(text) if _NUMBER.fullmatch(text) else None
+
+
+class History:
+    """Reads what git knows of one session; nothing is changed.
+
+    Args:
+        git: git in the repository's common directory.
+        refs: the session's refs.
+        objects: the repository's objects.
+    """
+
+    def __init__(self, git: Git, refs: SessionRefs, objects: ObjectStore) -> None:
+        self._git, self._refs, self._objects = git, refs, objects
+
+    def experiment(self, number: int) -> str | None:
+        """The commit of an experiment, None where git has none of that number."""
+        return self._refs.read(self._refs.experiment_ref(number))
+
+    def tip(self) -> str | None:
+        """Commit that the branch points at, None where there is no branch."""
+        return self._refs.read(self._refs.branch_ref)
+
+    def experiments(self) -> dict[int, str]:
+        """The commit of each experiment that has one, by number."""
+        found, prefix = {}, self._refs.prefix
+        for line in self._git.ask("for-each-ref", "--format=%(objectname) %(refname)", prefix).splitlines():
+            commit, _, name = line.partition(" ")
+            number = name.removeprefix(prefix)
+            if _NUMBER.fullmatch(number) and is_commit_id(commit):
+                found[int(number)] = commit
+        return found
+
+    def newest(self) -> int:
+        """The highest number of an experiment that git has, 0 where it has none."""
+        return self._refs.newest()
+
+    def branch(self, base: str) -> list[str]:
+        """Commits of the branch since it began, oldest first; empty where there is no branch, or not from there."""
+        if not is_commit_id(base):
+            return []
+        result = self._git.run("rev-list", "--first-parent", "--reverse", f"{base}..{self._refs.branch_ref}", "--")
+        return result.text.split() if result.ok else []
+
+    def read(self, commit: str) -> RecordedCommit:
+        """A commit; RepositoryError when it is missing or damaged."""
+        data = self._objects.read(commit, "commit")
+        try:
+            parsed = parse_commit(data)
+        except ValueError as error:
+            raise RepositoryError(f"git object {commit} is damaged: {error}", mend="run `git fsck`") from error
+        told = _COMMITTER.search(data.partition(b"\n\n")[0])
+        at = datetime.fromtimestamp(int(told[1]) if told else 0, UTC)
+        subject, body, trailers = parse_message(parsed.message)
+        return RecordedCommit(commit, parsed.parents[0] if parsed.parents else None, at, subject, body, trailers)
+
+
+def recorded_sessions(root: Path) -> list[str]:
+    """Tags of all sessions that git has experiments of."""
+    git = Git(find_git(), layout.common_dir(root))
+    names = git.ask("for-each-ref", "--format=%(refname)", f"refs/{layout.BRANCHES}/*/0").split()
+    tags = [name.split("/")[2] for name in names]
+    return [tag for tag in tags if layout.valid_tag(tag)]

@@ -1,0 +1,367 @@
+"""Keeps that are not luck: the keep rule against simpler ones, in simulated sessions whose truth is known.
+
+Each session spends the same total number of runs (*per 100*: the final true value for each 100 experiments). Edits
+change nothing, harm or improve, with sizes for which a session under the strict rule looks like a published log
+(``--logs`` prints both side by side); noise is independent, or has a part that belongs to the seed, or drifts with the
+machine. Rules: ours; strict (any better value is kept); MAD ≥ 2 (with a better value); 2σ (better
+by two standard deviations of the three runs of the baseline).
+
+    python benchmarks/keep.py [--sessions 100] [--runs 130] [--frontier [--plot keep.png]] [--logs FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import multiprocessing
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from autoresearchd.evaluator.keep import Action, KeepRule, Program, look
+from autoresearchd.evaluator.ledger import Ledger, Sample
+from autoresearchd.evaluator.noise import Noise
+
+LARGE = 2.0
+"""An improvement above so many σ should not be missed."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What edits truly do, in σ: shares of no change and of gains, and the log-normal sizes of gains and harms."""
+
+    null: float
+    gain: float
+    gain_log: tuple[float, float]
+    harm_log: tuple[float, float]
+
+    def draw(self, random: np.random.Generator) -> float:
+        kind, z = random.random(), random.normal()
+        if kind < self.null:
+            return 0.0
+        if kind < self.null + self.gain:
+            return math.exp(self.gain_log[0] + self.gain_log[1] * z)
+        return -math.exp(self.harm_log[0] + self.harm_log[1] * z)
+
+
+EFFECTS = {
+    "karpathy": Effects(0.31, 0.22, (-0.22, 1.35), (-0.51, 1.84)),
+    "karpathy, few gains": Effects(0.76, 0.10, (1.01, 0.75), (1.74, 0.71)),
+    "parameter golf": Effects(0.54, 0.08, (0.59, 0.69), (1.91, 1.68)),
+    "late": Effects(0.30, 0.06, (0.30, 0.90), (-0.50, 1.20)),
+}
+NOISES = {"independent": (0.0, 0.0, 1.0), "seed": (0.5, 0.0, 0.5), "drift": (0.0, 0.7, 0.3)}
+"""Shares of the variance: of the seed, of the machine (correlated over a dozen runs), of nothing in particular."""
+DRIFT_RUNS = 12.0
+
+
+class World:
+    """One session's truth: effects of edits in order, and the noise of each run."""
+
+    def __init__(self, effects: str, noise: str, session: int) -> None:
+        self._effects, self._shares = EFFECTS[effects], NOISES[noise]
+        self._edits = np.random.default_rng([session, 1])
+        self._noise = np.random.default_rng([session, 2])
+        self._machine = self._noise.normal()
+        self._luck: dict[int, float] = {}
+        self.runs = 0
+
+    def edit(self) -> float:
+        return self._effects.draw(self._edits)
+
+    def run(self, truth: float, seed: int) -> float:
+        self.runs += 1
+        stay = math.exp(-1.0 / DRIFT_RUNS)
+        self._machine = stay * self._machine + math.sqrt(1.0 - stay**2) * self._noise.normal()
+        if seed not in self._luck:
+            self._luck[seed] = self._noise.normal()
+        parts = (self._luck[seed], self._machine, self._noise.normal())
+        return truth + sum(math.sqrt(share) * part for share, part in zip(self._shares, parts, strict=True))
+
+
+@dataclass
+class Tally:
+    """Counts over sessions. final, squared: true value of the last incumbent in σ above the baseline."""
+
+    sessions: int = 0
+    experiments: int = 0
+    extra: int = 0
+    keeps: int = 0
+    false: int = 0
+    large: int = 0
+    missed: int = 0
+    final: float = 0.0
+    squared: float = 0.0
+
+    def judged(self, effect: float, kept: bool) -> None:
+        self.experiments += 1
+        self.keeps += kept
+        self.false += kept and effect <= 0
+        self.large += effect > LARGE
+        self.missed += effect > LARGE and not kept
+
+    def ended(self, truth: float) -> Tally:
+        self.sessions, self.final, self.squared = 1, truth, truth * truth
+        return self
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def row(self, name: str) -> str:
+        n = self.sessions
+        mean = self.final / n
+        error = math.sqrt(max(0.0, self.squared / n - mean**2) / n)
+        return (
+            f"{name:38s} {self.keeps / n:6.1f} {_share(self.false, self.keeps):>18s} "
+            f"{_share(self.missed, self.large):>18s} {self.extra / self.experiments:7.1%} {mean:7.2f} ± {error:.2f}"
+            f" {100 * self.final / self.experiments:9.1f}"
+        )
+
+
+HEAD = (
+    f"{'':38s} {'keeps':>6s} {'false keeps':>18s} {'missed > 2σ':>18s} {'extra':>7s} {'final true value, σ':>14s}"
+    f" {'per 100':>7s}"
+)
+
+
+def _share(count: int, of: int) -> str:
+    """A share with its 95% Wilson interval."""
+    if not of:
+        return "–"
+    p, z = count / of, 1.96
+    centre, width = p + z * z / (2 * of), z * math.sqrt(p * (1 - p) / of + z * z / (4 * of * of))
+    low, high = (centre - width) / (1 + z * z / of), (centre + width) / (1 + z * z / of)
+    return f"{p:.1%} [{low:.0%}, {high:.0%}]"
+
+
+# ---------------------------------------------------------------------- rules
+def ours(world: World, runs: int, rule: KeepRule, baseline_runs: int = 3) -> Tally:
+    tally, truth, incumbent, seed = Tally(), 0.0, 0, baseline_runs
+    ledger = Ledger([Sample(0, 0, s, world.run(0.0, s)) for s in range(1, baseline_runs + 1)])
+    number = 0
+    while world.runs < runs:
+        number, seed, effect = number + 1, seed + 1, world.edit()
+        samples = [Sample(number, number, seed, world.run(truth + effect, seed))]
+        price, action = rule.price(ledger.experiments, ledger.extra), Action.AGAIN
+        while action is Action.AGAIN:
+            now = ledger.with_samples(samples)
+            noise = now.noise()
+            assert noise is not None
+            verdict = look(now.readings(incumbent, samples), noise, rule, spent=len(samples) - 1, price=price)
+            action = verdict.action
+            if action is Action.AGAIN and world.runs >= runs:
+                break
+            if action is Action.AGAIN:
+                seed += verdict.seed is None
+                mine = verdict.program is Program.EXPERIMENT
+                at = seed if verdict.seed is None else verdict.seed
+                value = world.run(truth + effect if mine else truth, at)
+                samples.append(Sample(number if mine else incumbent, number, at, value))
+        tally.extra += len(samples) - 1
+        ledger.take(samples)
+        tally.judged(effect, action is Action.KEEP)
+        if action is Action.KEEP:
+            truth, incumbent = truth + effect, number
+    return tally.ended(truth)
+
+
+def single(world: World, runs: int, keep: Callable[[float, float, list[float]], bool], baseline_runs: int) -> Tally:
+    """Rules that look at one run and compare it with the value that the incumbent was kept with."""
+    tally, truth = Tally(), 0.0
+    values = [world.run(0.0, s) for s in range(1, baseline_runs + 1)]
+    best, seed = statistics.fmean(values), baseline_runs
+    while world.runs < runs:
+        effect, seed = world.edit(), seed + 1
+        value = world.run(truth + effect, seed)
+        values.append(value)
+        kept = keep(value, best, values)
+        tally.judged(effect, kept)
+        if kept:
+            truth, best = truth + effect, value
+    return tally.ended(truth)
+
+
+def _strict(value: float, best: float, values: list[float]) -> bool:
+    return value > best
+
+
+def _mad(value: float, best: float, values: list[float]) -> bool:
+    centre = statistics.median(values)
+    mad = statistics.median(abs(v - centre) for v in values)
+    return value > best and len(values) >= 3 and mad > 0 and (value - values[0]) / mad >= 2
+
+
+def _two_sigma(value: float, best: float, values: list[float]) -> bool:
+    return value - best > 2 * statistics.stdev(values[:3])
+
+
+RULES: dict[str, Callable[[World, int], Tally]] = {
+    "strict": lambda world, runs: single(world, runs, _strict, 1),
+    "MAD ≥ 2": lambda world, runs: single(world, runs, _mad, 1),
+    "2σ": lambda world, runs: single(world, runs, _two_sigma, 3),
+    "ours": lambda world, runs: ours(world, runs, KeepRule()),
+    "ours, baseline run 5 times": lambda world, runs: ours(world, runs, KeepRule(), 5),
+}
+VARIANTS = {
+    "default": KeepRule(),
+    **{f"start_at {x:g}": replace(KeepRule(), start_at=x) for x in (0.03, 0.08, 0.2)},
+    **{f"keep_at {x:g}": replace(KeepRule(), keep_at=x) for x in (0.85, 0.9, 0.97)},
+    **{f"go_on_at {x:g}": replace(KeepRule(), go_on_at=x) for x in (0.1, 0.3)},
+    **{f"beside_at {x:g}": replace(KeepRule(), beside_at=x) for x in (0.0,)},
+    **{f"most {x}": replace(KeepRule(), most=x) for x in (4, 12)},
+}
+
+
+def _compare(job: tuple[str, str, str, int, int]) -> Tally:
+    effects, noise, rule, sessions, runs = job
+    return sum((RULES[rule](World(effects, noise, s), runs) for s in range(sessions)), Tally())
+
+
+def _vary(job: tuple[str, str, str, int, int]) -> Tally:
+    effects, noise, variant, sessions, runs = job
+    return sum((ours(World(effects, noise, s), runs, VARIANTS[variant]) for s in range(sessions)), Tally())
+
+
+def compare(pool: multiprocessing.pool.Pool, sessions: int, runs: int) -> None:
+    worlds = [(e, n) for n in NOISES for e in EFFECTS]
+    jobs = [(e, n, rule, sessions, runs) for e, n in worlds for rule in RULES]
+    tallies = pool.map(_compare, jobs, chunksize=1)
+    print(f"{sessions} sessions of {runs} runs each\n{HEAD}")
+    for i, (effects, noise) in enumerate(worlds):
+        print(f"{effects}; noise: {noise}")
+        for rule, tally in zip(RULES, tallies[i * len(RULES) :], strict=False):
+            print(tally.row(f"  {rule}"))
+    print("all worlds")
+    for k, rule in enumerate(RULES):
+        print(sum(tallies[k :: len(RULES)], Tally()).row(f"  {rule}"))
+
+
+def frontier(pool: multiprocessing.pool.Pool, sessions: int, runs: int, plot: Path | None) -> None:
+    worlds = [("karpathy", "independent"), ("karpathy, few gains", "drift"), ("parameter golf", "seed")]
+    jobs = [(e, n, v, sessions, runs) for v in VARIANTS for e, n in worlds]
+    tallies = pool.map(_vary, jobs, chunksize=1)
+    sums = {v: sum(tallies[i * len(worlds) : (i + 1) * len(worlds)], Tally()) for i, v in enumerate(VARIANTS)}
+    print(f"\nfrontier over {len(worlds)} worlds, {sessions} sessions of {runs} runs each\n{HEAD}")
+    for name, tally in sums.items():
+        print(tally.row(f"  {name}"))
+    if plot is not None:
+        draw(sums, plot)
+
+
+def draw(sums: dict[str, Tally], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    x = [100 * t.extra / t.experiments for t in sums.values()]
+    y = [100 * t.missed / t.large for t in sums.values()]
+    colour = [100 * t.false / t.keeps for t in sums.values()]
+    points = axes.scatter(x, y, c=colour, cmap="viridis_r", s=70)
+    for name, a, b in zip(sums, x, y, strict=True):
+        axes.annotate(name, (a, b), textcoords="offset points", xytext=(6, 4), fontsize=8)
+    axes.axhline(15, color="0.7", lw=0.8)
+    axes.axvline(30, color="0.7", lw=0.8)
+    axes.set_xlabel("extra runs, % of experiments")
+    axes.set_ylabel("missed improvements above 2σ, %")
+    figure.colorbar(points, label="false keeps, %")
+    figure.savefig(path, dpi=130)
+
+
+# ---------------------------------------------------------------------- logs
+def gains_of_log(path: Path) -> tuple[list[float], list[str]]:
+    """Gain of each row of a published log over the best before it, and the rows' descriptions."""
+    best, gains, names = None, [], []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            value = float(row["val_bpb"] or 0)
+            if row["status"] not in ("keep", "discard", "baseline") or value <= 0:
+                continue
+            if best is not None and row["status"] != "baseline":
+                gains.append(best - value)
+                names.append(row.get("exp_id") or row.get("commit") or "")
+            best = value if best is None else min(best, value)
+    return gains, names
+
+
+def replay(folder: Path) -> None:
+    """What the first look says about each row, were it the first after a baseline of three runs with this σ."""
+    quantiles = (0.05, 0.25, 0.5, 0.75, 0.95)
+    for name, sigma, world in (
+        ("karpathy-autoresearch-mar8.tsv", 5e-4, "karpathy"),
+        ("recipes-pg-lineage-on.tsv", 7e-4, "parameter golf"),
+    ):
+        gains, names = gains_of_log(folder / name)
+        simulated = _observed(world, len(gains))
+        print(f"\n{name}: {len(gains)} rows, σ taken as {sigma:g}")
+        for who, observed in (("log", [g / sigma for g in gains]), (f"simulated, {world}", simulated)):
+            found = " ".join(f"{q:7.2f}" for q in np.quantile(observed, quantiles))
+            better = sum(g > 0 for g in observed) / len(observed)
+            print(f"  {who:28s} gains in σ, quantiles 5 25 50 75 95%: {found}; better {better:.0%}")
+        actions = [_first_look(g / sigma) for g in gains]
+        counts = {a.value: actions.count(a) for a in (Action.KEEP, Action.AGAIN, Action.DISCARD)}
+        print(f"  strict keeps {sum(g > 0 for g in gains)}; our first look: {counts}")
+        for row in ("053", "054"):
+            if row in names:
+                print(
+                    f"  row {row}: {gains[names.index(row)]:.6f} better; first look: {actions[names.index(row)].value}"
+                )
+    twins = _twins()
+    print(
+        f"\nbyte-identical programs, about 1000 of them: {twins} kept by the test alone, 0 with the check for identity"
+    )
+
+
+def _first_look(gain: float) -> Action:
+    ledger = Ledger([Sample(0, 0, 1, -1.0), Sample(0, 0, 2, 0.0), Sample(0, 0, 3, 1.0)])
+    samples = [Sample(1, 1, 4, gain)]
+    now = ledger.with_samples(samples)
+    return look(now.readings(0, samples), now.noise() or Noise(1.0, 2), KeepRule()).action
+
+
+def _observed(world: str, rows: int) -> list[float]:
+    """Gains over the best so far, as a log of the strict rule would show them (20 sessions)."""
+    found = []
+    for session in range(20):
+        w, truth = World(world, "independent", session), 0.0
+        best = w.run(0.0, 0)
+        for seed in range(1, rows + 1):
+            effect = w.edit()
+            value = w.run(truth + effect, seed)
+            found.append(value - best)
+            if value > best:
+                truth, best = truth + effect, value
+    return found
+
+
+def _twins() -> int:
+    null = replace(EFFECTS["karpathy"], null=1.0, gain=0.0)
+    EFFECTS["identical"] = null
+    return sum((ours(World("identical", "independent", s), 53, KeepRule()) for s in range(20)), Tally()).keeps
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=130)
+    parser.add_argument("--frontier", action="store_true")
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--logs", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(arguments)
+    with multiprocessing.Pool(options.processes) as pool:
+        if options.frontier:
+            frontier(pool, options.sessions, options.runs, options.plot)
+        else:
+            compare(pool, options.sessions, options.runs)
+    if options.logs:
+        replay(options.logs)
+
+
+if __name__ == "__main__":
+    main()

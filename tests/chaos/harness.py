@@ -1,0 +1,261 @@
+"""Kills daemons and checks what they leave: one session at a time, by a schedule drawn from a seed.
+
+A session is given life after life; each ends by SIGKILL, at a transition of the journal or at a random instant, until
+its deaths are used up, and then one life undisturbed. An undisturbed session with the same seed says how it must end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.invariants import (
+    Breaches,
+    Journal,
+    check_after_death,
+    check_end,
+    check_user,
+    processes_of,
+)
+from tests.chaos.mortal import Fate
+from tests.chaos.nursery import Nursery
+from tests.chaos.world import World, make_template, make_world
+
+EXPERIMENTS = 8
+LIFE_S = 60.0
+"""How long a life may take before it counts as hung."""
+FATE_S = 1.5
+"""How long a life waits for the call that it is to die at, which may not come; then it is killed where it is."""
+ORPHAN_PATIENCE_S = 5.0
+
+BEGINNING: tuple[Fate, ...] = tuple(
+    Fate(call, moment)
+    for call in ("store.set_state", "workspace.begin", "store.open_segment", "store.open_experiment")
+    for moment in ("before", "after")
+)
+"""Steps that only the first life of a session takes."""
+
+TRANSITIONS: tuple[Fate, ...] = tuple(
+    Fate(call, moment)
+    for call in (
+        "store.open_experiment",
+        "policy.propose",
+        "store.record_proposal",
+        "workspace.commit",
+        "store.record_commit",
+        "workspace.checkout",
+        "store.open_run",
+        "executor.start",
+        "store.close_run",
+        "store.record_decision",
+        "workspace.advance",
+        "store.record_overhead",
+        "workspace.pack",
+        "store.backup",
+        "store.heartbeat",
+    )
+    for moment in ("before", "after")
+)
+"""Every step of the journal and every side effect, from both sides."""
+
+RECOVERY: tuple[Fate, ...] = (
+    Fate("executor.recover", "before"),
+    Fate("executor.recover", "after"),
+    Fate("workspace.tip", "after"),
+    Fate("event.recovered"),
+    Fate("store.latest", "after"),
+    *(Fate("*", nth=n) for n in (2, 5, 9, 14, 20, 27)),
+)
+"""Instants at the beginning of a life that has something to recover."""
+
+
+SIGHTS = ("supervisor.json", "training.log", "evaluation.log", "result.json")
+"""Files of a run, in the order in which they come."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How one life ends. fate: at a call; delay: after that many seconds; sight: once a file of a run is seen."""
+
+    fate: Fate | None = None
+    delay: float | None = None
+    sight: str = ""
+
+    def __str__(self) -> str:
+        if self.fate is not None:
+            return f"{self.fate.moment} {self.fate.call} ×{self.fate.nth}"
+        return f"when {self.sight} appears" if self.sight else f"after {self.delay:.3f} s"
+
+
+@dataclass
+class Tally:
+    """What a run of the harness found. kills, breaches: by the phase in which daemons died."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    how: Counter[str] = field(default_factory=Counter)
+    breaches: dict[str, Breaches] = field(default_factory=dict)
+    sessions: int = 0
+
+    @property
+    def total(self) -> int:
+        """Deaths."""
+        return sum(self.kills.values())
+
+    def at(self, phase: str) -> Breaches:
+        """Breaches of one phase."""
+        return self.breaches.setdefault(phase, Breaches())
+
+    def lines(self) -> list[str]:
+        """All breaches, for people."""
+        return [f"[{phase}] {line}" for phase, found in self.breaches.items() for line in found.lines()]
+
+
+class Harness:
+    """Sessions in a folder of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nursery: Nursery,
+        tell: Callable[[str], None] = lambda line: None,
+        references: dict[tuple[int, int], Journal] | None = None,
+    ) -> None:
+        self.folder, self.nursery, self.tell = folder, nursery, tell
+        self._references = {} if references is None else references
+        self.template = make_template(folder)
+        self.tally = Tally()
+
+    def world(self, name: str, seed: int, experiments: int = EXPERIMENTS) -> World:
+        """A fresh session."""
+        return make_world(self.template, self.folder / name, seed=seed, experiments=experiments)
+
+    def undisturbed(self, seed: int, experiments: int = EXPERIMENTS) -> Journal:
+        """How a session with this seed ends when nobody touches it; found out once."""
+        known = self._references.get((seed, experiments))
+        if known is not None:
+            return known
+        world = self.world(f"reference-{seed}", seed, experiments)
+        breaches = self.tally.at("undisturbed")
+        self.finish(world, breaches, f"seed {seed}, undisturbed")
+        journal = check_end(world, experiments, None, breaches, f"seed {seed}, undisturbed")
+        shutil.rmtree(world.root, ignore_errors=True)
+        self._references[seed, experiments] = journal
+        return journal
+
+    def session(self, seed: int, deaths: Sequence[Death], experiments: int = EXPERIMENTS) -> World:
+        """A session that dies ``deaths`` and is then left alone; breaches go to the tally."""
+        reference = self.undisturbed(seed, experiments)
+        world = self.world(f"session-{seed}", seed, experiments)
+        users = world.users_files()
+        before: Journal | None = None
+        phase = "starting"
+        for index, death in enumerate(deaths):
+            where = f"seed {seed}, death {index + 1} ({death})"
+            breaches = Breaches()
+            if not self.die(world, death, breaches, where):
+                self.tally.at(phase).merge(breaches)
+                if breaches.lines() or self._done(world, experiments):
+                    break
+                continue
+            before = check_after_death(world, before, breaches, where)
+            phase = self._phase(world, before, death)
+            self.tally.kills[phase] += 1
+            self.tally.at(phase).merge(breaches)
+            self.tell(f"{where}: {phase}")
+        last, where = Breaches(), f"seed {seed}, at the end"
+        self.finish(world, last, where)
+        check_end(world, experiments, reference, last, where)
+        if before is not None:
+            check_after_death(world, before, last, where)
+        check_user(users, world, last, where)
+        self.tally.at(phase).merge(last)
+        self.tally.sessions += 1
+        return world
+
+    def die(self, world: World, death: Death, breaches: Breaches, where: str) -> bool:
+        """One life; whether it ended by SIGKILL (it may have been done before)."""
+        often = death.fate is not None and death.fate.call in ("workspace.pack", "store.backup", "store.heartbeat")
+        pid = self.start(world, fate=death.fate, often=often)
+        if death.sight:
+            self._wait_for_sight(world, death.sight, pid)
+            os.kill(pid, signal.SIGKILL)
+        status = self.nursery.wait(pid, FATE_S if death.delay is None else death.delay)
+        if status is None:
+            os.kill(pid, signal.SIGKILL)
+            status = self.nursery.wait(pid, LIFE_S)
+        self._check_exit(world, pid, status, breaches, where)
+        self.check_orphans(world, breaches, where)
+        return status == -signal.SIGKILL
+
+    def start(self, world: World, **order: Any) -> int:
+        """Start a daemon; its pid. composed: without long waits after failures; clock: seed of one that jumps."""
+        return self.nursery.start(world.root, stem=str(world.root) + "-life", **order)
+
+    def finish(self, world: World, breaches: Breaches, where: str, **order: Any) -> int | None:
+        """Let a session go on to its end; the exit status of its daemon."""
+        pid = self.start(world, **order)
+        status = self.nursery.wait(pid, LIFE_S)
+        self._check_exit(world, pid, status, breaches, where)
+        self.check_orphans(world, breaches, where)
+        return status
+
+    def check_orphans(self, world: World, breaches: Breaches, where: str) -> None:
+        """Nothing outlives a daemon: by the tree below the nursery and by what processes carry in their environment."""
+        for line in self.nursery.strays(ORPHAN_PATIENCE_S):
+            breaches.add("orphans", f"{where}: {line}")
+        for line in processes_of(world.root):
+            breaches.add("orphans", f"{where}: {line}")
+
+    def _check_exit(self, world: World, pid: int, status: int | None, breaches: Breaches, where: str) -> None:
+        if status is None:
+            breaches.add("failed", f"{where}: hung for {LIFE_S:.0f} s")
+            os.kill(pid, signal.SIGKILL)
+            self.nursery.wait(pid, LIFE_S)
+        elif status not in (0, -signal.SIGKILL):
+            said = Path(str(world.root) + "-life.err").read_text("utf-8", "replace")
+            breaches.add("failed", f"{where}: exit status {status}: {said[-600:]}")
+
+    def _wait_for_sight(self, world: World, name: str, pid: int) -> None:
+        """Until a file of that name is there that was not there before, or the life is over."""
+        known = set(world.runs.glob(f"*/*/{name}"))
+        deadline = time.monotonic() + LIFE_S
+        while time.monotonic() < deadline and set(world.runs.glob(f"*/*/{name}")) <= known:
+            if self.nursery.wait(pid, 0.002) is not None:
+                return
+
+    def _phase(self, world: World, journal: Journal, death: Death) -> str:
+        call = death.fate.call if death.fate else ""
+        if call in ("workspace.pack", "store.backup", "store.heartbeat"):
+            return "housekeeping"
+        if death.fate in RECOVERY:
+            return "recovery"
+        return journal.phase(world)
+
+    def _done(self, world: World, experiments: int) -> bool:
+        return Journal.read(world).totals.experiments > experiments
+
+
+def schedule(seed: int, count: int, transitions: Iterator[Fate]) -> list[Death]:
+    """The deaths of one session: transitions in turn, random instants, sights, each now and then twice in a row."""
+    stream = random.Random(seed)
+    deaths: list[Death] = [Death(stream.choice(BEGINNING))]
+    while len(deaths) < count:
+        kind = stream.random()
+        if kind < 0.35:
+            fate = next(transitions)
+            deaths.append(Death(Fate(fate.call, fate.moment, stream.choice((1, 1, 2)))))
+        elif kind < 0.70:
+            deaths.append(Death(delay=stream.uniform(0.05, 1.2)))
+        else:
+            deaths.append(Death(sight=stream.choice(SIGHTS)))
+        if stream.random() < 0.3:
+            deaths.append(Death(stream.choice(RECOVERY)))
+    return deaths[:count]

@@ -1,0 +1,79 @@
+"""Daemons that are killed again and again lose nothing, repeat nothing, leave nothing; the checks would notice."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+from autoresearchd.testing.executors import wait_until
+from tests.chaos.harness import TRANSITIONS, Death, Harness, schedule
+from tests.chaos.invariants import Breaches, Journal, check_after_death, check_end, check_user
+from tests.chaos.mortal import Fate
+
+KILLS = 10
+
+
+@pytest.mark.parametrize("seed", [101, 102, 103])
+def test_killed_at_transitions_and_at_random_a_session_ends_as_if_nothing_had_happened(
+    harness: Harness, seed: int
+) -> None:
+    skipped = itertools.islice(itertools.cycle(TRANSITIONS), seed % 3 * 12, None)
+    harness.session(seed, schedule(seed, KILLS, skipped))
+    assert harness.tally.lines() == [], f"replay: python benchmarks/chaos.py --seed {seed}"
+    assert harness.tally.total >= KILLS - 2, "few sessions end before their deaths are used up"
+
+
+def test_killed_while_it_packs_git_or_copies_its_journal_a_session_loses_nothing(harness: Harness) -> None:
+    fates = [Fate("workspace.pack", "before"), Fate("workspace.pack", "after"), Fate("store.backup", "before")]
+    harness.session(7, [Death(fate) for fate in fates])
+    assert harness.tally.lines() == []
+    assert harness.tally.kills["housekeeping"] == len(fates)
+
+
+def test_every_breach_of_a_promise_is_noticed(harness: Harness) -> None:
+    world = harness.world("world", seed=1, experiments=2)
+    users = world.users_files()
+    breaches = Breaches()
+    harness.finish(world, breaches, "")
+    before = check_end(world, 2, None, breaches, "")
+    check_user(users, world, breaches, "")
+    assert breaches.lines() == []
+
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={"X": f"{world.root}/x"})
+    assert wait_until(lambda: harness_sees(harness, world))
+    harness.check_orphans(world, breaches, "")
+    child.kill()
+    child.wait()
+    assert breaches.found["orphans"]
+
+    (world.root / "untracked.txt").write_text("not mine\n")
+    check_user(users, world, breaches, "")
+    assert breaches.found["user_files"]
+
+    base = before.base
+    world.git(
+        "update-ref",
+        "refs/heads/autoresearch/night",
+        world.git("commit-tree", "-m", "x", "-p", base, f"{base}^{{tree}}"),
+    )
+    check_after_death(world, before, breaches, "")
+    assert breaches.found["unjudged"]
+
+    world.git("update-ref", "-d", "refs/autoresearch/night/1")
+    breaches.found["lost"].clear()
+    check_end(world, 2, None, breaches, "")
+    assert any("ref of experiment 1" in line for line in breaches.found["lost"])
+
+    other = Journal((*before.experiments[:2], before.experiments[1]), before.totals, base, before.incumbent)
+    check_after_death(world, other, breaches, "")
+    check_end(world, 3, other, breaches, "")
+    assert breaches.found["repeated"] and any("numbers [0, 1, 2]" in line for line in breaches.found["lost"])
+
+
+def harness_sees(harness: Harness, world: object) -> bool:
+    from tests.chaos.invariants import processes_of
+
+    return bool(processes_of(world.root))  # type: ignore[attr-defined]

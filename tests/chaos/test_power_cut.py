@@ -1,0 +1,149 @@
+"""A power cut: everything dies at one instant, and what was not flushed is gone, empty or torn.
+
+Simulated on the files that a session leaves, by what each of them is promised: the journal keeps every transaction that
+was committed with a flush, and may lose the last one that was not (how long an experiment's bookkeeping took), its
+shared-memory index, and may carry a torn tail; git's loose objects were flushed, but their names may be missing or
+their files empty, as on a file system that flushes names and contents in any order; refs of experiments may be missing
+or empty, the branch may be empty; worktrees, exports, logs and results of runs were never flushed. What is not
+simulated: sectors that are written in another order within one flushed file, and a disk that lies about flushing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.workspace.objects import is_commit_id
+from tests.chaos.harness import Harness
+from tests.chaos.invariants import Breaches, Journal, check_end, check_user
+from tests.chaos.processes import kill_tree
+from tests.chaos.world import World
+
+EXPERIMENTS = 4
+SEED = 31
+CUTS = 5
+MOST_CUTS = 20
+"""On a busy machine the first cuts may come before there is anything to lose."""
+
+
+@pytest.mark.parametrize(
+    "seed", [1, 2, pytest.param(3, marks=pytest.mark.nightly), pytest.param(4, marks=pytest.mark.nightly)]
+)
+def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harness, seed: int) -> None:
+    world = harness.world("world", SEED, EXPERIMENTS)
+    users = world.users_files()
+    stream = random.Random(seed)
+    breaches = Breaches()
+    lost: list[str] = []
+    for cut in range(MOST_CUTS):
+        if cut >= CUTS and lost:
+            break
+        pid = harness.start(world, composed=True)
+        if harness.nursery.wait(pid, stream.uniform(0.2, 1.6) * (1 + cut / CUTS)) is not None:
+            break
+        kill_tree(pid)
+        assert harness.nursery.wait(pid, 10.0) == -9
+        harness.check_orphans(world, breaches, f"seed {seed}")
+        lost += lose_what_was_not_flushed(world, stream)
+    harness.finish(world, breaches, f"seed {seed}, lost {lost}", composed=True)
+    check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, f"seed {seed}, lost {lost}")
+    check_user(users, world, breaches, f"seed {seed}")
+    assert breaches.lines() == []
+    assert lost, "nothing was lost, and the test shows nothing"
+
+
+def lose_what_was_not_flushed(world: World, stream: random.Random) -> list[str]:
+    """Take away, empty or tear at random; names of what was hit."""
+    git = world.root / ".git"
+    now = Journal.peek(world, world.root.parent / "aside")
+    lost = tear_journal(world, now.experiments[-1] if now.experiments else None, stream)
+    ours = [e for e in now.experiments if e.commit and e.number][-4:]
+    for e in ours:
+        assert e.commit is not None
+        below = world.git("rev-parse", f"{e.commit}^{{tree}}", f"{e.commit}:train.py", check=False)
+        names = [e.commit, *(name for name in below.split() if is_commit_id(name))]  # an earlier cut may have hit them
+        places = [git / "objects" / name[:2] / name[2:] for name in names]
+        places.append(git / f"refs/autoresearch/night/{e.number}")
+        lost += [str(place) for place in places if hit(place, stream, 0.3)]
+    branch = git / "refs/heads/autoresearch/night"
+    if stream.random() < 0.4 and branch.exists():
+        branch.write_bytes(b"")
+        lost.append(str(branch))
+    for lock in (git / "refs").rglob("*.lock"):
+        os.utime(lock, (0, 0))  # a machine takes longer to come back than a lock takes to be known as stale
+    for place in never_flushed(world):
+        if hit(place, stream, 0.3):
+            lost.append(str(place))
+    return lost
+
+
+def never_flushed(world: World) -> Iterator[Path]:
+    for folder in (world.state / "worktrees", world.state / "pristine", world.state / "git", world.runs):
+        for place in sorted(folder.rglob("*")):
+            if place.is_file() and not place.is_symlink():
+                yield place
+
+
+def hit(place: Path, stream: random.Random, chance: float) -> bool:
+    """Remove a file or leave it empty or torn."""
+    if stream.random() >= chance or not place.exists():
+        return False
+    mode, content = place.stat().st_mode, place.read_bytes()
+    place.unlink()
+    how = stream.choice(("gone", "empty", "torn"))
+    if how != "gone" and not ("objects" in place.parts and how == "torn") and "refs" not in place.parts:
+        place.write_bytes(content[: len(content) // 2] if how == "torn" else b"")
+        place.chmod(mode)
+    elif "refs" in place.parts and how == "empty":
+        place.touch()
+    return True
+
+
+def tear_journal(world: World, latest: Experiment | None, stream: random.Random) -> list[str]:
+    """The end of the write-ahead log: a torn tail, and without what was committed last, if that was not flushed."""
+    wal = world.state / "state.db-wal"
+    (world.state / "state.db-shm").unlink(missing_ok=True)
+    if not wal.exists() or wal.stat().st_size == 0:
+        return []
+    lost, keep, ends = [], wal.stat().st_size, commits(wal)
+    if len(ends) > 1 and latest is not None and latest.overhead_ms is not None:
+        keep = ends[-2]  # that an experiment is settled is written down without a flush
+        lost.append("the time that the last experiment took")
+    torn = bytes(stream.randrange(256) for _ in range(stream.choice((0, 24, 1000, 6000))))
+    wal.write_bytes(wal.read_bytes()[:keep] + torn)
+    return lost
+
+
+def commits(wal: Path) -> list[int]:
+    """Ends of the transactions in a write-ahead log (https://www.sqlite.org/fileformat2.html#the_write_ahead_log)."""
+    content = wal.read_bytes()
+    size, salt = int.from_bytes(content[8:12], "big"), content[16:24]
+    found = []
+    for at in range(32, len(content) - size - 23, size + 24):
+        if content[at + 8 : at + 16] != salt:
+            break
+        if int.from_bytes(content[at + 4 : at + 8], "big"):
+            found.append(at + 24 + size)
+    return found
+
+
+def test_a_journal_that_ends_in_a_torn_transaction_is_read_up_to_the_one_before(harness: Harness) -> None:
+    world = harness.world("world", SEED, EXPERIMENTS)
+    pid = harness.start(world, composed=True)
+    assert harness.nursery.wait(pid, 1.0) is None
+    kill_tree(pid)
+    harness.nursery.wait(pid, 10.0)
+    wal, aside = world.state / "state.db-wal", world.root.parent / "aside"
+    whole, ends = Journal.peek(world, aside), commits(wal)
+    os.truncate(wal, ends[-1] - 100)
+    (world.state / "state.db-shm").unlink(missing_ok=True)
+    assert Journal.peek(world, aside) != whole, "the last transaction is not there any more"
+    breaches = Breaches()
+    harness.finish(world, breaches, "", composed=True)
+    check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, "")
+    assert breaches.lines() == []

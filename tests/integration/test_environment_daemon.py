@@ -1,0 +1,225 @@
+"""A daemon on a disk that fails, as its user sees it: what ``status`` says, how it is stopped, and how it goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.cli.place import find_place
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.loop.lock import NOTE_BYTES, SessionLock, holder, waiting
+from autoresearchd.workspace import layout
+from tests.e2e.conftest import TASK, Project, make_environment, wait_until
+from tests.integration.bench import Bench
+from tests.integration.disks import failing_disk, memory_disk
+
+SLOW = """\
+import time
+
+SCALE = 1.0
+time.sleep(0.3)
+print(f"score: {(SCALE - 2.0) ** 2}")
+"""
+
+
+FULL = re.compile(r"disk is full|No space left|couldn't write|disk I/O error|disk_full")
+
+
+def make_project(root: Path, home: Path) -> Project:
+    project = Project(root, make_environment(home))
+    root.mkdir()
+    project.git("init", "-q", "-b", "main")
+    project.write("train.py", SLOW)
+    project.write("task.yaml", TASK)
+    project.commit("start")
+    return project
+
+
+@contextmanager
+def daemon(project: Project, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = project.start_process(*arguments, "--foreground")
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def session(project: Project) -> dict[str, Any]:
+    return dict(project.json("status", "--json")["session"])
+
+
+def begin(project: Project, process: subprocess.Popen[str], count: int) -> None:
+    """Wait until a daemon has begun so many experiments."""
+    database = project.root / ".git/autoresearchd/state.db"
+
+    def begun() -> bool:
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        return database.exists() and project.cli("experiments", "--json").stdout.count('"experiment"') >= count
+
+    wait_until(begun, 60)
+
+
+def test_status_says_what_a_daemon_waits_for_on_a_full_disk_and_it_goes_on_with_the_space(tmp_path: Path) -> None:
+    with memory_disk(tmp_path / "disk") as disk:
+        project = make_project(disk.at / "project", tmp_path)
+        with daemon(project, "start", "--policy", "random") as process:
+            begin(project, process, 3)
+            disk.fill()
+            shown = wait_until(lambda: (found := session(project))["state"] == "backing_off" and found)
+            assert FULL.search(shown["reason"]), shown["reason"]
+            note = project.cli("note", "try a smaller scale")  # which may still fit into the journal's last page
+            assert note.returncode == 0 or (note.returncode == 1 and "disk" in note.stderr)
+            assert "defect" not in note.stderr
+            before = project.json("experiments", "--json")
+            disk.empty()
+            wait_until(lambda: session(project)["state"] == "running", 60)
+            assert "reason" not in session(project), "what it waited for is over"
+            begin(project, process, len(before) + 1)
+            assert project.cli("stop").returncode == 0
+            assert process.wait(60) == 0
+        after = project.json("experiments", "--json")
+        assert [e["experiment"] for e in after] == list(range(len(after)))
+        assert {e["status"] for e in after} <= {"keep", "discard"}, "none was blamed"
+        decided = [e for e in before if e["status"]]
+        assert after[: len(decided)] == decided, "and what was known stays"
+
+
+def test_a_daemon_on_a_full_disk_can_be_stopped(tmp_path: Path) -> None:
+    with memory_disk(tmp_path / "disk") as disk:
+        project = make_project(disk.at / "project", tmp_path)
+        with daemon(project, "start", "--policy", "random") as process:
+            begin(project, process, 2)
+            disk.fill()
+            wait_until(lambda: session(project)["state"] == "backing_off")
+            stop = project.cli("stop", "--now")
+            assert stop.returncode == 0
+            assert "sent a signal" in stop.stderr + stop.stdout
+            assert process.wait(30) in (128 + signal.SIGTERM, 128 + signal.SIGINT), "of the two whichever came first"
+
+
+def test_a_disk_that_turned_read_only_is_named_and_a_restart_loses_nothing(tmp_path: Path) -> None:
+    with failing_disk(tmp_path) as disk:
+        project = make_project(disk.at / "project", tmp_path)
+        with daemon(project, "start", "--policy", "random") as process:
+            begin(project, process, 2)
+            disk.fail()
+            before = project.json("experiments", "--json")
+            assert "#1" in project.cli("show", "1").stdout, "what is known can still be read"
+            note = project.cli("note", "try a smaller scale")
+            assert (note.returncode, "writable" in note.stderr) == (1, True)
+            assert "sent a signal" in project.cli("stop").stderr
+            assert process.wait(60) == 128 + signal.SIGTERM
+        refused = project.cli("resume", "--foreground")
+        assert (refused.returncode, "Read-only file system" in refused.stderr) == (1, True)
+        assert "defect" not in refused.stderr
+        disk.mend()
+        resumed = project.cli("resume", "--foreground", "--max-experiments", "3")
+        assert resumed.returncode == 0, resumed.stderr
+        after = project.json("experiments", "--json")
+        assert [e["experiment"] for e in after] == [0, 1, 2, 3]
+        for old, new in zip(before, after, strict=False):
+            assert (old["parent"], old["description"]) == (new["parent"], new["description"])
+            assert old["status"] in (None, new["status"])
+
+
+def test_a_daemon_that_has_written_nothing_for_long_is_not_said_to_be_at_work(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    now = datetime.now(UTC)
+    with SessionLock(layout.lock_path(bench.root, "t"), "t") as lock:
+        lock.ready()
+        bench.store.set_state(bench.session.id, SessionState.RUNNING, now, pid=os.getpid())
+        assert find_place(bench.root).status("t")["session"]["state"] == "running"
+        bench.store.heartbeat(bench.session.id, now - timedelta(minutes=3), 1.0)
+        shown = find_place(bench.root).status("t")["session"]
+        assert shown["state"] == "backing_off"
+        assert "has not written its database for 3m" in shown["reason"]
+        lock.waits("the disk is full")
+        assert find_place(bench.root).status("t")["session"]["reason"] == "the disk is full"
+    assert find_place(bench.root).status("t")["session"]["state"] == "crashed"
+    bench.close()
+
+
+@given(reason=st.text(max_size=2000))
+@settings(max_examples=60, deadline=None)
+def test_the_note_of_a_lock_takes_the_same_room_whatever_is_waited_for(reason: str) -> None:
+    with tempfile.TemporaryDirectory() as folder, SessionLock(Path(folder) / "t.lock", "t") as lock:
+        lock.waits(reason)
+        assert lock.path.stat().st_size == NOTE_BYTES
+        assert holder(lock.path) == os.getpid()
+        assert waiting(lock.path) == reason[: len(waiting(lock.path))]
+        lock.waits("")
+        assert waiting(lock.path) == ""
+
+
+# ---------------------------------------------------------------------- a database that another program holds
+@pytest.fixture
+def decided(tmp_path: Path) -> Iterator[Project]:
+    """A session that has ended, with a result."""
+    project = make_project(tmp_path / "project", tmp_path)
+    done = project.cli("start", "--policy", "random", "--max-experiments", "1", "--foreground")
+    assert done.returncode == 0, done.stderr
+    yield project
+
+
+def held(project: Project, *pragmas: str) -> sqlite3.Connection:
+    """Hold the database's write lock as another program would."""
+    other = sqlite3.connect(project.root / ".git/autoresearchd/state.db", isolation_level=None)
+    for pragma in pragmas:
+        other.execute(f"PRAGMA {pragma}")
+    other.execute("BEGIN EXCLUSIVE")
+    other.execute("UPDATE session SET reason = reason")
+    return other
+
+
+def test_what_only_reads_answers_while_another_program_writes(decided: Project) -> None:
+    with closing(held(decided)):
+        for words in (["status"], ["experiments"], ["show", "1"], ["stop"]):
+            started = time.monotonic()
+            done = decided.cli(*words)
+            assert done.returncode == 0, done.stderr
+            assert time.monotonic() - started < 10
+        started = time.monotonic()
+        note = decided.cli("note", "try a smaller scale")
+        assert time.monotonic() - started < 20
+        assert note.returncode == 1
+        assert "database is locked" in note.stderr
+        assert "another program holds the database" in note.stderr
+
+
+@pytest.mark.parametrize("words", [["status"], ["experiments"], ["show", "1"], ["note", "x"], ["stop"], ["resume"]])
+def test_a_database_that_cannot_even_be_read_is_an_error_that_says_why(words: list[str], decided: Project) -> None:
+    with closing(held(decided, "locking_mode=EXCLUSIVE")):
+        started = time.monotonic()
+        done = decided.cli(*words)
+        assert time.monotonic() - started < 25
+        assert done.returncode == 1
+        assert "locked" in done.stderr
+        assert "another program" in done.stderr
+        assert "defect" not in done.stderr
+
+
+def test_a_daemon_is_stopped_whose_database_another_program_holds(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", tmp_path)
+    with daemon(project, "start", "--policy", "random") as process:
+        begin(project, process, 2)
+        with closing(held(project)):
+            stop = project.cli("stop")
+            assert (stop.returncode, "sent a signal" in stop.stderr) == (0, True)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert session(project)["state"] == "stopped"

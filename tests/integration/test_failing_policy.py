@@ -1,0 +1,93 @@
+"""A policy that fails by its own fault does not use up the night: the loop waits, says why, and ends with an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import PolicyError
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.ports import Cancel
+from tests.integration.bench import Bench, ByNumber
+
+EXIT_3 = "the command ended with exit code 3:\n    no API key"
+
+
+class Sick(ByNumber):
+    """Fails with an exit code until an experiment, then proposes."""
+
+    def __init__(self, until: int, label: Label = Label.ERROR) -> None:
+        self.until, self.label = until, label
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        if state.number < self.until:
+            raise PolicyError(EXIT_3, label=self.label)
+        return super().propose(state, cancel)
+
+
+def waits(bench: Bench) -> list[float]:
+    return [e.data["seconds"] for e in bench.events.events if e.kind is EventKind.BACKING_OFF]
+
+
+def research(bench: Bench, experiments: int) -> None:
+    backoff = Backoff(first=0.01, most=0.04)
+    SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=backoff).run()
+
+
+def test_after_three_failures_in_a_row_it_waits_longer_each_time_until_a_proposal_comes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Sick(until=7)
+    research(bench, 8)
+    assert waits(bench) == [0.01, 0.02, 0.04, 0.04], "after the third, fourth, fifth and sixth failure"
+    reason = next(e.data["reason"] for e in bench.events.events if e.kind is EventKind.BACKING_OFF)
+    assert "3 times in a row" in reason
+    assert "exit code 3" in reason
+    seventh = bench.store.experiment(bench.session.id, 7)
+    assert seventh.runs, "the first usable proposal is run"
+
+
+def test_a_usable_proposal_ends_the_row(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    class Every(ByNumber):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.number % 3:
+                raise PolicyError(EXIT_3)
+            return super().propose(state, cancel)
+
+    bench.policy = Every()
+    research(bench, 8)
+    assert waits(bench) == []
+
+
+def test_an_answer_that_is_refused_is_no_fault_to_wait_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Sick(until=9, label=Label.MALFORMED_ANSWER)
+    research(bench, 5)
+    assert waits(bench) == []
+
+
+def test_the_table_says_the_cause_in_a_few_words(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Sick(until=2)
+    research(bench, 2)
+    first = bench.store.experiment(bench.session.id, 1)
+    assert first.proposal is not None and first.decision is not None
+    assert first.proposal.description == "the command ended with exit code 3"
+    assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.ERROR)
+    assert "no API key" in first.decision.reason
+
+
+def test_a_session_in_which_every_proposal_failed_is_no_success(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Sick(until=99)
+    with pytest.raises(PolicyError, match=r"4 experiments done.*exit code 3") as found:
+        research(bench, 4)
+    assert found.value.exit_code != 0
+    assert len(waits(bench)) == 1, "nothing is waited for once the limit is reached"

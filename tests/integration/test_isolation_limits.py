@@ -1,0 +1,162 @@
+"""What a run may use, in every tier: processes, the size of files, what is written altogether; and what outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.experiment import RunResult, StageResult
+from autoresearchd.executor.device import Devices
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.sandbox.launch import RunLimits
+from autoresearchd.sandbox.tiers import Tier, available
+from autoresearchd.testing.executor_contract import make_request, make_task
+from autoresearchd.testing.executors import wait_until
+from tests.integration.test_local_executor import ESCAPE, carriers
+
+EVERY_TIER = [pytest.param(tier, id=tier.name.value) for tier in available()]
+WIDE = RunLimits(size=1 << 30)
+
+MANY_PROCESSES = """
+import os, time
+for n in range(60):
+    if os.fork() == 0:
+        time.sleep(600)
+print("STARTED", flush=True)
+time.sleep(1.5)
+os._exit(0)
+"""
+MANY_THREADS = """
+import os, threading, time
+for n in range(200):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("STARTED", flush=True)
+time.sleep(1.5)
+os._exit(0)
+"""
+ONE_LARGE_FILE = """
+import os
+with open(os.environ["AUTORESEARCHD_OUTPUT_DIR"] + "/large", "wb") as stream:
+    stream.truncate(24 << 20)
+print("WRITTEN")
+"""
+MANY_FILES_OF_GOOD_SIZE = """
+import os, time
+for n in range(12):
+    with open(os.environ["AUTORESEARCHD_OUTPUT_DIR"] + f"/{n}", "wb") as stream:
+        stream.write(os.urandom(4 << 20))
+        os.fsync(stream.fileno())
+print("WRITTEN", flush=True)
+time.sleep(2)
+"""
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A value that all processes of a test carry in their environment; none may be left at its end."""
+    value = uuid.uuid4().hex
+    yield value
+    left = carriers(value)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tuple[StageResult, str]:
+    """Run a program under limits; how its training ended, and what it printed."""
+    request = make_request(root, make_task("python job.py", execution={"env": {"MARK": mark}}))
+    (request.workspace / "job.py").write_text(source)
+    result: RunResult | None = LocalExecutor(tier=tier, devices=Devices(), limits=limits).start(request).wait(60)
+    assert result is not None
+    return result.stages[-1], (request.run_dir / "training.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "limits", "reason"),
+    [
+        (MANY_PROCESSES, RunLimits(processes=30), "more than 30 processes"),
+        (MANY_THREADS, RunLimits(threads=100), "more than 100 threads"),
+        (MANY_FILES_OF_GOOD_SIZE, RunLimits(size=16 << 20), "more than 16 MB"),
+    ],
+    ids=["processes", "threads", "output"],
+)
+@pytest.mark.parametrize("tier", EVERY_TIER)
+def test_a_run_that_uses_too_much_is_ended_and_told_why(
+    tier: Tier, source: str, limits: RunLimits, reason: str, tmp_path: Path, mark: str
+) -> None:
+    stage, _ = run(tier, tmp_path, source, limits, mark)
+    assert (stage.outcome, reason in stage.detail) == ("failed", True), stage
+    assert carriers(mark) == []
+
+
+@pytest.mark.parametrize("source", [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE])
+def test_the_same_programs_run_where_the_limits_are_wide(source: str, tmp_path: Path, mark: str) -> None:
+    """Else the test above would show nothing but broken programs."""
+    for tier in available()[:1]:
+        stage, log = run(tier, tmp_path, source, WIDE, mark)
+        assert stage.outcome == "ok", log
+
+
+@pytest.mark.parametrize("tier", EVERY_TIER)
+def test_no_file_grows_beyond_the_limit(tier: Tier, tmp_path: Path, mark: str) -> None:
+    stage, log = run(tier, tmp_path, ONE_LARGE_FILE, RunLimits(size=16 << 20), mark)
+    assert stage.outcome == "failed"
+    assert "File too large" in log
+    assert (tmp_path / "runs" / "run" / "output" / "large").stat().st_size <= 16 << 20
+
+
+@pytest.mark.parametrize("tier", EVERY_TIER)
+def test_what_one_program_leaves_in_its_temporary_folder_does_not_meet_the_next(tier: Tier, tmp_path: Path) -> None:
+    """Else training could leave compiled code there for the evaluation to load."""
+    from autoresearchd.domain.task import Evaluation
+
+    task = make_task(
+        'echo x > "$TMPDIR/planted" && cat "$TMPDIR/planted"',
+        evaluation=Evaluation('find "$TMPDIR" -name planted; ls -A "$TMPDIR"'),
+    )
+    request = make_request(tmp_path, task)
+    result = LocalExecutor(tier=tier, devices=Devices()).start(request).wait(60)
+    assert result is not None
+    assert [stage.outcome for stage in result.stages] == ["ok", "ok"]
+    assert (request.run_dir / "training.log").read_text() == "x\n"
+    assert "planted" not in (request.run_dir / "evaluation.log").read_text()
+
+
+@pytest.mark.parametrize("tier", EVERY_TIER)
+def test_a_daemon_and_its_supervisor_killed_at_once_leave_nothing_in_a_sandbox(
+    tier: Tier, tmp_path: Path, mark: str
+) -> None:
+    request = make_request(tmp_path, make_task())
+    (request.workspace / "job.py").write_text(ESCAPE.format(rest=600))
+    driver = f"""
+import sys, time
+from pathlib import Path
+from autoresearchd.executor.device import Devices
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.testing.executor_contract import make_request, make_task
+task = make_task("exec python job.py", execution={{"env": {{"MARK": {mark!r}}}}})
+request = make_request(Path({str(tmp_path)!r}), task)
+handle = LocalExecutor(tier={tier.name.value!r}, devices=Devices()).start(request)
+print(handle.supervisor_pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        supervisor = int(daemon.stdout.readline())
+        log = request.run_dir / "training.log"
+        assert wait_until(lambda: log.exists() and "escaped" in log.read_text(), 30)
+        os.kill(supervisor, signal.SIGSTOP)  # so that it cannot see the daemon's end before its own
+        daemon.kill()
+        os.kill(supervisor, signal.SIGKILL)
+    if tier.isolates:
+        assert wait_until(lambda: not carriers(mark))
+    else:
+        assert wait_until(lambda: len(carriers(mark)) == 1)  # the attack works: the grandchild that escaped
+        assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None

@@ -1,0 +1,312 @@
+"""A damaged journal is rebuilt from backups, readable rows and git: nothing is lost, no number given out twice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.journal import check_database, check_journal
+from autoresearchd.app.project import Project
+from autoresearchd.app.repair import Report, repair
+from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.errors import SessionLocked, StoreDamaged, UsageError
+from autoresearchd.loop.lock import SessionLock
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.store import backups, health
+from autoresearchd.store.migrate import open_store
+from autoresearchd.workspace import layout
+from tests.integration.bench import Bench, ByNumber
+
+BEFORE, AFTER = 6, 14
+
+
+class Often(ByNumber):
+    """Every fifth proposal is one that was made before; most others are new, some of them better."""
+
+    def __init__(self) -> None:
+        self.values = tuple(4.0 if n % 5 == 4 else 2.0 + (-1) ** n * 3.0 / (n + 1) for n in range(60))
+
+
+class Site:
+    """A session with a backup in its middle, whose daemon has been killed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        policy: ByNumber | None = None,
+        backup_at: int | None = BEFORE,
+        experiments: int = AFTER,
+    ) -> None:
+        self.bench = Bench(folder)
+        self.bench.policy = policy or Often()
+        self.database = self.bench.state / "state.db"
+        if backup_at is not None:
+            self.run(backup_at)
+            backups.make(self.bench.store.backup, self.bench.state / "backups", datetime.now(UTC))
+        self.run(experiments)
+        self.before = list(self.bench.store.experiments(self.bench.session.id))
+        self.snapshot = folder / "snapshot"
+        shutil.copytree(self.bench.root, self.snapshot, symlinks=True)
+
+    def run(self, experiments: int) -> None:
+        lab = self.bench.laboratory()
+        self.executor = lab.executor
+        SessionLoop(lab, Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
+        lab.workspace.close()  # type: ignore[attr-defined]
+
+    def reset(self) -> None:
+        """Everything as it was when the session was made; at the same place, for git and the store remember paths."""
+        self.bench.close()
+        shutil.rmtree(self.bench.root)
+        shutil.copytree(self.snapshot, self.bench.root, symlinks=True)
+        self.bench.store = open_store(f"sqlite:///{self.database}")
+        self.bench.session = self.bench.store.session("t")
+
+    def stop(self, *, checkpoint: bool) -> None:
+        """As kill -9 leaves it: with a write-ahead log, or after the last close without one."""
+        if checkpoint:
+            self.bench.close()
+            return
+        kept = self.bench.state / "kept"
+        kept.mkdir()
+        for name in ("state.db", "state.db-wal"):
+            shutil.copyfile(self.bench.state / name, kept / name)
+        self.bench.close()
+        for name in ("state.db", "state.db-wal"):
+            shutil.move(kept / name, self.bench.state / name)
+        kept.rmdir()
+
+    def repair(self) -> Report:
+        return repair(self.bench.root)
+
+    def go_on(self, experiments: int) -> list[Experiment]:
+        """What ``resume`` does: its checks, then the loop."""
+        assert check_database(self.database) == ""
+        bench = self.bench
+        bench.store = open_store(f"sqlite:///{self.database}")
+        bench.session = bench.store.session("t")
+        workspace = bench.workspace()
+        check_journal(bench.store, workspace, bench.session)
+        workspace.close()
+        if bench.store.segment(bench.session.id).fingerprint == "":  # type: ignore[union-attr]
+            bench.store.open_segment(bench.session.id, "f", "repaired", "cpu", datetime.now(UTC))
+        self.run(experiments)
+        return list(bench.store.experiments(bench.session.id))
+
+    def check(self, found: list[Experiment]) -> None:
+        """Everything that git knew is there under its number, and the branch is what the store says."""
+        assert [e.number for e in found] == list(range(len(found)))
+        assert all(e.phase is Phase.DECIDED for e in found)
+        for old, new in zip(self.before, found, strict=False):
+            if old.commit is not None and (old.number == 0 or (old.proposal and old.proposal.files)):
+                assert new.commit == old.commit
+                assert self.bench.git("rev-parse", f"refs/autoresearch/t/{old.number}") == old.commit
+            was_kept = old.decision is not None and old.decision.status is Status.KEEP
+            if was_kept and old.number:
+                assert new.decision is not None and new.decision.status is Status.KEEP
+                assert new.decision.value == pytest.approx(old.decision.value, rel=1e-5)  # type: ignore[union-attr]
+        kept = [e.commit for e in found if e.decision and e.decision.status is Status.KEEP and e.commit]
+        branch = self.bench.git("rev-list", "--reverse", "main..autoresearch/t").split()
+        assert [c for c in dict.fromkeys(kept) if c != self.bench.session.base_commit] == branch
+        totals = self.bench.store.totals(self.bench.session.id)
+        assert totals.experiments == len(found)
+        assert totals.keeps == sum(e.decision is not None and e.decision.status is Status.KEEP for e in found)
+
+
+def overwrite(path: Path, seed: int, *, pages: int, first: int = 1) -> None:
+    """Overwrite whole pages, each at a place that the seed chooses."""
+    source = random.Random(seed)
+    size = path.stat().st_size
+    count = max(1, size // 4096)
+    with path.open("r+b") as stream:
+        for _ in range(pages):
+            stream.seek(4096 * source.randrange(min(first, count - 1), count))
+            stream.write(source.randbytes(4096))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site(tmp_path_factory.mktemp("session"))
+
+
+@pytest.fixture
+def site(made: Site) -> Iterator[Site]:
+    made.reset()
+    yield made
+    made.bench.close()
+
+
+def test_a_sound_database_is_left_alone(site: Site) -> None:
+    site.stop(checkpoint=True)
+    before = site.database.read_bytes()
+    assert site.repair().lines() == ["the database is sound, and knows all that git knows: nothing to repair"]
+    assert site.database.read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pages_overwritten_anywhere_cost_no_experiment(site: Site, seed: int) -> None:
+    site.stop(checkpoint=True)
+    overwrite(site.database, seed, pages=1 + seed % 6)
+    damaged = site.database.read_bytes()
+    report = site.repair()
+    if report.kept is None:
+        assert not health.faults(site.database), "the page was not in use"
+    else:
+        assert (report.kept / "state.db").read_bytes() == damaged, "the damaged file is kept as it was"
+    found = site.go_on(AFTER + 3)
+    site.check(found)
+    assert len(found) == len(site.before) + 3
+
+
+def test_single_pages_one_after_the_other(site: Site) -> None:
+    """Every page of the file in turn, the first among them."""
+    site.stop(checkpoint=True)
+    original = site.database.read_bytes()
+    damaging = 0
+    pages = len(original) // 4096
+    for page in range(0, pages, max(1, pages // 20)):
+        site.database.write_bytes(original[: 4096 * page] + bytes(4096) + original[4096 * (page + 1) :])
+        damaging += site.repair().kept is not None
+        with open_store(f"sqlite:///{site.database}") as store:
+            found = store.experiments(store.session("t").id)
+        assert [e.number for e in found] == list(range(len(site.before))), f"page {page}"
+        assert [e.commit for e in found] == [e.commit for e in site.before], f"page {page}"
+        statuses = [e.decision.status for e in site.before if e.decision]
+        assert [e.decision.status for e in found if e.decision] == statuses, f"page {page}"
+    assert damaging > 8
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_damaged_write_ahead_log_costs_no_experiment(site: Site, seed: int) -> None:
+    """SQLite drops what follows the damage without a word; git tells what is missing."""
+    site.stop(checkpoint=False)
+    overwrite(site.database.with_name("state.db-wal"), seed, pages=1 + seed % 3, first=seed % 2)
+    if seed % 4 == 3:
+        overwrite(site.database, seed, pages=2)
+    site.repair()
+    found = site.go_on(AFTER + 2)
+    site.check(found)
+    assert len(found) == len(site.before) + 2
+
+
+def test_a_session_whose_log_was_lost_is_refused_before_it_gives_a_number_out_again(site: Site) -> None:
+    site.stop(checkpoint=False)
+    site.database.with_name("state.db-wal").unlink()
+    shutil.copyfile(backups.generations(site.bench.state / "backups")[0], site.database)
+    with pytest.raises(StoreDamaged, match="older than git") as caught:
+        site.go_on(AFTER + 1)
+    assert "doctor --repair" in caught.value.mend
+    report = site.repair()
+    assert any("experiment 8" in line for line in report.lines())
+    site.check(site.go_on(AFTER + 2))
+
+
+def test_a_kept_experiment_that_the_database_forgot_is_no_branch_that_the_user_moved(tmp_path: Path) -> None:
+    site = Site(tmp_path, policy=ByNumber(), backup_at=None, experiments=2)
+    backups.make(site.bench.store.backup, site.bench.state / "backups", datetime.now(UTC))
+    with site.bench.store._db.write() as c:
+        c.exec_driver_sql("UPDATE session SET incumbent = base_commit, incumbent_experiment = 0")
+        c.exec_driver_sql("UPDATE experiment SET phase = 'measured', status = NULL, label = NULL WHERE number = 2")
+    with pytest.raises(StoreDamaged, match="as kept"):
+        site.go_on(3)
+    site.bench.close()
+    site.repair()
+    site.check(site.go_on(3))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 4096, 6000, 0.5, 0.9])
+def test_a_truncated_file_is_refused_and_rebuilt(site: Site, keep: float) -> None:
+    site.stop(checkpoint=True)
+    data = site.database.read_bytes()
+    site.database.write_bytes(data[: int(keep * len(data)) if 0 < keep < 1 else int(keep)])
+    with pytest.raises(StoreDamaged, match=r"state\.db"), Project.at(site.bench.root).existing_store() as store:
+        check_database(site.database)
+        check_journal(store, site.bench.workspace(), site.bench.session)
+    site.repair()
+    site.check(site.go_on(AFTER + 2))
+
+
+def test_the_first_page_can_be_taken_from_a_new_database(site: Site) -> None:
+    shutil.rmtree(site.bench.state / "backups")
+    site.stop(checkpoint=True)
+    data = site.database.read_bytes()
+    site.database.write_bytes(b"\xff" * 4096 + data[4096:])
+    report = site.repair()
+    assert report.base is None
+    assert not any("git alone" in note for note in report.notes), "the rows were read"
+    found = site.go_on(AFTER + 1)
+    assert found[: len(site.before)] == [replace(e, proposal=e.proposal) for e in site.before]
+
+
+def test_a_damaged_backup_is_passed_over_for_the_one_before(site: Site) -> None:
+    folder = site.bench.state / "backups"
+    good = backups.generations(folder)[0]
+    newest = backups.make(site.bench.store.backup, folder, datetime.now(UTC))
+    overwrite(newest, 1, pages=20)
+    site.stop(checkpoint=True)
+    site.database.write_bytes(b"")
+    report = site.repair()
+    assert report.base == good
+    assert any(newest.name in note for note in report.notes)
+    site.check(site.go_on(AFTER + 1))
+
+
+def test_without_database_and_backup_git_alone_gives_the_session_back(site: Site) -> None:
+    shutil.rmtree(site.bench.state / "backups")
+    site.stop(checkpoint=True)
+    site.database.unlink()
+    report = site.repair()
+    assert any("git alone" in note for note in report.notes)
+    found = site.go_on(AFTER + 3)
+    site.check(found)
+    first = site.before[1]
+    assert found[1].proposal is not None and first.proposal is not None
+    assert dict(found[1].proposal.files) == dict(first.proposal.files)
+    assert found[1].proposal.hypothesis == first.proposal.hypothesis
+    assert found[-1].segment == 1, "what runs now is measured against a baseline of its own"
+
+
+def test_every_generation_of_damage_is_kept(site: Site) -> None:
+    site.stop(checkpoint=True)
+    for _ in range(2):
+        site.database.write_bytes(b"nonsense" * 1000)
+        site.repair()
+    assert len(list((site.bench.state / "damaged").iterdir())) == 2
+
+
+def test_a_session_that_a_daemon_holds_is_not_repaired(site: Site) -> None:
+    site.stop(checkpoint=True)
+    site.database.write_bytes(b"nonsense" * 1000)
+    with SessionLock(layout.lock_path(site.bench.root, "t"), "t"), pytest.raises(SessionLocked) as caught:
+        site.repair()
+    assert caught.value.exit_code == 75
+    assert site.database.read_bytes() == b"nonsense" * 1000
+
+
+def test_where_nothing_ever_was_there_is_nothing_to_repair(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.close()
+    shutil.rmtree(bench.state)
+    bench.git("update-ref", "-d", "refs/autoresearch/t/0")
+    with pytest.raises(UsageError, match="no session"):
+        repair(bench.root)
+
+
+def test_a_session_created_after_the_last_backup_is_rebuilt_from_git(site: Site) -> None:
+    with closing(sqlite3.connect(backups.generations(site.bench.state / "backups")[0])) as db, db:
+        db.execute("PRAGMA foreign_keys=ON")
+        db.execute("DELETE FROM session")
+    site.stop(checkpoint=True)
+    site.database.write_bytes(b"nonsense" * 1000)
+    site.repair()
+    site.check(site.go_on(AFTER + 3))

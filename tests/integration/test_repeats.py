@@ -1,0 +1,136 @@
+"""Runs made again to be sure: asked for by the evaluator, kept in the journal, never lost and never doubled."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.standing import Standing
+from autoresearchd.ports import RunRequest
+from autoresearchd.testing.executors import Script, prints
+from tests.integration.bench import Bench
+from tests.integration.test_recovery import Doom, Killed, Mortal
+
+EXPERIMENTS = 3
+
+
+def noisy(request: RunRequest) -> Script | str:
+    """A bowl with its bottom at 2 and noise that is a function of program and seed."""
+    found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
+    assert found is not None
+    luck = random.Random(f"{request.seed}/{found[1]}").gauss(0.0, 0.1)
+    return f"score: {(float(found[1]) - 2.0) ** 2 + luck:.6f}\n"
+
+
+def run(bench: Bench, doom: Doom | None = None) -> bool:
+    """Run a daemon; whether it was killed before it was done."""
+    lab = bench.laboratory(wrap=lambda port: Mortal(port, doom or Doom(at=-1)))
+    try:
+        SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0)).run()
+    except Killed:
+        return True
+    return False
+
+
+def outcome(bench: Bench) -> list[Any]:
+    """Decisions and the runs that they rest on, whatever was interrupted on the way."""
+    found = bench.store.experiments(bench.session.id)
+    return [
+        (e.number, e.decision, [(r.seed, r.of, r.value) for r in e.runs if r.label is Label.NONE], e.parent)
+        for e in found
+    ]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path)
+    made.job = noisy
+    return made
+
+
+def test_a_would_be_keep_is_compared_side_by_side_with_the_incumbent(bench: Bench) -> None:
+    run(bench)
+    kept = [e for e in bench.store.experiments(bench.session.id)[1:] if e.decision and e.decision.status is Status.KEEP]
+    assert kept
+    for e in kept:
+        control = e.control_runs
+        assert control and {r.of for r in control} < set(range(e.number)), "runs of an earlier program"
+        assert {r.seed for r in control} & {r.seed for r in e.good_runs}, "on a seed of its own"
+        assert e.decision is not None and "beside it" in e.decision.reason
+        assert e.decision.value == pytest.approx(sum(r.value or 0 for r in e.good_runs) / len(e.good_runs))
+
+
+def test_runs_of_the_incumbent_run_its_program_and_leave_the_branch_alone(bench: Bench) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def watched(request: RunRequest) -> Script | str:
+        seen.append((request.key, (request.workspace / "train.py").read_text()))
+        return noisy(request)
+
+    bench.job = watched
+    run(bench)
+    programs = dict(seen)
+    for e in bench.store.experiments(bench.session.id)[1:]:
+        for r in e.control_runs:
+            assert programs[f"t/{e.number}/{r.index}"] == programs[f"t/{r.of}/0"] != programs[f"t/{e.number}/0"]
+    assert bench.git("status", "--porcelain") == ""
+
+
+def test_noise_and_the_incumbents_value_are_the_same_after_a_restart(bench: Bench) -> None:
+    lab = bench.laboratory()
+    loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0))
+    loop.run()
+    again = Standing(bench.laboratory())
+    assert again.ledger.noise() == loop.standing.ledger.noise()
+    assert (again.best, again.sigma, again.ledger.extra) == (
+        loop.standing.best,
+        loop.standing.sigma,
+        loop.standing.ledger.extra,
+    )
+    assert again.ledger.extra > 0, "the script has repeats, or the test proves little"
+
+
+def test_rewards_are_given_for_what_was_proposed(bench: Bench) -> None:
+    run(bench)
+    baseline, *found = bench.store.experiments(bench.session.id)
+    assert baseline.decision is not None and baseline.decision.reward is None
+    for e in found:
+        assert e.decision is not None and e.decision.reward is not None
+        assert (e.decision.reward > 0) == (e.decision.status is Status.KEEP)
+
+
+def test_a_run_of_the_incumbent_that_fails_is_not_the_experiments_fault(bench: Bench) -> None:
+    def failing(request: RunRequest) -> Script | str:
+        number, index = (int(part) for part in request.key.split("/")[1:])
+        own = bench.store.experiment(bench.session.id, number).runs[index].of is None
+        return noisy(request) if own else prints("", exit_code=1)
+
+    bench.job = failing
+    run(bench)
+    found = bench.store.experiments(bench.session.id)[1:]
+    assert any(r.of is not None for e in found for r in e.runs)
+    assert {e.decision.status for e in found if e.decision} == {Status.DISCARD}
+    for e in found:
+        assert sum(r.of is not None for r in e.runs) <= 1, "it is not tried for ever"
+
+
+def test_death_at_any_instant_neither_loses_nor_doubles_a_repeat(tmp_path: Path) -> None:
+    count, reference = Doom(at=-1), Bench(tmp_path / "reference")
+    reference.job = noisy
+    run(reference, count)
+    wanted = outcome(reference)
+    for at in range(40, count.count, max(1, count.count // 12)):
+        bench = Bench(tmp_path / str(at))
+        bench.job = noisy
+        assert run(bench, Doom(at=at))
+        run(bench)
+        assert [row[:3] for row in outcome(bench)] == [row[:3] for row in wanted], f"killed at instant {at}"
+        bench.close()
+    reference.close()

@@ -1,0 +1,91 @@
+"""What a cheat is: an edit of the program (or of more), and what has to come of it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+WORTHLESS = frozenset({"no_gain"})
+"""It ran, and its score is the honest one: no better than that of the program as it was."""
+
+Edit = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """One cheat.
+
+    edit: makes the cheat's program from the honest one; script: shell commands run beside it in the policy's private
+    copy of the workspace. expected: labels that are right; elsewhere: those of other tiers, by tier.
+    not_promised: by tier, which traces (places that ``test_cheats`` looks at) a tier does not promise to prevent.
+    @PORT@, @HOME@, @REPO@ and @MARK@ stand for what the session has: a port where somebody listens, the home, the
+    user's repository, and a word that a process or file that stays behind is known by.
+    """
+
+    name: str
+    edit: Edit = lambda text: text
+    script: str = ""
+    expected: frozenset[str] = WORTHLESS
+    elsewhere: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    not_promised: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def expects(self, tier: str) -> frozenset[str]:
+        return self.elsewhere.get(tier, self.expected)
+
+
+def labels(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+def replaced(*pairs: tuple[str, str]) -> Edit:
+    """Replace texts, each of which must be there once."""
+
+    def edit(text: str) -> str:
+        for old, new in pairs:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        return text
+
+    return edit
+
+
+def _inserted(anchor: str, code: str, indent: str, *, after: bool) -> Edit:
+    block = textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", indent)
+    return replaced((anchor, anchor + block if after else block + anchor))
+
+
+def at_top(code: str) -> Edit:
+    """Run on import, in the job and in the model process."""
+    return _inserted("import numpy as np\n", code, "", after=True)
+
+
+def at_start(code: str) -> Edit:
+    """Run before training."""
+    return _inserted('    seed = int(os.environ.get("AUTORESEARCHD_SEED"', code, "    ", after=False)
+
+
+def at_end(code: str) -> Edit:
+    """Run after the checkpoint has been written."""
+    return _inserted('    print(f"num_steps: {step + 1}")\n', code, "    ", after=True)
+
+
+def on_load(code: str) -> Edit:
+    """Run in the model process, before the model is loaded."""
+    return _inserted('def load_model(path, device="cpu"):\n', code, "    ", after=True)
+
+
+def on_call(code: str) -> Edit:
+    """The model's answer."""
+    return replaced(
+        ("        return self.table[idx]\n", textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", "        "))
+    )
+
+
+def both(*edits: Edit) -> Edit:
+    def edit(text: str) -> str:
+        for one in edits:
+            text = one(text)
+        return text
+
+    return edit

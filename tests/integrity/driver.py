@@ -1,0 +1,64 @@
+"""Runs a real session on a folder in a given tier, as ``autoresearchd start --foreground`` does, and tells its results.
+
+``python driver.py FOLDER TIER USER``: FOLDER as `tests.integrity.session` makes it; USER: a number, or ``same``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from autoresearchd.app.project import Project
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.errors import AutoresearchdError
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.sandbox.tiers import available
+
+start = importlib.import_module("autoresearchd.app.start")  # the package offers a function of that name
+
+
+def main() -> int:
+    folder, tier_name, experiments = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    found = [tier for tier in available() if tier.name.value == tier_name]
+    if not found:
+        (folder / "results.json").write_text(json.dumps({"missing": tier_name}))
+        return 0
+    # The composition root asks for an executor by name; the tier is what this program is there to choose.
+    start.make_executor = lambda *_, **__: LocalExecutor(tier=found[0])
+    repository = folder / "repo"
+    os.chdir(repository)
+    command = f"{sys.executable} -I {Path(__file__).with_name('policy.py')} {folder}"
+    options = start.StartOptions(
+        task=None, directory=repository, tag="cheats", policy=f"command:{command}",
+        limits=Limits(max_experiments=experiments), foreground=True,
+    )  # fmt: skip
+    try:
+        code = start.start(options)
+    except AutoresearchdError as error:
+        (folder / "results.json").write_text(json.dumps({"error": str(error)}))
+        return error.exit_code
+    store = Project.at(repository).existing_store()
+    session = store.session("cheats")
+    results = [
+        {
+            "number": e.number,
+            "status": e.decision.status.value if e.decision else "",
+            "label": e.decision.label.value if e.decision else "open",
+            "value": e.decision.value if e.decision else None,
+            "reason": e.decision.reason if e.decision else "",
+            "detail": e.runs[-1].detail if e.runs else "",
+            "tier": e.runs[-1].tier if e.runs else "",
+            "runs": len(e.runs),
+        }
+        for e in store.experiments(session.id)
+    ]
+    store.close()
+    (folder / "results.json").write_text(json.dumps({"results": results}))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The bundled task's own evaluation: it catches models that look where they may not, and refuses no honest edit."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.config import load_task
+from autoresearchd.evaluator.legality import check_edit, code_hash, required_symbols
+from autoresearchd.resources import bundled
+from autoresearchd.sandbox.tiers import available
+from tests.integrity.bundled_cheats import CHEATS
+from tests.integrity.cheat import Cheat
+from tests.integrity.honest_edits import HONEST
+from tests.integrity.session import CheatSession, Outcome
+from tests.integrity.test_cheats import judge
+
+pytest.importorskip("torch")
+
+TEMPLATE = bundled("templates") / "autoresearch"
+SHORT = [("  budget: 60 ", "  budget: 1.5 "), ("      budget: 60\n", "      budget: 1.5\n")]
+SHORT += [("  startup_grace: 30 ", "  startup_grace: 120 ")]  # a machine that does other work as well is no cheat
+PROBE_SHARE = 0.10
+WITHIN_REACH = 1.5
+"""Bits per byte that no honest model gets to in so short a time."""
+
+
+def run(folder: Path, cheats: list[Cheat]) -> tuple[list[Outcome], float]:
+    session = CheatSession(folder, cheats, tier=available()[0].name.value)
+    outcomes = session.run(session.build(TEMPLATE, SHORT), timeout=60 + 60 * len(cheats))
+    for outcome in outcomes:
+        print(f"{outcome.cheat.name:50} {outcome.label:14} {outcome.value} {outcome.detail[:100]}")
+    return outcomes, session.results[0]["value"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_model_that_looks_where_it_may_not_is_caught(place: Path) -> None:
+    outcomes, baseline = run(place, CHEATS)
+    assert baseline > WITHIN_REACH
+    wrong = [f"{o.cheat.name}: {why}" for o in outcomes if (why := judge(o, o.tier, WITHIN_REACH))]
+    assert not wrong
+
+
+def test_every_change_that_was_kept_in_a_real_night_is_legal() -> None:
+    task, honest = load_task(TEMPLATE), (TEMPLATE / "train.py").read_text()
+    required = required_symbols(task, {path: (TEMPLATE / path).read_text() for path in task.protected})
+    assert required == {"train.py": frozenset({"load_model"})}
+    before, seen = honest, {code_hash({"train.py": honest})}
+    assert len(HONEST) == 22
+    for change in HONEST:
+        after = change.edit(honest)
+        check_edit(task, {"train.py": before}, {"train.py": after}, required=required)
+        seen.add(code_hash({"train.py": after}))
+        before = after
+    assert len(seen) == 1 + len(HONEST), "none is taken for a duplicate of another"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_every_change_that_was_kept_in_a_real_night_is_scored(place: Path) -> None:
+    outcomes, _ = run(place, HONEST)
+    refused = [f"{o.cheat.name}: {o.label} {o.detail}" for o in outcomes if o.label not in o.cheat.expected]
+    assert not refused
+    assert all(o.value is not None for o in outcomes)
+
+
+@pytest.mark.slow
+def test_the_probes_take_a_tenth_of_the_evaluation_at_most() -> None:
+    program = Path(__file__).parents[2] / "benchmarks" / "probes.py"
+    done = subprocess.run(
+        [sys.executable, str(program), "--rounds", "3"],
+        capture_output=True, text=True, timeout=250, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    print(done.stdout)
+    found = re.search(r"^share: +([0-9.]+) %", done.stdout, re.MULTILINE)
+    assert found is not None
+    assert float(found[1]) <= 100 * PROBE_SHARE

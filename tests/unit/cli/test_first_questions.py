@@ -1,0 +1,134 @@
+"""What people ask in the first hour: what did it change, which way is better, whose log is this, is it still alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.cli.render import change_word, in_sigma, number
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.loop.lock import SessionLock
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout
+from tests.unit.cli.conftest import Command, add_session
+
+pytestmark = pytest.mark.usefixtures("repository")
+
+
+def in_a_terminal(*arguments: str) -> str:
+    """What a command prints where somebody looks on."""
+    master, slave = os.openpty()
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
+    with os.fdopen(slave, "wb") as screen:
+        command = [sys.executable, "-m", "autoresearchd", *arguments]
+        process = subprocess.Popen(command, stdout=screen, stderr=screen, stdin=subprocess.DEVNULL, env=environment)
+    seen = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the other end is closed: that is how a terminal says so
+            break
+        if not part:
+            break
+        seen += part
+    os.close(master)
+    assert process.wait(timeout=60) == 0, seen
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_who_looks_on_is_told_what_a_diff_is_of_and_a_pipe_gets_the_diff_alone(command: Command) -> None:
+    shown = in_a_terminal("show", "2", "--diff")
+    assert shown.index("#2 discard") < shown.index("as measured") < shown.index("+++ b/train.py")
+    assert "+ is better" in shown
+    piped = command("show", "2", "--diff").out
+    assert piped.startswith("--- a/train.py\n")
+    assert "as measured" not in piped
+
+
+def test_who_looks_on_is_told_which_way_a_delta_goes() -> None:
+    assert "+ is better" in in_a_terminal("experiments")
+
+
+def test_an_imported_experiment_is_not_said_to_have_changed_nothing(repository: Path, command: Command) -> None:
+    log = repository / "results.tsv"
+    log.write_text(command("export", "--format", "tsv").out)
+    command("import", str(log))
+    answer = command("show", "1", "--diff", "--session", "imported-results")
+    assert "holds no diffs" in answer.err
+    assert "git show" in answer.err
+    assert "changed nothing" not in answer.err
+
+
+def test_the_log_of_one_session_is_told_from_that_of_its_neighbour(repository: Path, command: Command) -> None:
+    log = layout.daemon_log(repository)
+    log.parent.mkdir(parents=True)
+    log.write_text(
+        "2026-03-08 20:00:00Z mar8 opened #1 on 0123456\n"
+        "2026-03-08 20:00:01Z other fault ValueError\nTraceback of the other\n"
+        "2026-03-08 20:00:02Z mar8 decided #1 keep\n"
+    )
+    lines = command("logs", "--session", "mar8").out.splitlines()
+    assert [line.split(" ", 3)[3] for line in lines] == ["opened #1 on 0123456", "decided #1 keep"]
+    assert "Traceback of the other" in command("logs", "--session", "other").out
+    assert len(command("logs").out.splitlines()) == 4
+
+
+def test_doctor_lists_the_sessions_that_share_the_machine(repository: Path, command: Command) -> None:
+    add_session(repository, "newer")
+    with (
+        SessionLock(layout.lock_path(repository, "mar8"), "mar8"),
+        SessionLock(layout.lock_path(repository, "newer"), "newer"),
+    ):
+        findings = {f["name"]: f for f in json.loads(command("doctor", "--json").out)}
+    assert findings["session"]["status"] == "warning"
+    assert "mar8, newer" in findings["session"]["value"]
+
+
+def test_a_note_to_a_policy_that_reads_none_is_not_promised_a_reader(command: Command) -> None:
+    said = command("note", "try fewer layers").err
+    assert "search" in said
+    assert "next proposal" not in said
+
+
+def test_a_dead_daemon_is_not_shown_as_working(repository: Path, command: Command) -> None:
+    add_session(repository, "dead", state=SessionState.RUNNING)
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        session = store.session("dead")
+        store.open_experiment(session.id, parent="0" * 40, segment=0, at=session.started_at)
+    out = command("status", "--session", "dead").out
+    assert "the daemon is gone" in out
+    assert "autoresearchd resume dead" in out
+
+
+def test_a_session_at_its_limit_shows_the_command_that_goes_on(repository: Path, command: Command) -> None:
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        store.set_limits(store.session("mar8").id, Limits(max_experiments=4))
+    assert "autoresearchd resume mar8 --max-experiments 8" in command("status").out
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        store.set_limits(store.session("mar8").id, Limits(max_experiments=5))
+    assert "--max-experiments" not in command("status").out, "four of five are done"
+
+
+def test_a_start_that_failed_leaves_a_trail_to_its_log(empty_repository: Path, command: Command) -> None:
+    layout.database_path(empty_repository).unlink()
+    assert "start --task" in command("status").err
+    layout.run_dir(empty_repository, "t", 0, 0).mkdir(parents=True)
+    layout.daemon_log(empty_repository).write_text("it failed\n")
+    answer = command("status")
+    assert answer.code == 2
+    assert "autoresearchd logs" in answer.err
+    assert ".autoresearchd/runs/t" in answer.err
+
+
+def test_figures_beyond_comparison_are_not_printed_in_full() -> None:
+    assert in_sigma(59.31) == "59.3σ"
+    assert in_sigma(6884.2) == "over 1000σ"
+    assert change_word(12.345) == "12.35% better"
+    assert change_word(4.01e50) == "over 1000% better"
+    assert len(number(4.0123456789e50)) < 12

@@ -1,0 +1,283 @@
+"""What is kept is an improvement and no luck: the sequential test, and the noise that it rests on."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.evaluator.keep import (
+    Action,
+    KeepRule,
+    Program,
+    Reading,
+    believe,
+    cumulative,
+    estimate,
+    look,
+    next_run,
+    passes,
+)
+from autoresearchd.evaluator.ledger import Ledger, Sample
+from autoresearchd.evaluator.noise import Noise
+
+E, I = Program.EXPERIMENT, Program.INCUMBENT  # noqa: E741
+RULE = KeepRule()
+SURE = Noise(1.0, 200)
+BEFORE = [Reading(I, 0, seed, value) for seed, value in ((1, -0.5), (2, 0.0), (3, 0.5))]
+value = st.floats(-50, 50).map(lambda x: round(x, 3))
+noises = st.builds(Noise, st.floats(0.01, 10), st.integers(2, 40), test=st.floats(0, 0.6), seed=st.floats(0, 0.35))
+
+
+@st.composite
+def runs_of_two(draw: st.DrawFn) -> list[Reading]:
+    """Runs of an incumbent, and a test of some pairs and single runs."""
+    earlier = [Reading(I, 0, k, draw(value)) for k in range(draw(st.integers(1, 4)))]
+    own = [Reading(E, 1, 10, draw(value))]
+    own += [Reading(draw(st.sampled_from([E, I])), 1, draw(st.integers(10, 13)), draw(value)) for _ in range(3)]
+    return earlier + own
+
+
+def first(gain: float, noise: Noise = SURE, **more: object) -> Action:
+    return look([*BEFORE, Reading(E, 1, 9, gain)], noise, RULE, **more).action  # type: ignore[arg-type]
+
+
+def keeps(gain: float, noise: Noise = SURE) -> bool:
+    """Whether one run of the experiment and one of the incumbent beside it are enough."""
+    return look([*BEFORE, Reading(E, 1, 9, gain), Reading(I, 1, 9, 0.0)], noise, RULE, spent=1).action is Action.KEEP
+
+
+class TestLook:
+    """One look at what was measured."""
+
+    def test_a_clear_loss_costs_one_run_and_a_clear_win_is_kept(self) -> None:
+        assert first(-1.0) is Action.DISCARD and first(0.0) is Action.DISCARD
+        assert keeps(8.0)
+
+    def test_what_could_be_luck_is_run_again(self) -> None:
+        assert first(2.0) is Action.AGAIN
+
+    def test_two_standard_deviations_alone_are_never_enough(self) -> None:
+        """Most edits change nothing: of results this good, many would be luck."""
+        assert first(2.0 * math.sqrt(1 + 1 / 3)) is Action.AGAIN
+
+    def test_three_runs_know_sigma_less_well_than_two_hundred(self) -> None:
+        assert keeps(5.0)
+        assert not keeps(5.0, Noise(1.0, 2))
+
+    def test_even_a_clear_win_is_compared_with_a_run_of_the_incumbent_beside_it(self) -> None:
+        """The machine may have been slower when the incumbent was measured, an hour ago."""
+        verdict = look([*BEFORE, Reading(E, 1, 9, 8.0)], SURE, RULE)
+        assert (verdict.action, verdict.program, verdict.seed) == (Action.AGAIN, I, 9)
+        faster = [*BEFORE, Reading(E, 1, 9, 8.0), Reading(I, 1, 9, 8.2)]
+        assert look(faster, SURE, RULE, spent=1).action is not Action.KEEP
+
+    def test_the_extra_runs_of_one_experiment_are_bounded(self) -> None:
+        assert first(2.0, spent=RULE.most) is Action.DISCARD
+
+    def test_a_session_that_has_spent_much_asks_for_more_promise(self) -> None:
+        assert RULE.price(100, 25) < RULE.price(100, 40)
+        gain = next(g / 100 for g in range(500) if first(g / 100) is Action.AGAIN)
+        assert first(gain, price=RULE.price(100, 40)) is Action.DISCARD
+
+    def test_runs_that_do_not_hold_up_end_in_a_discard_and_those_that_do_in_a_keep(self) -> None:
+        runs = [*BEFORE, Reading(E, 1, 9, 2.2)]
+        bad = [*runs, Reading(E, 1, 10, -0.4), Reading(I, 1, 10, 0.1)]
+        good = [*runs, Reading(E, 1, 10, 3.4), Reading(I, 1, 10, 0.1)]
+        assert look(bad, SURE, RULE, spent=2).action is Action.DISCARD
+        assert look(good, SURE, RULE, spent=2).action is Action.KEEP
+
+    @pytest.mark.parametrize(
+        ("gain", "simpler", "action"),
+        [
+            (1e-12, False, Action.KEEP),
+            (0.0, False, Action.DISCARD),
+            (0.0, True, Action.SIMPLER),
+            (-1e-12, True, Action.DISCARD),
+        ],
+    )
+    def test_a_metric_without_noise_is_decided_by_its_sign(self, gain: float, simpler: bool, action: Action) -> None:
+        runs = [Reading(I, 0, 1, 0.0), Reading(E, 1, 2, gain)]
+        assert look(runs, Noise(0.0, 2), RULE, simpler=simpler).action is action
+
+    def test_a_tie_goes_to_the_simpler_program_once_it_is_known_to_be_one(self) -> None:
+        many = [Reading(p, 1, seed, 0.0) for seed in range(20, 24) for p in (E, I)]
+        runs = [*BEFORE, Reading(E, 1, 9, 0.0), *many]
+        assert look(runs, SURE, RULE, spent=6, simpler=True).action is Action.SIMPLER
+        assert look(runs, SURE, RULE, spent=6).action is Action.DISCARD
+
+    def test_a_simpler_program_that_is_worse_is_not_kept(self) -> None:
+        assert first(-3.0, simpler=True) is Action.DISCARD
+
+    @given(runs_of_two(), noises, st.floats(0.001, 1000), st.floats(-1000, 1000))
+    def test_scale_and_shift_of_the_metric_change_nothing(
+        self, runs: list[Reading], noise: Noise, scale: float, shift: float
+    ) -> None:
+        moved = [Reading(r.program, r.test, r.seed, r.value * scale + shift) for r in runs]
+        wide = Noise(noise.sigma * scale, noise.freedom, noise.test, noise.seed)
+        a, b = look(runs, noise, RULE), look(moved, wide, RULE)
+        assert b.better == pytest.approx(a.better, abs=1e-3)
+        assert b.gain == pytest.approx(a.gain * scale, rel=1e-3, abs=1e-6 * (scale + abs(shift)))
+
+    @given(runs_of_two(), noises)
+    def test_the_same_runs_give_the_same_verdict(self, runs: list[Reading], noise: Noise) -> None:
+        assert look(runs, noise, RULE) == look(list(runs), noise, RULE)
+
+    @given(runs_of_two(), noises, st.randoms())
+    def test_the_order_in_which_runs_came_does_not_change_what_is_known(
+        self, runs: list[Reading], noise: Noise, shuffler: random.Random
+    ) -> None:
+        other = list(runs)
+        shuffler.shuffle(other)
+        a, b = estimate(runs, noise), estimate(other, noise)
+        assert b == pytest.approx(a, rel=1e-6, abs=1e-6)
+
+    @given(runs_of_two(), noises)
+    def test_swapping_the_programs_turns_the_gain_round(self, runs: list[Reading], noise: Noise) -> None:
+        swapped = [Reading(I if r.program is E else E, r.test, r.seed, r.value) for r in runs]
+        a, b = estimate(runs, noise), estimate(swapped, noise)
+        assert b[0] == pytest.approx(-a[0], abs=1e-6) and b[1] == pytest.approx(a[1])
+
+    @given(st.floats(-5, 5), st.floats(0.01, 3), st.floats(0.05, 2), noises)
+    def test_a_larger_gain_is_never_believed_less(
+        self, gain: float, more: float, variance: float, noise: Noise
+    ) -> None:
+        less, greater = (believe(g * noise.sigma, variance, noise, RULE) for g in (gain, gain + more))
+        assert greater.better >= less.better - 1e-9
+        assert 0 <= less.material <= less.better + 1e-12 <= less.bearable + 1e-9 <= 1 + 1e-8
+
+
+class TestEstimate:
+    """Generalised least squares."""
+
+    def test_without_anything_in_common_it_is_the_difference_of_the_means(self) -> None:
+        runs = [*BEFORE, Reading(E, 1, 9, 2.0), Reading(E, 1, 10, 4.0)]
+        assert estimate(runs, SURE) == pytest.approx((3.0, 1 / 2 + 1 / 3))
+
+    def test_what_a_pair_has_in_common_cancels(self) -> None:
+        """The machine was slow by ten while the pair ran: unpaired it would look like a loss of nine."""
+        runs = [Reading(I, 0, 1, 0.0), Reading(E, 1, 9, -9.0), Reading(I, 1, 9, -10.0)]
+        gain, _ = estimate(runs, Noise(1.0, 20, test=0.6, seed=0.35))
+        assert gain == pytest.approx(1.0, abs=0.5)
+        assert estimate(runs, SURE)[0] == pytest.approx(-4.0)
+
+    def test_pairs_close_in_time_tell_more_when_the_machine_drifts(self) -> None:
+        single, pair = Reading(E, 1, 9, 0.0), Reading(I, 1, 9, 0.0)
+        steady, drifting = Noise(1.0, 20), Noise(1.0, 20, test=0.8)
+        assert next_run([*BEFORE, single], steady) == (E, None)
+        assert next_run([*BEFORE, single], drifting) == (I, 9)
+        assert estimate([*BEFORE, single, pair], drifting)[1] < estimate([*BEFORE, single], drifting)[1] / 2
+
+    def test_a_program_without_a_run_cannot_be_compared(self) -> None:
+        with pytest.raises(ValueError, match="each program"):
+            estimate(BEFORE, SURE)
+        with pytest.raises(ValueError, match="each program"):
+            estimate([], SURE)
+
+    def test_the_normal_distribution(self) -> None:
+        assert cumulative(0.0) == 0.5 and cumulative(1.959964) == pytest.approx(0.975)
+
+    def test_a_gate_is_passed_with_a_margin_that_shrinks_with_runs(self) -> None:
+        noise = Noise(1.0, 10)
+        assert passes(0.5, 1, noise) < passes(0.5, 9, noise) < passes(2.0, 9, noise) <= 1
+        assert passes(0.0, 4, noise) == pytest.approx(0.5)
+        assert passes(0.0, 1, Noise(0.0, 3)) == 1.0 and passes(-1e-9, 1, Noise(0.0, 3)) == 0.0
+
+
+class TestLedger:
+    """σ from all repeats."""
+
+    @staticmethod
+    def simulated(test: float, seed: float, programs: int = 60) -> Ledger:
+        """Pairs of runs of two programs under known shares of the variance (the incumbent is program 0)."""
+        source = random.Random(5)
+        own = 1 - test - seed
+
+        def run(program: int, at: int, shared: float, luck: dict[int, float], s: int) -> Sample:
+            noise = math.sqrt(test) * shared + math.sqrt(seed) * luck[s] + math.sqrt(own) * source.gauss(0, 1)
+            return Sample(program, at, s, 3.0 * noise)
+
+        ledger = Ledger()
+        for at in range(programs):
+            shared, luck = source.gauss(0, 1), {s: source.gauss(0, 1) for s in range(4)}
+            mine = [run(at, at, shared, luck, s) for s in range(4)]
+            ledger.take([*mine, *(run(0, at, shared, luck, s) for s in range(4) if at)])
+        return ledger
+
+    @pytest.mark.parametrize(("test", "seed"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.3, 0.4)])
+    def test_the_parts_of_the_noise_are_found(self, test: float, seed: float) -> None:
+        noise = self.simulated(test, seed).noise()
+        assert noise is not None
+        assert noise.sigma == pytest.approx(3.0, rel=0.2)
+        assert noise.test == pytest.approx(test, abs=0.15) and noise.seed == pytest.approx(seed, abs=0.15)
+
+    def test_nothing_is_known_before_a_program_ran_twice(self) -> None:
+        ledger = Ledger([Sample(0, 0, 1, 1.0), Sample(1, 1, 2, 5.0)])
+        assert ledger.noise() is None
+        known = ledger.with_samples([Sample(2, 2, 3, 1.0), Sample(2, 2, 4, 3.0)]).noise()
+        assert known is not None and known.freedom == 1 and known.sigma >= math.sqrt(2) * 0.99
+        assert ledger.noise() is None, "a look changes nothing"
+
+    def test_equal_repeats_mean_that_there_is_no_noise_until_one_differs(self) -> None:
+        ledger = Ledger([Sample(0, 0, s, 1.0) for s in range(3)])
+        assert ledger.noise() == Noise(0.0, 2)
+        later = ledger.with_samples([Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.25)]).noise()
+        assert later is not None and later.sigma > 0.05
+
+    def test_extra_runs_are_counted_without_those_of_the_baseline(self) -> None:
+        ledger = Ledger([Sample(0, 0, s, 1.0) for s in range(3)])
+        ledger.take([Sample(1, 1, 5, 2.0)])
+        ledger.take([Sample(2, 2, 6, 2.0), Sample(0, 2, 6, 1.0)])
+        ledger.take([])
+        assert (ledger.experiments, ledger.extra) == (2, 1)
+        assert ledger.values(0) == [1.0, 1.0, 1.0, 1.0]
+
+    def test_a_ledger_read_back_after_a_restart_is_the_one_that_was_kept_up(self) -> None:
+        samples = [Sample(0, 0, 1, 1.0), Sample(0, 0, 2, 2.0), Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.0)]
+        kept = Ledger()
+        kept.take(samples[:2])
+        kept.take(samples[2:])
+        again = Ledger(samples)
+        assert again.noise() == kept.noise() and (again.experiments, again.extra) == (kept.experiments, kept.extra)
+
+    def test_the_noise_of_another_metric_is_pooled_as_well(self) -> None:
+        ledger = Ledger([Sample(0, 0, s, 1.0, {"accuracy": a}) for s, a in enumerate((0.9, 0.92, 0.94))])
+        noise = ledger.noise_of("accuracy")
+        assert noise is not None and noise.sigma == pytest.approx(0.02) and noise.freedom == 2
+        assert ledger.noise_of("speed") is None
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.7])
+def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float) -> None:
+    """The promise in small: 8 sessions of 60 edits without any effect, noise independent or mostly drift."""
+    source, kept, extra = random.Random(11), 0, 0
+    for _ in range(8):
+        machine, seed = 0.0, 3
+
+        def run() -> float:
+            nonlocal machine
+            machine = 0.92 * machine + 0.39 * source.gauss(0, 1)
+            return math.sqrt(drift) * machine + math.sqrt(1 - drift) * source.gauss(0, 1)
+
+        ledger = Ledger([Sample(0, 0, s, run()) for s in range(3)])
+        for number in range(1, 61):
+            seed += 1
+            samples, verdict = [Sample(number, number, seed, run())], None
+            price = RULE.price(ledger.experiments, ledger.extra)
+            while verdict is None or verdict.action is Action.AGAIN:
+                now = ledger.with_samples(samples)
+                noise = now.noise()
+                assert noise is not None
+                verdict = look(now.readings(0, samples), noise, RULE, spent=len(samples) - 1, price=price)
+                if verdict.action is Action.AGAIN:
+                    seed += verdict.seed is None
+                    program = number if verdict.program is E else 0
+                    samples.append(Sample(program, number, verdict.seed or seed, run()))
+            ledger.take(samples)
+            kept += verdict.action is Action.KEEP
+            extra += len(samples) - 1
+    assert kept <= 8
+    assert extra <= 0.25 * 480 + 8 * (RULE.burst + RULE.most)

@@ -1,0 +1,124 @@
+"""The reward is the seed paper's, in units of noise: what improves earns, what cheats or crashes pays."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.evaluator.novelty import changed_lines, novelty
+from autoresearchd.evaluator.reward import FORMULA, RewardFormula, resources_saved, reward
+
+number = st.floats(-1e6, 1e6)
+
+
+def total(label: Label = Label.NONE, improvement: float | None = 0.0, **more: float) -> float:
+    found = reward(label, improvement, 1.0, 100.0, **more)
+    assert found is not None
+    return found.total
+
+
+def test_it_is_the_papers_formula_when_its_bounds_are_out_of_the_way() -> None:
+    """r = −Δbpb + λ_eff·η, with Δbpb in units of σ."""
+    plain = RewardFormula(worst=-math.inf, best=math.inf, efficiency=0.5, novelty=0.0)
+    found = reward(Label.NONE, 0.990 - 0.985, 0.001, 0.990, saved=0.25, formula=plain)
+    assert found is not None
+    assert found.total == pytest.approx(-(0.985 - 0.990) / 0.001 + 0.5 * 0.25)
+    assert found.formula == FORMULA and not found.censored
+
+
+def test_the_novelty_bonus_is_given_above_a_threshold_only() -> None:
+    assert total(distance=0.29) == 0.0
+    assert total(distance=0.3) == pytest.approx(0.1 * 0.3)
+    assert total(distance=1.0) == pytest.approx(0.1)
+
+
+def test_improvements_are_clipped_and_losses_more_tightly() -> None:
+    assert total(improvement=3.0) == 3.0
+    assert total(improvement=1e9) == 5.0
+    assert total(Label.NO_GAIN, -1e9) == -1.0
+
+
+def test_thrift_is_no_reward_for_a_program_that_got_worse() -> None:
+    assert total(Label.NO_GAIN, -0.5, saved=1.0) == -0.5
+    assert total(improvement=1.0, saved=1.0) == pytest.approx(1.2)
+    assert total(improvement=1.0, saved=-1.0) == pytest.approx(0.8)
+
+
+def test_no_outcome_pays_better_than_an_honest_failure() -> None:
+    """Else a policy would learn to crash, to repeat itself or to cheat."""
+    honest = total(Label.NO_GAIN, -1e9)
+    for label, rule in RULES.items():
+        if rule.status in (Status.CRASH, Status.CHECKS_FAILED):
+            assert total(label, 1e9) < honest, label
+    worst = min(
+        total(label, 0.0) for label, rule in RULES.items() if rule.status is not None and label != "stale_parent"
+    )
+    assert worst == total(Label.METRIC_TAMPERING) == total(Label.NOT_CAUSAL)
+    assert total(Label.DUPLICATE, None) < 0 and total(Label.NO_OP, None) < 0
+
+
+@pytest.mark.parametrize("label", [Label.STALE_PARENT, Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL])
+def test_what_the_proposal_cannot_help_is_not_rewarded_at_all(label: Label) -> None:
+    assert reward(label, 1.0, 1.0, 1.0) is None
+
+
+@pytest.mark.parametrize("label", [Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT])
+def test_a_blocked_improvement_earns_nothing(label: Label) -> None:
+    assert total(label, 4.0) == 0.0 and total(label, -0.5) == -0.5
+
+
+def test_an_aborted_run_is_rewarded_by_its_forecast_and_says_so() -> None:
+    found = reward(Label.ABORTED_EARLY, -0.5, 1.0, 1.0)
+    assert found is not None and found.censored and found.total == -0.5
+    assert reward(Label.ABORTED_EARLY, None, 1.0, 1.0) is None
+
+
+@pytest.mark.parametrize("sigma", [0.0, None])
+def test_a_metric_without_noise_is_measured_in_shares_of_its_value(sigma: float | None) -> None:
+    found = reward(Label.NONE, 0.0002, sigma, 1.0)
+    assert found is not None and found.total == pytest.approx(2.0)
+    at_zero = reward(Label.NONE, 0.5, sigma, 0.0)
+    assert at_zero is not None and at_zero.total == 0.5
+
+
+@given(st.sampled_from(list(Label)), number, st.none() | st.floats(0, 1e3), number, st.floats(-9, 9), st.floats(0, 1))
+def test_every_reward_is_bounded_and_the_sum_of_its_parts(
+    label: Label, improvement: float, sigma: float | None, reference: float, saved: float, distance: float
+) -> None:
+    found = reward(label, improvement, sigma, reference, saved=saved, distance=distance)
+    if found is not None:
+        assert -5.0 <= found.total <= 5.3 + 1e-9
+        assert found.total == pytest.approx(sum(found.parts.values()))
+
+
+def test_saved_resources_are_counted_against_the_incumbents() -> None:
+    assert resources_saved({"seconds": 50.0, "peak_vram_mb": 100.0}, {"seconds": 100.0, "peak_vram_mb": 100.0}) == 0.25
+    assert resources_saved({"seconds": 500.0}, {"seconds": 100.0}) == -1.0
+    assert resources_saved({"seconds": 5.0}, {}) == resources_saved({"a": 1.0}, {"a": 0.0}) == 0.0
+    assert resources_saved({"a": math.nan}, {"a": 1.0}) == 0.0
+
+
+class TestNovelty:
+    """Edit distance to the diffs tried before."""
+
+    OLD = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n context\n-LR = 0.1\n+LR = 0.2\n"
+
+    def test_only_what_changed_is_compared(self) -> None:
+        assert changed_lines(self.OLD) == "-LR = 0.1\n+LR = 0.2"
+        moved = self.OLD.replace("@@ -1,2 +1,2 @@\n context", "@@ -90,2 +90,2 @@\n elsewhere")
+        assert novelty(moved, [self.OLD]) == 0.0
+
+    def test_a_diff_is_as_new_as_its_distance_to_the_nearest_one(self) -> None:
+        other = "-def f():\n-    pass\n"
+        near = self.OLD.replace("0.2", "0.3")
+        assert novelty(near, [other, self.OLD]) == novelty(near, [self.OLD]) < 0.1 < novelty(near, [other])
+        assert novelty(self.OLD, []) == 1.0
+
+    @given(st.text(), st.lists(st.text(), max_size=4))
+    def test_any_text_is_taken(self, diff: str, earlier: list[str]) -> None:
+        assert 0.0 <= novelty(diff, earlier) <= 1.0
+        assert novelty(diff, [*earlier, diff]) == 0.0

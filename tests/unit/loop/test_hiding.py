@@ -1,0 +1,72 @@
+"""What the daemon says, and the logs that runs leave, hold no secret."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.loop.artifacts import PIECE_CHARACTERS, clean_logs
+from autoresearchd.loop.sinks import Fanout, FileSink
+from tests.unit.domain.canaries import TOKENS, letters
+
+SECRET = TOKENS["huggingface"]
+KNOWN = letters(20)
+
+
+def test_messages_data_and_tracebacks_are_redacted_before_any_sink_sees_them(tmp_path: Path) -> None:
+    class Collector:
+        def __init__(self) -> None:
+            self.seen: list[Event] = []
+
+        def emit(self, event: Event) -> None:
+            self.seen.append(event)
+
+    collector, file = Collector(), FileSink(tmp_path / "daemon.log", "t")
+    sink = Fanout([collector, file], Redactor([KNOWN]))
+    trace = f'File "x.py"\nValueError: {SECRET} {KNOWN}'
+    sink.emit(Event(EventKind.FAULT, datetime.now(UTC), f"failed: {KNOWN}", 3, {"traceback": trace, "n": 1}))
+    file.close()
+    assert collector.seen[0].message == "failed: «redacted:environment»"
+    assert collector.seen[0].data["n"] == 1
+    for text in (str(collector.seen), (tmp_path / "daemon.log").read_text()):
+        assert SECRET not in text
+        assert KNOWN not in text
+        assert "«redacted:huggingface» «redacted:environment»" in text
+
+
+def test_a_log_loses_its_secrets_and_nothing_else(tmp_path: Path) -> None:
+    before = b"METRIC x=1.5\r\n\xff\xfe step 1\rstep 2\n" * 10
+    log = tmp_path / "training.log"
+    log.write_bytes(before + SECRET.encode() + b"\n" + before)
+    (tmp_path / "training.log.1").write_bytes(b"x " * PIECE_CHARACTERS + KNOWN.encode())
+    clean_logs(tmp_path, Redactor([KNOWN]))
+    assert log.read_bytes() == before + "«redacted:huggingface»\n".encode() + before
+    assert (tmp_path / "training.log.1").read_bytes() == b"x " * PIECE_CHARACTERS + "«redacted:environment»".encode()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["training.log", "training.log.1"]
+
+
+def test_a_log_without_secrets_is_not_touched_and_a_link_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text(SECRET)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "evaluation.log").symlink_to(outside)
+    (run / "training.log").write_text("score: 1\n")
+    inode = (run / "training.log").stat().st_ino
+    clean_logs(run, Redactor())
+    assert (run / "training.log").stat().st_ino == inode
+    assert outside.read_text() == SECRET
+    clean_logs(tmp_path / "missing", Redactor())
+
+
+@pytest.mark.parametrize("at", [PIECE_CHARACTERS - 20, PIECE_CHARACTERS - 1, 2 * PIECE_CHARACTERS - 5])
+def test_a_secret_over_the_border_of_two_pieces_is_hidden(tmp_path: Path, at: int) -> None:
+    (tmp_path / "training.log").write_text("a\n" * (at // 2) + SECRET + "\nscore: 1\n")
+    clean_logs(tmp_path, Redactor())
+    text = (tmp_path / "training.log").read_text()
+    assert SECRET[8:] not in text
+    assert text.endswith("«redacted:huggingface»\nscore: 1\n")

@@ -1,0 +1,53 @@
+"""Lines of the log say each thing once, and stay short whatever a program measured."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.experiment import Decision, Experiment
+from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.errors import PolicyError
+from autoresearchd.loop import words
+from autoresearchd.loop.sinks import FileSink
+from tests.unit.evaluator.builders import task
+
+AT = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+
+
+def experiment(description: str) -> Experiment:
+    proposal = Proposal({}, "", "search", description)
+    return Experiment(1, 7, 0, Phase.DECIDED, "a" * 40, AT, proposal=proposal)
+
+
+def test_a_line_of_the_log_names_kind_and_number_once(tmp_path: Path) -> None:
+    log = tmp_path / "daemon.log"
+    sink = FileSink(log, "t")
+    sink.emit(Event(EventKind.COMMITTED, AT, "committed 1a2b3c4", 7))
+    sink.emit(Event(EventKind.OPENED, AT, words.opened(experiment("")), 7))
+    sink.close()
+    assert log.read_text().splitlines() == [
+        "2026-03-08 20:00:00Z t committed #7 1a2b3c4",
+        "2026-03-08 20:00:00Z t opened #7 on aaaaaaa",
+    ]
+
+
+def test_a_decision_says_its_label_once() -> None:
+    decision = Decision(Status.CRASH, Label.NON_FINITE, reason="non_finite: val_bpb is nan in training.log.")
+    line = words.decided(experiment("LR 1 → 100"), decision, task())
+    assert line == "crash/non_finite: val_bpb is nan in training.log. · LR 1 → 100"
+
+
+def test_a_failed_proposal_is_described_by_its_failure_once() -> None:
+    error = PolicyError("the command ended with exit code 3:\n    no key")
+    description = words.failed_proposal(error)
+    assert description == "the command ended with exit code 3"
+    decision = Decision(Status.CRASH, Label.ERROR, reason="the command ended with exit code 3: no key.")
+    assert words.decided(experiment(description), decision, task()).count("exit code 3") == 1
+
+
+def test_an_astronomic_metric_takes_no_three_hundred_columns() -> None:
+    decision = Decision(Status.DISCARD, Label.NO_GAIN, 4.01e250, -4.01e250, reason="worse")
+    assert len(words.decided(experiment("x"), decision, task())) < 80

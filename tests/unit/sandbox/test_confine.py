@@ -1,0 +1,98 @@
+"""The launcher fails closed, hands on how its command ended, and shows what it is given and no more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.sandbox import confine, landlock
+from autoresearchd.sandbox.tiers import Tier, available
+from autoresearchd.sandbox.view import View
+
+CONFINED = [pytest.param(tier, id=tier.name.value) for tier in available() if tier.confines]
+TOP = str(Path(confine.__file__).parents[2])
+
+
+def run(tier: Tier, view: View, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(tier.command(view, command), capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--landlock", "--namespaces", "--chdir", "/", "--", "/bin/true"],
+        ["--chdir", "/", "--", "/bin/true"],
+        ["--landlock", "--", "/bin/true"],
+        ["--landlock", "--chdir", "/", "--"],
+        ["--landlock", "--chdir", "/", "--everything", "--", "/bin/true"],
+        ["--landlock", "--chdir"],
+    ],
+)
+def test_words_that_are_not_understood_start_nothing(words: list[str]) -> None:
+    start = "from autoresearchd.sandbox.confine import main; sys.exit(main(sys.argv[1:]))"
+    code = f"import sys; sys.path.append({TOP!r}); {start}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == confine.EXIT_NOT_CONFINED
+    assert "confine:" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["landlock.version", "seccomp.build", "drop_privileges", "landlock.Ruleset.enforce"])
+@pytest.mark.parametrize("tier", CONFINED)
+def test_a_restriction_that_cannot_be_put_up_keeps_the_job_from_running(tier: Tier, name: str, tmp_path: Path) -> None:
+    words = tier.command(View(cwd=Path("/usr"), home=tmp_path), ("/bin/sh", "-c", "echo RAN"))
+    boot = words[words.index("-c") + 1]
+    broken = f"""
+import sys
+sys.path.append(sys.argv[1])
+from autoresearchd.sandbox import confine, landlock, seccomp
+def refuse(*arguments, **more):
+    raise OSError(1, "refused by a test")
+{"confine." + name} = refuse
+"""
+    changed = tuple(broken + boot if word == boot else word for word in words)
+    done = subprocess.run(changed, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (confine.EXIT_NOT_CONFINED, "")
+    assert "refused by a test" in done.stderr
+
+
+@pytest.mark.parametrize("tier", CONFINED)
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill -SEGV $$", 139)]
+)
+def test_how_the_command_ended_is_handed_on(tier: Tier, command: str, code: int, tmp_path: Path) -> None:
+    assert run(tier, View(cwd=Path("/usr"), home=tmp_path), "/bin/sh", "-c", command).returncode == code
+
+
+@pytest.mark.parametrize("tier", CONFINED)
+def test_a_command_that_is_not_there_is_said(tier: Tier, tmp_path: Path) -> None:
+    done = run(tier, View(cwd=Path("/usr"), home=tmp_path), "/usr/no-such-program")
+    assert done.returncode == confine.EXIT_NOT_CONFINED
+    assert "No such file" in done.stderr
+
+
+@pytest.mark.parametrize("tier", CONFINED)
+def test_what_is_hidden_in_a_folder_is_not_read_and_its_neighbours_are(tier: Tier, tmp_path: Path) -> None:
+    for name in ("data/deep/hidden/val", "data/deep/train", "data/near"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n")
+    view = View(cwd=tmp_path / "data", home=tmp_path, hidden=(tmp_path / "data" / "deep" / "hidden",))
+    assert run(tier, view, "/bin/sh", "-c", "cat near deep/train deep/hidden/val 2>/dev/null").stdout.split() == [
+        "data/near",
+        "data/deep/train",
+    ]
+
+
+def test_a_kernel_is_not_asked_for_rights_that_it_does_not_know() -> None:
+    assert landlock.supported(landlock.WRITE, 1) & (landlock.REFER | landlock.TRUNCATE) == 0
+    assert landlock.supported(landlock.WRITE, 3) == landlock.WRITE
+    assert landlock.supported(landlock.DEVICE, 4) & landlock.IOCTL_DEV == 0
+
+
+def test_it_starts_without_the_modules_that_would_double_its_start_up_time() -> None:
+    code = f"import sys; sys.path.append({TOP!r}); import autoresearchd.sandbox.confine; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"json", "signal", "enum", "re", "subprocess", "ctypes", "pathlib", "typing"} & set(done.stdout.split())

@@ -1,0 +1,64 @@
+"""Backups are whole or not there, several generations are kept, and one of a damaged database replaces none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.errors import EnvironmentFailure, StoreDamaged
+from autoresearchd.store import backups, health
+from autoresearchd.store.database import sqlite_url
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.store_driver import AT, Driver, new_session
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Driver:
+    store = SqlStore.open(sqlite_url(tmp_path / "state.db"))
+    return Driver(store, store.create_session(new_session(), AT).id)
+
+
+def test_a_backup_can_be_opened_and_holds_everything(lab: Driver, tmp_path: Path) -> None:
+    lab.open()
+    made = backups.make(lab.store.backup, tmp_path / "backups", AT)
+    assert health.faults(made) == []
+    with SqlStore.open(sqlite_url(made)) as copy:
+        assert copy.latest(lab.id) == lab.store.latest(lab.id)
+    assert backups.generations(tmp_path / "backups") == [made]
+
+
+def test_three_newest_and_one_of_each_of_seven_days_are_kept(lab: Driver, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    for hour in range(0, 24 * 12, 6):
+        backups.make(lab.store.backup, folder, datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour))
+    names = [path.name[:11] for path in backups.generations(folder)]
+    assert names[:3] == ["20260112T18", "20260112T12", "20260112T06"]
+    assert [name[6:8] for name in names[3:]] == ["12", "11", "10", "09", "08", "07", "06"]
+
+
+def test_a_damaged_database_gives_no_backup_and_costs_none(lab: Driver, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    good = backups.make(lab.store.backup, folder, AT)
+
+    def damaged(target: Path) -> None:
+        lab.store.backup(target)
+        target.write_bytes(target.read_bytes()[:8192])
+
+    with pytest.raises(StoreDamaged, match="backup"):
+        backups.make(damaged, folder, AT + timedelta(hours=1))
+    assert [path.name for path in folder.iterdir()] == [good.name]
+
+
+def test_a_folder_that_cannot_be_made_is_a_fault_of_the_surroundings(lab: Driver, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFailure, match="backup"):
+        backups.make(lab.store.backup, tmp_path / "file" / "backups", AT)
+
+
+def test_a_check_that_takes_too_long_is_ended_and_says_so(lab: Driver, tmp_path: Path) -> None:
+    for _ in range(300):
+        lab.propose(lab.open())
+    assert health.quick_check(tmp_path / "state.db") == health.Health(())
+    assert not health.quick_check(tmp_path / "state.db", seconds=-1.0).complete

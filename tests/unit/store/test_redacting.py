@@ -1,0 +1,86 @@
+"""Nothing that reaches the store is written down with a secret in it."""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
+from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.proposal import ASI, Generation, Proposal
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.ports import NewSession, Store
+from autoresearchd.store.redacting import RedactingStore
+from autoresearchd.store.repository import SqlStore
+from tests.unit.domain.canaries import TOKENS, letters
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+KNOWN = letters(20)
+SECRET = f"{TOKENS['github-classic']} {KNOWN}"
+WITHOUT_FOREIGN_TEXT = {
+    "create_session", "delete_session", "session", "sessions", "set_limits", "set_executor", "heartbeat", "segment",
+    "open_experiment", "record_commit", "open_run", "record_overhead", "experiment", "latest", "experiments", "top",
+    "values", "trials", "decided_runs", "diff", "find_duplicate", "totals", "curve", "unseen_notes", "mark_notes_seen",
+    "add_control", "take_controls", "events", "backup", "close",
+}  # fmt: skip
+"""Methods that take numbers, hashes and names of ours only, or that read."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RedactingStore:
+    return RedactingStore.over(SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}"), Redactor([KNOWN]))
+
+
+def test_every_method_of_the_store_is_either_redacting_or_known_to_take_no_foreign_text() -> None:
+    methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
+    redacting = {name for name in vars(RedactingStore) if inspect.isfunction(vars(RedactingStore)[name])}
+    assert methods - redacting == WITHOUT_FOREIGN_TEXT & methods
+    assert redacting <= methods
+
+
+def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: RedactingStore, tmp_path: Path) -> None:
+    new = NewSession("t", "autoresearch/t", "{}", "search", "local", "a" * 40, seed=1)
+    session = store.create_session(new, AT)
+    store.set_state(session.id, SessionState.BACKING_OFF, AT, pid=1, reason=SECRET)
+    store.open_segment(session.id, "f", SECRET, SECRET, AT)
+    experiment = store.open_experiment(session.id, parent="a" * 40, segment=0, at=AT)
+    asi = ASI(SECRET, SECRET, SECRET, SECRET, {SECRET: [{"deep": SECRET}]})
+    proposal = Proposal(
+        {"train.py": "KEEP = 1\n"}, SECRET, f"command:{SECRET}", SECRET, changes={"X": SECRET}, role=SECRET,
+        adapter=SECRET, asi=asi,
+        generation=Generation(({"role": "user", "content": SECRET},), SECRET, sampling={"stop": [SECRET]}),
+    )  # fmt: skip
+    stored = store.record_proposal(session.id, experiment.number, proposal, diff=f"+ {SECRET}\n", code_hash="h")
+    assert stored.proposal is not None
+    assert dict(stored.proposal.files) == {"train.py": "KEEP = 1\n"}
+    again = store.record_proposal(session.id, experiment.number, proposal, diff=f"+ {SECRET}\n", code_hash="h")
+    assert again == stored, "recovery may repeat a step"
+    store.record_commit(session.id, experiment.number, "b" * 40)
+    run = store.open_run(session.id, experiment.number, 3, AT)
+    result = RunResult((StageResult("training", "failed", 1, 1.0, "log", detail=SECRET),), 1.0, "bubblewrap", SECRET)
+    curve = (CurvePoint(1.0, 2.0),)
+    measurement = Measurement(Label.NONE, 1.0, {"score": 1.0, SECRET: 2.0}, SECRET, curve)
+    store.close_run(run.id, measurement, result, AT, last=True)
+    assert store.curve(run.id) == [(1.0, 2.0)]
+    decision = Decision(Status.DISCARD, Label.NO_GAIN, 1.0, metrics={SECRET: 1.0}, reason=SECRET)
+    store.record_decision(session.id, experiment.number, decision, asi, AT, incumbent=None)
+    assert store.add_note(session.id, SECRET, AT).text == "«redacted:github» «redacted:environment»"
+    store.log_event(session.id, Event(EventKind.FAULT, AT, SECRET, 0, {"traceback": SECRET, SECRET: [SECRET]}))
+    assert store.diff(session.id, experiment.number) == "+ «redacted:github» «redacted:environment»\n"
+    dump = tmp_path / "dump"
+    with store._db.read() as c:
+        for (table,) in c.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").all():
+            for row in c.exec_driver_sql(f"SELECT * FROM {table}").all():
+                for value in row:
+                    data = value if isinstance(value, bytes) else str(value).encode()
+                    with dump.open("ab") as file:
+                        file.write(zlib.decompress(data) if data[:1] == b"\x78" else data)
+    store.close()
+    for path in tmp_path.iterdir():
+        assert KNOWN.encode() not in path.read_bytes(), path
+        assert TOKENS["github-classic"].encode() not in path.read_bytes(), path
