@@ -40,8 +40,12 @@ def run(folder: Path, cheats: list[Cheat]) -> tuple[list[Outcome], float]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_model_that_looks_where_it_may_not_is_caught(place: Path) -> None:
-    outcomes, baseline = run(place, CHEATS)
+@pytest.mark.parametrize(
+    "cheats",
+    [pytest.param(CHEATS[::3], id="some"), pytest.param(CHEATS, id="all", marks=pytest.mark.nightly)],
+)
+def test_a_model_that_looks_where_it_may_not_is_caught(place: Path, cheats: list[Cheat]) -> None:
+    outcomes, baseline = run(place, cheats)
     assert baseline > WITHIN_REACH
     wrong = [f"{o.cheat.name}: {why}" for o in outcomes if (why := judge(o, o.tier, WITHIN_REACH))]
     assert not wrong
