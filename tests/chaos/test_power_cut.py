@@ -27,8 +27,10 @@ from tests.chaos.world import World
 EXPERIMENTS = 4
 SEED = 31
 CUTS = 5
+UNDER_WAY = 8
+"""After so many transactions a session has begun and is not over."""
 MOST_CUTS = 20
-"""On a busy machine the first cuts may come before there is anything to lose."""
+"""On a busy machine the first cuts come before there is anything to lose, so the waits grow."""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_after_power_cuts_a_session_ends_as_if_there_had_been_none(harness: Harn
         if cut >= CUTS and lost:
             break
         pid = harness.start(world, composed=True)
-        if harness.nursery.wait(pid, stream.uniform(0.2, 1.6) * (1 + cut / CUTS)) is not None:
+        if harness.nursery.wait(pid, stream.uniform(0.05, 0.4) * (1 + cut / CUTS)) is not None:
             break
         kill_tree(pid)
         assert harness.nursery.wait(pid, 10.0) == -9
@@ -135,14 +137,21 @@ def commits(wal: Path) -> list[int]:
 def test_a_journal_that_ends_in_a_torn_transaction_is_read_up_to_the_one_before(harness: Harness) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, composed=True)
-    assert harness.nursery.wait(pid, 1.0) is None
+    wal, aside = world.state / "state.db-wal", world.root.parent / "aside"
+    for _ in range(400):
+        assert harness.nursery.wait(pid, 0.02) is None
+        if wal.exists() and len(commits(wal)) > UNDER_WAY:
+            break
     kill_tree(pid)
     harness.nursery.wait(pid, 10.0)
-    wal, aside = world.state / "state.db-wal", world.root.parent / "aside"
     whole, ends = Journal.peek(world, aside), commits(wal)
-    os.truncate(wal, ends[-1] - 100)
-    (world.state / "state.db-shm").unlink(missing_ok=True)
-    assert Journal.peek(world, aside) != whole, "the last transaction is not there any more"
+    for end in reversed(ends):  # the last ones may hold what is no part of an experiment, such as a heartbeat
+        os.truncate(wal, end - 100)
+        (world.state / "state.db-shm").unlink(missing_ok=True)
+        if Journal.peek(world, aside) != whole:
+            break
+    else:
+        pytest.fail("no transaction is missing, and the test shows nothing")
     breaches = Breaches()
     harness.finish(world, breaches, "", composed=True)
     check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, "")
