@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -44,9 +43,10 @@ def as_user(user: str) -> list[str]:
         return [sys.executable]
     if shutil.which("setpriv") is None:
         pytest.skip("no setpriv here to become a normal user")
-    if not Path("/dev/shm").stat().st_mode & stat.S_IWOTH:
-        pytest.skip("a normal user has no shared memory here, and so no victim to plant in it")
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all"]
+    plant = ["/bin/sh", "-c", "made=$(mktemp -d /dev/shm/autoresearchd-XXXXXX) && rmdir $made"]
+    if subprocess.run([*become, *plant], capture_output=True, check=False).returncode != 0:
+        pytest.skip("a normal user has no shared memory here, and so no victim to plant in it")
     for python in (sys.executable, "/usr/bin/python3"):
         question = (
             f"import sys; sys.path.append({str(TOP)!r}); assert sys.version_info >= (3, 11); import autoresearchd.ports"
@@ -66,12 +66,13 @@ def _can_start(become: list[str], python: str) -> bool:
 @cache
 def outcomes(tier: TierName, user: str, folder: Path) -> dict[str, str]:
     """What came of each attack in a tier."""
+    start = as_user(user)
     root = folder / f"{tier.value}-{user.replace(' ', '-')}"
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     if user != "this user":
         os.chown(root, NOBODY, NOBODY)
     done = subprocess.run(
-        [*as_user(user), str(SCENARIO), tier.value, str(root)],
+        [*start, str(SCENARIO), tier.value, str(root)],
         capture_output=True, text=True, check=False, timeout=120, cwd="/",
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
