@@ -42,10 +42,10 @@ def prepare(folder: Path) -> None:
     """Data and a checkpoint in ``folder``."""
     import torch
 
-    load("prepare").prepare(folder / "data", "cpu", train_bytes=400_000, val_bytes=160_000)
+    meta, _ = load("prepare").prepare(folder / "data", "cpu", train_bytes=400_000)
     train = load("train")
     torch.manual_seed(0)
-    model = train.GPT(train.build_config(257))
+    model = train.GPT(train.build_config(meta["vocab_size"]))
     model.init_weights()
     torch.nn.init.normal_(model.lm_head.weight)
     config = train.asdict(model.config)

@@ -69,7 +69,7 @@ class Plan:
 
 
 PLANS = {
-    "cpu": Plan(256, 32, 12, start_timeout=60, first_timeout=60, reply_timeout=30, tolerance=1e-3, probes=1),
+    "cpu": Plan(256, 16, 24, start_timeout=60, first_timeout=60, reply_timeout=30, tolerance=1e-3, probes=2),
     "cuda": Plan(2048, 4, 256, start_timeout=60, first_timeout=180, reply_timeout=60, tolerance=0.1, probes=16),
 }
 PLACES = 32  # positions compared per row; half of them are those just before the cut

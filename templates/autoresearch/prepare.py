@@ -10,7 +10,7 @@ It writes into `data/`:
 file               who      content
 =================  =======  ==========================================================================
 `train.bin`        job      training tokens, little-endian uint16, documents joined, each led by BOS
-`tokenizer.json`   job      how text became tokens (`{"type": "byte"}`, or a `tokenizers` BPE file)
+`tokenizer.json`   job      how text became tokens: a byte-level BPE, as the `tokenizers` library stores it
 `meta.json`        job      profile, vocabulary size, versions, token counts, sha256 of every file
 `val.bin`          scorer   validation tokens, in the same form
 `val_meta.json`    scorer   vocabulary size and the number of UTF-8 bytes of every token id
@@ -18,8 +18,8 @@ file               who      content
 
 Two corpora, chosen by the profile (`AUTORESEARCHD_PROFILE`, else by whether CUDA is present):
 
-* **cpu** (and **cuda** without a network): byte-level tokens (256 bytes + BOS) of the Python sources that come
-  with the installed `torch`, `sympy` and `networkx`. With pinned versions the corpus is the same on every machine.
+* **cpu** (and **cuda** without a network): the Python sources that come with the installed `torch`, `sympy` and
+  `networkx`, and a BPE of 1024 tokens. With pinned versions the corpus is the same on every machine.
   The validation text comes from the folders in `HELD_OUT` only, which nothing imports at run time and which the
   sandbox hides from a job (`evaluation.hide` in `task.yaml`). The whole of `torch/testing/_internal` cannot be
   hidden: `import torch` itself needs two of its files. Training text takes nothing from it all the same.
@@ -51,8 +51,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FORMAT = 1  # raised when the meaning of the files changes: older data are then rebuilt
-BOS = 256  # the id that leads every document in the byte-level vocabulary
+FORMAT = 2  # raised when the meaning of the files changes: older data are then rebuilt
 SHINGLE = 64  # bytes; a passage this long that training text shares with validation text is removed from the latter
 
 PACKAGES = {"torch": 0.5, "sympy": 0.3, "networkx": 0.2}  # package -> share of the training text
@@ -66,6 +65,7 @@ NEVER_TRAINED = ("torch/testing/_internal", *HELD_OUT)  # near relatives of the 
 TRAIN_BYTES = 12_000_000
 VAL_BYTES = 600_000
 MAX_FILE_BYTES = 200_000  # larger sources are mostly generated tables
+OFFLINE_VOCAB_SIZE = 1024
 
 HUB_URL = "https://huggingface.co/datasets/karpathy/climbmix-400b-shuffle/resolve/main"
 TRAIN_SHARDS = 10
@@ -205,18 +205,10 @@ def without_shared(val: dict[str, bytes], visible: Iterable[bytes]) -> tuple[dic
             return val, total
 
 
-def byte_tokens(documents: Iterable[bytes]) -> npt.NDArray[np.uint16]:
-    """BOS, bytes, BOS, bytes, …: (number of bytes + number of documents,) uint16."""
-    parts: list[npt.NDArray[np.uint16]] = []
-    for text in documents:
-        parts += [np.array([BOS], dtype=np.uint16), np.frombuffer(text, dtype=np.uint8).astype(np.uint16)]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint16)
-
-
 def build_offline(
     out: Path, profile: str = "cpu", train_bytes: int = TRAIN_BYTES, val_bytes: int = VAL_BYTES
 ) -> dict[str, Any]:
-    """Write the byte-level corpus into `out` and return what `meta.json` says of it."""
+    """Write the corpus of installed sources into `out` and return what `meta.json` says of it."""
     every = {package: sources(package) for package in PACKAGES}
     train: dict[str, bytes] = {}
     for package, share in PACKAGES.items():
@@ -238,20 +230,80 @@ def build_offline(
     if not train or not val:
         raise PrepareError("the corpus is empty: reinstall torch, sympy and networkx with their sources")
 
-    write_tokens(out / "train.bin", byte_tokens(train[name] for name in shuffled(train)))
-    write_tokens(out / "val.bin", byte_tokens(val[name] for name in shuffled(val)))
-    write_json(out / "tokenizer.json", {"type": "byte", "vocab_size": 257, "bos": BOS})
-    write_json(out / "val_meta.json", {"profile": profile, "vocab_size": 257, "token_bytes": [1] * 256 + [0]})
+    train_texts = [train[name].decode("utf-8", "replace") for name in shuffled(train)]
+    val_texts = [val[name].decode("utf-8", "replace") for name in shuffled(val)]
+    tokenizer = train_bpe(train_texts, OFFLINE_VOCAB_SIZE)
+    encode([train_texts], tokenizer, out / "train.bin")
+    encode([val_texts], tokenizer, out / "val.bin")
     return {
         "corpus": "python-sources",
         "profile": profile,
-        "vocab_size": 257,
-        "bos": BOS,
-        "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
+        **write_vocabulary(out, tokenizer, profile),
+        "versions": {package: importlib.metadata.version(package) for package in (*PACKAGES, "tokenizers")},
         "train_files": len(train),
         "val_files": len(val),
         "val_lines_dropped": dropped,
     }
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> Any:
+    """A byte-level BPE (`tokenizers.Tokenizer`) learnt from training text only."""
+    try:
+        import tokenizers  # type: ignore[import-not-found, unused-ignore]
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+    except ImportError as error:
+        raise PrepareError("package 'tokenizers' is not installed: pip install tokenizers") from error
+
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    probe = "def f(x):  # naïve ☃ 12345\n\treturn x"
+    if tokenizer.decode(tokenizer.encode(probe).ids) != probe:
+        raise PrepareError("the trained tokenizer does not give back the text that it was given")
+    return tokenizer
+
+
+def encode(groups: Iterable[list[str]], tokenizer: Any, target: Path, limit: int | None = None) -> int:
+    """Write all documents, each led by BOS, into `target`; returns the number of tokens written."""
+    bos = tokenizer.token_to_id(SPECIAL_TOKENS[0])
+    part = target.with_name(target.name + ".tmp")
+    written = 0
+    with part.open("wb") as file:
+        for group in groups:
+            ids = [i for e in tokenizer.encode_batch(group, add_special_tokens=False) for i in (bos, *e.ids)]
+            if limit is not None:
+                ids = ids[: limit - written]
+            file.write(np.array(ids, dtype="<u2").tobytes())
+            written += len(ids)
+            if limit is not None and written >= limit:
+                break
+    part.replace(target)
+    return written
+
+
+def write_vocabulary(out: Path, tokenizer: Any, profile: str) -> dict[str, Any]:
+    """Write the tokenizer, and what the scorer must know of it; returns what `meta.json` says of it."""
+    tokenizer.save(str(out / "tokenizer.json"))
+    vocab = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    # A byte-level BPE writes every byte as one character, so a token's length in characters is its length in bytes.
+    token_bytes = [0 if token in SPECIAL_TOKENS else len(token) for token, _ in vocab]
+    write_json(out / "val_meta.json", {"profile": profile, "vocab_size": len(token_bytes), "token_bytes": token_bytes})
+    return {"vocab_size": len(token_bytes), "bos": tokenizer.token_to_id(SPECIAL_TOKENS[0])}
 
 
 # ---------------------------------------------------------------- the hub corpus (cuda profile)
@@ -296,66 +348,22 @@ def documents(shard: Path) -> Iterator[list[str]]:
         yield file.read_row_group(group, columns=["text"]).column("text").to_pylist()
 
 
-def train_bpe(shards: list[Path], vocab_size: int = VOCAB_SIZE) -> Any:
-    """A byte-level BPE (`tokenizers.Tokenizer`) learnt from the beginnings of the training documents."""
-    import tokenizers  # type: ignore[import-not-found, unused-ignore]
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
-    def texts() -> Iterator[str]:
-        left = BPE_TRAIN_CHARS
-        for shard in shards:
-            for group in documents(shard):
-                for text in group:
-                    yield text[:BPE_DOC_CHARS]
-                    left -= min(len(text), BPE_DOC_CHARS)
-                    if left <= 0:
-                        return
-
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts(), trainer)
-    probe = "def f(x):  # naïve ☃ 12345\n\treturn x"
-    if tokenizer.decode(tokenizer.encode(probe).ids) != probe:
-        raise PrepareError("the trained tokenizer does not give back the text that it was given")
-    return tokenizer
-
-
-def encode_shards(tokenizer: Any, shards: list[Path], target: Path, limit: int | None = None) -> int:
-    """Append all documents, each led by BOS, to `target`; returns the number of tokens written."""
-    bos = tokenizer.token_to_id(SPECIAL_TOKENS[0])
-    part = target.with_name(target.name + ".tmp")
-    written = 0
-    with part.open("wb") as file:
-        for shard in shards:
-            for group in documents(shard):
-                ids = [i for e in tokenizer.encode_batch(group, add_special_tokens=False) for i in (bos, *e.ids)]
-                if limit is not None:
-                    ids = ids[: limit - written]
-                file.write(np.array(ids, dtype="<u2").tobytes())
-                written += len(ids)
-                if limit is not None and written >= limit:
-                    break
-    part.replace(target)
-    return written
+def beginnings(shards: Iterable[Path]) -> Iterator[str]:
+    """What the hub's BPE is learnt from: the beginnings of the training documents."""
+    left = BPE_TRAIN_CHARS
+    for shard in shards:
+        for group in documents(shard):
+            for text in group:
+                yield text[:BPE_DOC_CHARS]
+                left -= min(len(text), BPE_DOC_CHARS)
+                if left <= 0:
+                    return
 
 
 def build_hub(out: Path, profile: str) -> dict[str, Any]:
     """Download, learn the BPE, tokenise. Raises `Unavailable` where that cannot be done."""
-    missing = [name for name in ("pyarrow", "tokenizers") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise Unavailable(f"missing: pip install {' '.join(missing)}")
+    if importlib.util.find_spec("pyarrow") is None:
+        raise Unavailable("missing: pip install pyarrow")
     if not online():
         raise Unavailable("no network")
     shard_dir = out / "shards"
@@ -366,33 +374,21 @@ def build_hub(out: Path, profile: str) -> dict[str, Any]:
         download(f"{HUB_URL}/{shards[-1].name}", shards[-1])
         print(f"have {shards[-1].name}", flush=True)
     *train_shards, val_shard = shards
-    tokenizer = train_bpe(train_shards)
+    tokenizer = train_bpe(beginnings(train_shards), VOCAB_SIZE)
     print("trained the tokenizer", flush=True)
-    encode_shards(tokenizer, train_shards, out / "train.bin")
-    encode_shards(tokenizer, [val_shard], out / "val.bin", limit=VAL_TOKENS)
-    tokenizer.save(str(out / "tokenizer.json"))
-    vocab = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    # A byte-level BPE writes every byte as one character, so a token's length in characters is its length in bytes.
-    token_bytes = [0 if token in SPECIAL_TOKENS else len(token) for token, _ in vocab]
-    write_json(out / "val_meta.json", {"profile": profile, "vocab_size": len(token_bytes), "token_bytes": token_bytes})
+    encode((group for shard in train_shards for group in documents(shard)), tokenizer, out / "train.bin")
+    encode(documents(val_shard), tokenizer, out / "val.bin", limit=VAL_TOKENS)
+    vocabulary = write_vocabulary(out, tokenizer, profile)
     shutil.rmtree(shard_dir)  # the validation shard must not lie about
     return {
         "corpus": "climbmix-400b-shuffle",
         "profile": profile,
-        "vocab_size": len(token_bytes),
-        "bos": tokenizer.token_to_id(SPECIAL_TOKENS[0]),
+        **vocabulary,
         "shards": TRAIN_SHARDS,
     }
 
 
 # ---------------------------------------------------------------- files
-
-
-def write_tokens(path: Path, tokens: npt.NDArray[np.uint16]) -> None:
-    """Write little-endian uint16 under a temporary name, then rename."""
-    part = path.with_name(path.name + ".tmp")
-    part.write_bytes(tokens.astype("<u2").tobytes())
-    part.replace(path)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from autoresearchd.sandbox.tiers import PLAIN, Tier, probe
 
 pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
+tokenizers = pytest.importorskip("tokenizers")
 
 SEARCH = """
 import os, pathlib, subprocess, sys
@@ -51,7 +52,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     task = load_task(top / "pristine")
     LocalExecutor(tier=PLAIN).setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
     values = np.fromfile(top / "setup" / "data" / "val.bin", dtype=np.uint16)
-    text = bytes(values[values < 256].astype(np.uint8)).decode("utf-8", "replace")
+    text = tokenizers.Tokenizer.from_file(str(top / "setup" / "data" / "tokenizer.json")).decode(values.tolist())
     lines = sorted({line.strip() for line in text.splitlines() if 70 <= len(line.strip()) <= 118})
     chosen = lines[:: max(1, len(lines) // 40)]
     assert len(chosen) >= 20

@@ -19,6 +19,7 @@ import yaml
 
 pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
+tokenizers = pytest.importorskip("tokenizers")
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "autoresearch"
 FILES = ("train.py", "prepare.py", "evaluate.py", "serve_model.py")
@@ -90,6 +91,14 @@ def workspace_with(base: Path, target: Path, edit: tuple[str, str] | None = None
     return target
 
 
+def stored_text(data: Path, name: str) -> list[bytes]:
+    """The documents that a file of tokens holds."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(data / "tokenizer.json"))
+    tokens = np.fromfile(data / name, dtype="<u2")
+    starts = np.flatnonzero(tokens == tokenizer.token_to_id(prepare.SPECIAL_TOKENS[0]))
+    return [tokenizer.decode(document.tolist()).encode() for document in np.split(tokens, starts) if document.size]
+
+
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The protected files and their data, made from a small corpus."""
@@ -150,13 +159,17 @@ def test_prepare_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_validation_text_is_nowhere_in_the_training_text(pristine: Path) -> None:
-    text = {
-        name: bytes(t if t < 256 else 0 for t in np.fromfile(pristine / "data" / name, dtype="<u2").tolist())
-        for name in ("train.bin", "val.bin")
-    }
-    seen = {text["train.bin"][i : i + 64] for i in range(len(text["train.bin"]) - 63)}
-    for document in text["val.bin"].split(b"\0"):
+    train, val = (stored_text(pristine / "data", name) for name in ("train.bin", "val.bin"))
+    seen = {document[i : i + 64] for document in train for i in range(len(document) - 63)}
+    assert sum(map(len, val)) > 50_000
+    for document in val:
         assert not any(document[i : i + 64] in seen for i in range(len(document) - 63))
+
+
+def test_the_tokens_stand_for_as_many_bytes_as_the_scorer_counts(pristine: Path) -> None:
+    lengths = json.loads((pristine / "data" / "val_meta.json").read_text())["token_bytes"]
+    tokens = np.fromfile(pristine / "data" / "val.bin", dtype="<u2")
+    assert sum(lengths[t] for t in tokens) == sum(map(len, stored_text(pristine / "data", "val.bin")))
 
 
 def test_deduplication_drops_the_lines_that_are_shared() -> None:
@@ -198,7 +211,8 @@ def test_score_equals_a_direct_computation(pristine: Path, trained: tuple[Path, 
     available = (len(tokens) - 1) // plan.window
     count = min(plan.batches, available // plan.rows) * plan.rows
     model = load(workspace / "train.py", "template_train").load_model(output / "checkpoint.pt", "cpu")
-    nats, characters = 0.0, 0
+    lengths = json.loads((pristine / "data" / "val_meta.json").read_text())["token_bytes"]
+    nats, stood_for = 0.0, 0
     with torch.inference_mode():
         for i in range(count):
             start = i * available // count * plan.window
@@ -206,10 +220,10 @@ def test_score_equals_a_direct_computation(pristine: Path, trained: tuple[Path, 
             probabilities = model(window[None, :-1])[0].double().softmax(-1)
             for t in range(plan.window):
                 target = int(window[t + 1])
-                if target < 256:
+                if lengths[target]:
                     nats -= math.log(float(probabilities[t, target]))
-                    characters += 1
-    assert found["val_bpb"] == pytest.approx(nats / math.log(2) / characters, abs=1e-4)
+                    stood_for += lengths[target]
+    assert found["val_bpb"] == pytest.approx(nats / math.log(2) / stood_for, abs=1e-4)
 
 
 def test_a_model_that_looks_ahead_is_caught(pristine: Path, trained: tuple[Path, Path, str], tmp_path: Path) -> None:
