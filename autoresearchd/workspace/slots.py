@@ -1,8 +1,9 @@
 """Slots: worktrees in which runs happen, one folder for each slot, with a private git directory beside it.
 
-A checkout is ``git reset --hard`` in the slot's own git directory, named outright, then removal of all that is not in
-the commit (compared here with its trees: asking git would cost another process). What is damaged (by hand, by a job, by
-a crash) is made anew rather than mended.
+The first checkout of a process is ``git reset --hard`` in the slot's own git directory, named outright. Later ones
+write the few files that differ themselves (a process of git takes longer than all the rest) and leave the index to the
+next reset. Each then removes all that is not in the commit, compared here with its trees. Whatever is not as it was
+left, by hand, by a job or by a crash, is git's affair again; what git cannot mend is made anew.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from autoresearchd.errors import RepositoryError
 from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
-from autoresearchd.workspace.objects import Entry, ObjectStore
+from autoresearchd.workspace.objects import SUBMODULE, Entry, ObjectStore
 from autoresearchd.workspace.private import is_private, make_private
+from autoresearchd.workspace.touched import Held, Seen, own_files, stamp, write_file, write_index
 
 
 class Slots:
@@ -38,6 +40,8 @@ class Slots:
         self._keep = frozenset(keep)
         self._trees: dict[str, dict[bytes, Entry]] = {}
         """Those of the last checkout: commits of a session share nearly all of them."""
+        self._held: dict[int, Held] = {}
+        """By slot: the tracked files as this process left them."""
 
     def checkout(self, slot: int, commit: str) -> Path:
         """Make a slot hold exactly ``commit``; the top of its worktree."""
@@ -46,14 +50,19 @@ class Slots:
         tree = self._folder / f"slot{int(slot)}"
         git = Git(self._program, self._folder / f"slot{int(slot)}.git", tree)
         with disk_errors(f"checking out into {tree}"), held(self._folder / f"slot{int(slot)}.lock") as lock:
+            held_before = self._held.pop(slot, None)
             if not self._usable(git, tree):
                 self._make(git, tree, commit)
+                held_before = None
+            if held_before is not None and self._update(git, tree, commit, held_before):
+                self._held[slot] = held_before
+                return tree
             try:
-                self._reset(git, tree, commit, lock)
+                self._held[slot] = self._reset(git, tree, commit, lock)
             except (RepositoryError, OSError):
                 # Whatever is wrong with it, a new one has nothing wrong. What fails then is not the worktree's fault.
                 self._make(git, tree, commit)
-                self._reset(git, tree, commit, lock)
+                self._held[slot] = self._reset(git, tree, commit, lock)
         return tree
 
     def remove(self) -> None:
@@ -83,7 +92,52 @@ class Slots:
         path.rename(aside)
         remove_tree(aside)
 
-    def _reset(self, git: Git, tree: Path, commit: str, lock: int) -> None:
+    def _update(self, git: Git, tree: Path, commit: str, held_before: Held) -> bool:
+        """Write what differs from the last checkout; False where that is more than regular files, and git has to."""
+        try:
+            if own_files(git.directory) != held_before.own:
+                return False
+            top, known = os.fsencode(tree) + b"/", held_before.paths
+            wanted = dict(self._paths(self._store.commit(commit).tree, b""))
+            if wanted.keys() != known.keys() or not stat.S_ISREG((tree / ".git").lstat().st_mode):
+                return False
+            different = [
+                (path, entry)
+                for path, entry in wanted.items()
+                if not known[path].same(entry, None if entry.mode == SUBMODULE else stamp(top + path.rstrip(b"/")))
+            ]
+            if not all(entry.is_file for _, entry in different):
+                return False
+            self._clean(tree, commit)
+            for path, entry in different:
+                known[path] = Seen(entry, write_file(top + path, entry, self._store.read(entry.sha, "blob")))
+            if different:
+                files = ((path, seen) for path, seen in known.items() if not seen.entry.is_folder)
+                write_index(git.directory / "index", files)
+            (git.directory / "HEAD").write_bytes(f"{commit}\n".encode())
+            held_before.own = own_files(git.directory)
+        except (RepositoryError, OSError, ValueError):  # ValueError: a path that the index writer will not take
+            return False
+        return True
+
+    def _paths(self, sha: str, prefix: bytes) -> Iterator[tuple[bytes, Entry]]:
+        """All that is tracked below a tree, by path; folders end with a slash."""
+        for entry in self._entries(sha).values():
+            if entry.is_folder:
+                yield prefix + entry.name + b"/", entry
+                yield from self._paths(entry.sha, prefix + entry.name + b"/")
+            else:
+                yield prefix + entry.name, entry
+
+    def _entries(self, sha: str) -> dict[bytes, Entry]:
+        """A tree's entries by name, remembered until the checkout after the next."""
+        entries = self._trees.get(sha)
+        if entries is None:
+            entries = {entry.name: entry for entry in self._store.tree(sha)}
+            self._trees[sha] = entries
+        return entries
+
+    def _reset(self, git: Git, tree: Path, commit: str, lock: int) -> Held:
         # We hold the slot's lock and no git of an earlier daemon does, so lock files in it are stale.
         for stale in ("index.lock", "HEAD.lock", "ORIG_HEAD.lock"):
             (git.directory / stale).unlink(missing_ok=True)
@@ -96,16 +150,22 @@ class Slots:
         result = git.run("reset", "--quiet", "--hard", commit, keep_open=[lock])
         if not result.ok:
             raise result.failure()
-        seen: dict[str, dict[bytes, Entry]] = {}
-        self._remove_untracked(tree, b"", self._store.commit(commit).tree, seen)
-        self._trees = seen
+        self._clean(tree, commit)
+        top, paths = os.fsencode(tree) + b"/", {}
+        for path, entry in self._paths(self._store.commit(commit).tree, b""):
+            paths[path] = Seen(entry, None if entry.mode == SUBMODULE else stamp(top + path.rstrip(b"/")))
+        return Held(paths, own_files(git.directory))
 
-    def _remove_untracked(self, top: Path, prefix: bytes, sha: str, seen: dict[str, dict[bytes, Entry]]) -> None:
+    def _clean(self, tree: Path, commit: str) -> None:
+        """Remove what is untracked, in folders that are known to be folders."""
+        top = self._store.commit(commit).tree
+        self._remove_untracked(tree, b"", top)
+        used = {top, *(entry.sha for _, entry in self._paths(top, b"") if entry.is_folder)}
+        self._trees = {sha: entries for sha, entries in self._trees.items() if sha in used}
+
+    def _remove_untracked(self, top: Path, prefix: bytes, sha: str) -> None:
         """Compare a folder with its tree; a submodule's folder is git's affair."""
-        entries = self._trees.get(sha)
-        if entries is None:
-            entries = {entry.name: entry for entry in self._store.tree(sha)}
-        seen[sha] = entries
+        entries = self._entries(sha)
         with os.scandir(os.fsencode(top) + b"/" + prefix) as found:
             names = [child.name for child in found]
         for name in names:
@@ -114,7 +174,7 @@ class Slots:
                 if prefix or name != b".git":
                     self._clear(top, PurePosixPath(os.fsdecode(prefix + name)))
             elif entry.is_folder:
-                self._remove_untracked(top, prefix + name + b"/", entry.sha, seen)
+                self._remove_untracked(top, prefix + name + b"/", entry.sha)
 
     def _clear(self, tree: Path, name: PurePosixPath) -> None:
         """Remove what is untracked at a path, but for what is to be kept at or below it."""

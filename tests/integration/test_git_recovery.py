@@ -143,6 +143,31 @@ def test_a_damaged_worktree_is_made_whole(workspace: GitWorkspace, what: str) ->
     assert len(list(folder.parent.iterdir())) == 3, "nothing is left aside"
 
 
+def test_a_later_checkout_needs_no_process_of_git(workspace: GitWorkspace) -> None:
+    commit = edit(workspace)
+    folder = workspace.checkout(0, workspace.head())
+    workspace._slots._program = "/nowhere/git"
+    for wanted, text in ((commit, "x = 1\n"), (workspace.head(), FILES["train.py"]), (commit, "x = 1\n")):
+        (folder / "left-behind").write_text("of the last run")
+        workspace.checkout(0, wanted)
+        assert (folder / "train.py").read_text() == text and not (folder / "left-behind").exists()
+        assert (slot_git(workspace) / "HEAD").read_text() == f"{wanted}\n"
+    assert git(folder, "rev-parse", "HEAD") == commit and git(folder, "status", "--porcelain") == ""
+
+
+def test_a_folder_that_became_a_link_is_not_emptied_through_it(workspace: GitWorkspace, tmp_path: Path) -> None:
+    commit = edit(workspace)
+    folder = workspace.checkout(0, workspace.head())
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years of work")
+    shutil.rmtree(folder / "lib")
+    (folder / "lib").symlink_to(precious)
+    workspace.checkout(0, commit)
+    assert (precious / "thesis.txt").read_text() == "years of work"
+    assert not (folder / "lib").is_symlink()
+
+
 def test_a_file_changed_without_a_trace_in_its_times_is_restored(workspace: GitWorkspace) -> None:
     folder = workspace.checkout(0, workspace.head())
     stamp = (folder / "prepare.py").stat()

@@ -1,0 +1,108 @@
+"""What a worktree held after its last checkout, so that the next one writes only the files that differ.
+
+Git tells changed files by the same stamps (its index holds inode, size and times, see gitformat-index(5)); here they
+are kept in memory and belong to one process. A file whose stamp moved is written anew, whatever is in it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoresearchd.workspace.objects import SUBMODULE, Entry
+
+OWN = ("HEAD", "index", "index.lock", "HEAD.lock", "ORIG_HEAD.lock")
+"""Files of the slot's git directory that must be as they were left."""
+
+_32_BITS = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What changes when a file does; times in ns."""
+
+    inode: int
+    mode: int
+    size: int
+    mtime: int
+    ctime: int
+    device: int
+    user: int
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tracked path as it was checked out: the entry and its stamp, None for what was not looked at (a submodule)."""
+
+    entry: Entry
+    stamp: Stamp | None
+
+    def same(self, entry: Entry, found: Stamp | None) -> bool:
+        """Whether an entry is what was checked out, and nobody has touched it. A folder's content is no part of it."""
+        if self.entry.is_folder and entry.is_folder and self.stamp is not None and found is not None:
+            return (self.stamp.inode, self.stamp.mode) == (found.inode, found.mode)
+        return (self.entry.sha, self.entry.mode, self.stamp) == (entry.sha, entry.mode, found)
+
+
+@dataclass(slots=True)
+class Held:
+    """A worktree as this process left it: tracked paths, folders among them, and files of its git directory."""
+
+    paths: dict[bytes, Seen]
+    own: Mapping[str, Stamp | None]
+
+
+def stamp(path: bytes | Path) -> Stamp | None:
+    """The stamp of a path itself, not of what a link leads to; None when there is nothing."""
+    try:
+        s = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Stamp(s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev, s.st_uid, s.st_gid)
+
+
+def own_files(git_directory: Path) -> dict[str, Stamp | None]:
+    """Stamps of ``OWN``."""
+    return {name: stamp(git_directory / name) for name in OWN}
+
+
+def write_file(path: bytes, entry: Entry, data: bytes) -> Stamp | None:
+    """Write a regular file as a checkout does: a new inode, its mode by the umask. OSError where that cannot be."""
+    place = Path(os.fsdecode(path))
+    if place.is_dir() and not place.is_symlink():
+        raise IsADirectoryError(os.fsdecode(path))
+    place.unlink(missing_ok=True)
+    mode = 0o777 if entry.mode == b"100755" else 0o666
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    return stamp(path)
+
+
+def write_index(place: Path, paths: Iterable[tuple[bytes, Seen]]) -> None:
+    """Write an index that says what was checked out, so that git finds nothing changed."""
+    from git.index.fun import write_cache
+    from git.index.typ import IndexEntry
+
+    entries = []
+    for path, seen in sorted(paths):
+        entry, s = seen.entry, seen.stamp or Stamp(0, 0, 0, 0, 0, 0, 0, 0)
+        mode = 0o160000 if entry.mode == SUBMODULE else 0o120000 if stat.S_ISLNK(s.mode) else int(entry.mode, 8)
+        numbers = (s.device & _32_BITS, s.inode & _32_BITS, s.user & _32_BITS, s.group & _32_BITS, s.size & _32_BITS)
+        times = (_packed(s.ctime), _packed(s.mtime))
+        entries.append(IndexEntry((mode, bytes.fromhex(entry.sha), 0, os.fsdecode(path), *times, *numbers)))
+    stream = io.BytesIO()
+    write_cache(entries, stream)
+    partial = place.with_name("index.new")
+    partial.write_bytes(stream.getvalue())
+    partial.replace(place)
+
+
+def _packed(nanoseconds: int) -> bytes:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    return (seconds & _32_BITS).to_bytes(4, "big") + rest.to_bytes(4, "big")
