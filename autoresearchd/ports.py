@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from autoresearchd.domain.events import Event
 from autoresearchd.domain.experiment import (
+    AbortMemory,
+    CurvePoint,
     Decision,
     Experiment,
     Limits,
@@ -250,7 +252,9 @@ class Control:
 class Store(Protocol):
     """The journal.
 
-    Each method is one transaction that is on disk when it returns; methods that write say what they announce.
+    Each method is one transaction that is on disk when it returns; methods that write say what they announce. What is
+    written *lazily* survives the process, but not a power cut before the next method that is not lazy returns: what
+    could be lost follows from what is on disk.
 
     Safe to use from several threads (each call takes its own connection). Raises StoreError, or EnvironmentFailure when
     the disk is full or the database locked. Unknown session or experiment: KeyError.
@@ -291,7 +295,7 @@ class Store(Protocol):
 
     # -- one experiment, in the order of its phases
     def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
-        """Allocate the next number, from 0 without gaps; phase ``proposing``."""
+        """Allocate the next number, from 0 without gaps; phase ``proposing``. Written lazily."""
         ...
 
     def record_proposal(
@@ -305,11 +309,14 @@ class Store(Protocol):
         ...
 
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
-        """Phase ``committed``."""
+        """Phase ``committed``. Written lazily: the commit follows from the proposal."""
         ...
 
     def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        """A run is about to start; phase ``running``. ``of``: the experiment whose program runs, None: its own."""
+        """A run is about to start; phase ``running``. ``of``: the experiment whose program runs, None: its own.
+
+        Written lazily: a power cut ends the run as well, and it is begun anew.
+        """
         ...
 
     def close_run(
@@ -370,9 +377,24 @@ class Store(Protocol):
 
     def totals(self, session_id: int) -> Totals: ...
 
-    def curve(self, run_id: int) -> Sequence[tuple[float, float]]:
-        """(step, loss) of a run's learning curve."""
+    def curve(self, run_id: int) -> Sequence[CurvePoint]:
+        """A run's learning curve."""
         ...
+
+    # -- early abort (what is written need not survive a power cut)
+    def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
+        """Write a look at a running job down: JSON values, ``progress``, ``forecast`` and ``probability`` by name."""
+        ...
+
+    def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
+        """The looks at a run, oldest first."""
+        ...
+
+    def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
+        """Keep the figures; the state where one is given, else that of the same segment stays."""
+        ...
+
+    def abort_memory(self, session_id: int) -> AbortMemory | None: ...
 
     # -- notes, controls, events
     def add_note(self, session_id: int, text: str, at: datetime) -> Note: ...

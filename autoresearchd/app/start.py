@@ -68,7 +68,8 @@ TASK_FILE = "task.yaml"
 class StartOptions:
     """What ``start`` was asked for.
 
-    Budget in seconds; task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best.
+    Budget in seconds; task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best;
+    seed: of all that is drawn at random in the session, None: a new one.
     """
 
     task: str | None
@@ -82,6 +83,7 @@ class StartOptions:
     limits: Limits = field(default_factory=Limits)
     foreground: bool = False
     wait: bool = True
+    seed: int | None = None
 
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
@@ -123,7 +125,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
                 policy=str(policy) if policy.kind != "auto" else "search",
                 executor=executor,
                 base_commit=base,
-                seed=secrets.randbelow(2**31),
+                seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
                 limits=options.limits,
                 folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
             ),

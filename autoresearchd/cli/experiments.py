@@ -14,6 +14,7 @@ from autoresearchd import keys
 from autoresearchd.cli import render
 from autoresearchd.cli.failure import say
 from autoresearchd.cli.logs import print_log
+from autoresearchd.cli.looks import look_lines
 from autoresearchd.cli.options import JsonOption, SessionOption
 from autoresearchd.cli.render import Paint, clean, json_text, number, print_json_list, signed, strip_controls
 from autoresearchd.cli.session import here
@@ -119,6 +120,7 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
         ]  # fmt: skip
         headers = ("seed", "value", "time", "exit", "label")
         lines += ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
+    lines += look_lines(record.get("looks") or [], paint, ascii_only=not render.speaks_unicode(sys.stdout))
     lines += [""]
     if hint:
         lines += [paint(f"  autoresearchd show {record.get('experiment')} --diff   shows what it changed", "dim")]

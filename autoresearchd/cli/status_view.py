@@ -168,7 +168,10 @@ def _abort_words(abort: Mapping[str, Any]) -> str:
         return ""
     rate, gain = abort.get("false_abort_rate"), abort.get("throughput_gain")
     words = f"{abort.get('aborted') or 0:,} aborted early, {abort.get('audited') or 0:,} audited"
-    words += f", {100 * rate:.1f}% of them wrongly" if isinstance(rate, (int, float)) else ""
+    limit = abort.get("false_abort_limit")
+    if isinstance(rate, (int, float)):
+        words += f", {100 * rate:.1f}% of improvements lost"
+        words += f" (at most {100 * limit:.0f}%, 95% sure)" if isinstance(limit, (int, float)) else ""
     return words + (f", throughput ×{gain:.2f}" if isinstance(gain, (int, float)) else "")
 
 

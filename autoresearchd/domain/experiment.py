@@ -163,7 +163,10 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a search learns from one finished experiment: the changes against ``parent`` and the value they led to."""
+    """What a search learns from one finished experiment: the changes against ``parent`` and the value they led to.
+
+    delta: improvement over the incumbent of its time, positive when better; of an aborted run the forecast's.
+    """
 
     number: int
     parent: str
@@ -172,6 +175,21 @@ class Trial:
     status: Status
     label: Label
     value: float | None
+    delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AbortMemory:
+    """What early abort has learned in a segment.
+
+    figures: for displays (``audited``, ``false_abort_rate``, ``false_abort_limit``, ``throughput_gain``). state: what
+    it goes on from after a restart, as of experiment ``number``; None: as it was stored last.
+    """
+
+    segment: int
+    number: int
+    figures: Mapping[str, float | None]
+    state: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

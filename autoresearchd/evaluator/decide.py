@@ -80,9 +80,11 @@ def decide(
     """
     rule = rule or KeepRule()
     failed = _failed(experiment)
-    if failed is not None:
+    if failed is not None and failed.label is not Label.ABORTED_EARLY:
         return _crash(task, failed)
     ledger = _with_incumbent(task, ledger, incumbent)
+    if failed is not None:
+        return _aborted(task, failed, ledger, incumbent)
     samples = samples_of(task, experiment.runs)
     now = ledger.with_samples(samples)
     noise = now.noise()
@@ -241,6 +243,22 @@ def _crash(task: Task, run: Run) -> Decision:
     status = RULES[label].status or Status.CRASH
     detail = run.detail or f"the run gave no usable {task.metric.name}"
     return Decision(status, label, reason=_sentence(f"{label.value}: {detail}"))
+
+
+def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Decision:
+    """A run that was ended early: no value; what its forecast is worth against the incumbent."""
+    forecast, noise = run.metrics.get("forecast"), ledger.noise()
+    delta = None
+    if forecast is not None and math.isfinite(forecast):
+        delta = task.metric.improvement(forecast, incumbent_value(task, ledger, incumbent))
+    return Decision(
+        Status.DISCARD,
+        Label.ABORTED_EARLY,
+        delta=delta,
+        metrics=dict(run.metrics),
+        sigma=noise.sigma if noise else None,
+        reason=_sentence(f"{Label.ABORTED_EARLY.value}: {run.detail}"),
+    )
 
 
 # ---------------------------------------------------------------------- constraints

@@ -15,6 +15,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, R
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Cost, Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.evaluator.abort import Look
 from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.legality import check_edit, code_hash
@@ -22,6 +23,7 @@ from autoresearchd.evaluator.measure import measure
 from autoresearchd.evaluator.secrets import check_no_secret
 from autoresearchd.evaluator.simplicity import is_simpler
 from autoresearchd.loop import words
+from autoresearchd.loop.aborts import EarlyAbort, aborted
 from autoresearchd.loop.artifacts import clean_logs, discard_outputs, read_logs, read_result_file
 from autoresearchd.loop.hints import mend_job
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
@@ -49,9 +51,12 @@ class Cycle:
         self._began = lab.clock.monotonic()
         self._spent_elsewhere = 0.0
         self._hash: tuple[int, str] | None = None
+        self._diff: tuple[int, str] | None = None
         self._simpler: tuple[int, bool] | None = None
         self._judged: tuple[tuple[object, ...], Decision | NextRun] | None = None
         self._rewards = Rewards(lab)
+        self._aborts = EarlyAbort(lab, standing)
+        self._ended_by: Look | None = None
         self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
         self._worktree: Path | None = None
 
@@ -146,6 +151,7 @@ class Cycle:
                 slot=SLOT,
             )
         )
+        self._aborts.begin(e, run, lab.site.run_dir(e.number, index))
         planned, budget = self._planned_runs(e), lab.task.execution.budget
         lab.emit(
             EventKind.RUN_STARTED,
@@ -165,9 +171,14 @@ class Cycle:
             return self._close(e, run, Measurement(Label.INTERRUPTED, detail="the daemon died during this run"), None)
         if self._lab.stop.now.is_set():
             self._handle.kill()
-        result = self._handle.wait(patience)
+        result = self._handle.wait(self._aborts.patience(patience))
         if result is None:
-            return e
+            self._ended_by = self._aborts.look()
+            if self._ended_by is None:
+                return e
+            self._handle.kill()
+            result = self._handle.wait(None)
+            assert result is not None
         e = self.conclude(e, run, result)
         self._handle = None  # not before: should the store have failed, the result is read again
         return e
@@ -233,6 +244,10 @@ class Cycle:
         lab.store.record_overhead(lab.session_id, e.number, overhead)
         return replace(e, overhead_ms=overhead)
 
+    def rest(self) -> None:
+        """No experiment is open, and none will be for a while."""
+        self._aborts.catch_up()
+
     # ------------------------------------------------------------------ ending it early
     def kill(self) -> None:
         """End the run under way, if any; the experiment stays open."""
@@ -256,7 +271,13 @@ class Cycle:
         clean_logs(self._lab.site.run_dir(e.number, run.index), self._lab.redactor)
         logs = read_logs(result)
         result_file = read_result_file(self._lab.task, self._lab.site.run_dir(e.number, run.index))
-        measurement = self._watched.end(measure(self._lab.task, result, logs, result_file=result_file))
+        measurement = measure(self._lab.task, result, logs, result_file=result_file)
+        look, self._ended_by = self._ended_by, None
+        if look is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself in that moment
+            measurement = aborted(measurement, look)
+        self._aborts.end()
+        measurement = self._watched.end(measurement)
+        self._aborts.measured(run, measurement)
         if self._pulled_away(e, measurement):
             measurement = Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")
         if measurement.label is Label.DISK_FULL:
@@ -319,6 +340,7 @@ class Cycle:
         e = self._lab.store.record_proposal(
             self._lab.session_id, e.number, proposal, diff=diff, code_hash=self._code_hash(e, proposal)
         )
+        self._diff = (e.number, self._lab.redactor.text(diff))
         self._standing.notes_shown(e)
         self._lab.emit(
             EventKind.PROPOSED,
@@ -361,7 +383,8 @@ class Cycle:
         """
         lab = self._lab
         incumbent = None
-        decision = self._rewards.give(e, decision, self._standing)
+        known = self._diff[1] if self._diff is not None and self._diff[0] == e.number else None
+        decision = self._rewards.give(e, decision, self._standing, known)
         if decision.status is Status.KEEP:
             incumbent = words.commit_of(e)
             if words.proposal_of(e).policy != BASELINE:
@@ -369,6 +392,7 @@ class Cycle:
         asi = words.asi_of(e, decision, lab.task)
         e = lab.store.record_decision(lab.session_id, e.number, decision, asi, lab.clock.now(), incumbent=incumbent)
         self._standing.decided(e)
+        self._aborts.decided(e)
         lab.emit(
             EventKind.DECIDED,
             words.decided(e, decision, lab.task),

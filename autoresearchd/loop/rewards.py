@@ -23,11 +23,15 @@ class Rewards:
         self._formula = formula or RewardFormula()
         self._diffs: deque[tuple[int, str]] | None = None
 
-    def give(self, e: Experiment, decision: Decision, standing: Standing) -> Decision:
-        """The decision with its reward, for experiments that somebody proposed."""
+    def give(self, e: Experiment, decision: Decision, standing: Standing, diff: str | None = None) -> Decision:
+        """The decision with its reward, for experiments that somebody proposed.
+
+        diff: that of the proposal as the store has it, where it is known; else it is read.
+        """
         if is_baseline(e) or e.proposal is None or standing.needs_baseline:
             return decision
-        diff = self._lab.store.diff(self._lab.session_id, e.number)
+        if diff is None:
+            diff = self._lab.store.diff(self._lab.session_id, e.number)
         earlier = self._earlier(e, standing)
         found = reward(
             decision.label,

@@ -103,6 +103,7 @@ class SessionLoop:
             if experiment is None:
                 reason = self._reason_to_stop()
                 if reason:
+                    self._cycle.rest()
                     return reason
                 if self._wait_while_paused() or self._wait_for_policy():
                     continue

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
@@ -38,6 +38,7 @@ class Standing:
         self._incumbent: Experiment | None = None
         self._code: tuple[str, Mapping[str, str]] | None = None
         self._shown: list[int] = []
+        self._top: tuple[Experiment, ...] | None = None
         self._required: Mapping[str, frozenset[str]] | None = None
         self.totals = lab.store.totals(session.id)
         self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
@@ -79,6 +80,11 @@ class Standing:
         return self._baseline.decision.value if self._baseline and self._baseline.decision else None
 
     @property
+    def baseline_runs(self) -> tuple[Run, ...]:
+        """The runs of the segment's baseline that ended well."""
+        return self._baseline.good_runs if self._baseline else ()
+
+    @property
     def best(self) -> float | None:
         """The incumbent's metric, estimated anew from all of its runs: what it was kept with was partly luck."""
         if self._incumbent is None or self._incumbent.decision is None:
@@ -98,6 +104,18 @@ class Standing:
     def recent(self) -> tuple[Experiment, ...]:
         """The last decided experiments, oldest first."""
         return tuple(self._recent)
+
+    @property
+    def top(self) -> tuple[Experiment, ...]:
+        """The best decided experiments of the segment, best first."""
+        if self._top is None:
+            lab, maximize = self._lab, self._lab.task.metric.direction is Direction.MAXIMIZE
+            self._top = tuple(lab.store.top(lab.session_id, self.segment, TOP, maximize))
+        return self._top
+
+    def _joins_top(self, value: float) -> bool:
+        last = self._top[-1].decision if self._top and len(self._top) == TOP else None
+        return last is None or last.value is None or self._lab.task.metric.improvement(value, last.value) > 0
 
     def values_with(self, e: Experiment) -> list[float]:
         """Values of all decided experiments of the segment, and of this one."""
@@ -122,7 +140,6 @@ class Standing:
         lab, store = self._lab, self._lab.store
         notes = store.unseen_notes(lab.session_id)
         self._shown = [note.id for note in notes]
-        maximize = lab.task.metric.direction is Direction.MAXIMIZE
         failures = [x for x in self._recent if x.runs and x.runs[-1].detail and x.runs[-1].of is None]
         return ResearchState(
             tag=lab.tag,
@@ -131,7 +148,7 @@ class Standing:
             task=lab.task,
             code=self.code(e.parent),
             recent=tuple(self._recent),
-            top=tuple(store.top(lab.session_id, self.segment, TOP, maximize)),
+            top=self.top,
             baseline=self.baseline_value,
             incumbent_value=self.best,
             sigma=self.sigma,
@@ -159,6 +176,8 @@ class Standing:
         self.ledger.take(samples_of(self._lab.task, e.runs))
         if decision.value is not None:
             self._values.append(decision.value)
+            if self._joins_top(decision.value):
+                self._top = None
         if decision.status is Status.KEEP and e.commit is not None:
             self._incumbent, self._incumbent_commit = e, e.commit
             if is_baseline(e):

@@ -34,8 +34,8 @@ Key = tuple[str, frozenset[tuple[str, Value]]]
 class Effect:
     """What a trial's changes did.
 
-    gain: improvement over its parent, None where it has none (crashed, forbidden, aborted). failed: it must not be
-    tried again; beyond: more of the same would fail, too (memory, time, divergence).
+    gain: improvement over its parent, a forecast where the run was ended early, None where it has none (crashed,
+    forbidden). failed: it must not be tried again; beyond: more of the same would fail, too (memory, time, divergence).
     """
 
     number: int
@@ -55,11 +55,15 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """An effect whose gain is still to be computed, from the trial's value and its parent's."""
+    """An effect whose gain is still to be computed, from the trial's value and its parent's.
+
+    forecast: the gain that was forecast for a run that was ended early.
+    """
 
     effect: Effect
     value: float | None
     parent: float | None
+    forecast: float | None = None
 
 
 @dataclass(slots=True)
@@ -104,7 +108,8 @@ class Memory:
         failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label is Label.CONSTRAINT
         kept, beyond = trial.status is Status.KEEP, trial.label in _TOO_MUCH
         effect = Effect(trial.number, trial.parent, changes, None, kept=kept, failed=failed, beyond=beyond)
-        judged = _Judged(effect, None if failed else value, self._values.get(trial.parent))
+        forecast = trial.delta if trial.label is Label.ABORTED_EARLY else None
+        judged = _Judged(effect, None if failed else value, self._values.get(trial.parent), forecast)
         self._recent.append(judged)
         if judged.value is not None:
             heapq.heappush(self._best, (self.metric.improvement(judged.value, 0.0), -trial.number, judged))
@@ -124,7 +129,7 @@ class Memory:
             if parent is None:
                 parent = values.get(judged.effect.parent, baseline)
             if judged.value is None:
-                found.append(judged.effect)
+                found.append(replace(judged.effect, gain=judged.forecast))
             elif parent is not None:
                 found.append(replace(judged.effect, gain=self.metric.improvement(judged.value, parent)))
         return found

@@ -52,6 +52,7 @@ class Chart:
     discards: tuple[Point, ...]
     crashes: tuple[int, ...]
     baselines: tuple[tuple[int, int, float], ...]
+    aborted: tuple[int, ...] = ()
 
     @property
     def tried(self) -> int:
@@ -70,6 +71,7 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
     keeps: list[Point] = []
     discards: list[Point] = []
     crashes: list[int] = []
+    aborted: list[int] = []
     baselines: list[tuple[int, int, float]] = []
     segment: Any = object()
     total = 0
@@ -85,12 +87,21 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
                 baselines.append((number, number, value))
         elif status == "discard" and value is not None:
             discards.append(Point(number, value))
+        elif record.get("label") == "aborted_early":
+            aborted.append(number)
         elif status in ("crash", "checks_failed"):
             crashes.append(number)
         if baselines:
             baselines[-1] = (baselines[-1][0], number, baselines[-1][2])
     return Chart(
-        metric, direction == "minimize", total, tuple(keeps), tuple(discards), tuple(crashes), tuple(baselines)
+        metric,
+        direction == "minimize",
+        total,
+        tuple(keeps),
+        tuple(discards),
+        tuple(crashes),
+        tuple(baselines),
+        tuple(aborted),
     )
 
 
@@ -209,6 +220,12 @@ def _draw_points(chart: Chart, axes: Axes) -> None:
             chart.crashes, [0.012] * len(chart.crashes), transform=axes.get_xaxis_transform(), marker="x",
             s=12 if many else 22, color=_RED, alpha=0.35 if many else 0.9, linewidths=1.1,
             label=f"Crashed or failed a check ({len(chart.crashes):,})", zorder=3,
+        )  # fmt: skip
+    if chart.aborted:
+        axes.scatter(
+            chart.aborted, [0.03] * len(chart.aborted), transform=axes.get_xaxis_transform(), marker="|",
+            s=12 if many else 28, color=_GREY, alpha=0.35 if many else 0.9, linewidths=1.1,
+            label=f"Ended early ({len(chart.aborted):,})", zorder=2,
         )  # fmt: skip
     if chart.keeps:
         axes.scatter(

@@ -6,6 +6,7 @@ reader and the repository together. It works while the daemon writes, after it d
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import struct
 import zlib
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autoresearchd.domain.limits import limit_reached
-from autoresearchd.errors import StoreDamaged, StoreError
+from autoresearchd.errors import StoreDamaged
 from autoresearchd.store import figures
 from autoresearchd.store.documents import (
     EXPERIMENTS,
@@ -28,8 +29,8 @@ from autoresearchd.store.documents import (
     runs_by_experiment,
     task_facts,
 )
-from autoresearchd.store.health import MEND, has_content, is_damage
-from autoresearchd.store.revision import HEAD_REVISION, too_new
+from autoresearchd.store.health import MEND
+from autoresearchd.store.readonly import explain, open_readonly
 
 _ALIVE_STATES = ("running", "paused", "backing_off")
 _OVERHEADS = 1000
@@ -58,7 +59,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._db = self._open(path)
+        self._db = open_readonly(path)
 
     def __enter__(self) -> Reader:
         return self
@@ -108,12 +109,7 @@ class Reader:
                 "session": self._session_block(session, totals, task, state, metric["baseline"] is not None),
                 "metric": metric,
                 "current": current,
-                "abort": {
-                    "aborted": totals["aborted"],
-                    "audited": 0,
-                    "false_abort_rate": None,
-                    "throughput_gain": None,
-                },
+                "abort": self._abort_block(session["id"], totals["aborted"]),
                 "cost": {name: totals[name] for name in ("usd", "tokens_in", "tokens_out", "gpu_s")},
                 "overhead": self._overhead_block(session["id"]),
                 "policy": {"name": session["policy"], "adapter": self._adapter(session["id"])},
@@ -166,8 +162,18 @@ class Reader:
                 "phase": more["phase"],
                 "segment": more["segment"],
                 "reason": more["reason"] or "",
+                "looks": self._looks(session_id, number),
                 "diff": figures.unpack_text(diff["diff"]) if diff else "",
             }
+
+    def _looks(self, session_id: int, number: int) -> list[dict[str, Any]]:
+        """What early abort saw at each look at the experiment's runs."""
+        found = self._db.execute(
+            "SELECT details FROM look JOIN run ON run.id = look.run_id WHERE session_id = ? AND number = ? "
+            "ORDER BY look.id",
+            (session_id, number),
+        )
+        return [json.loads(row["details"] or "{}") for row in found]
 
     # -- blocks of the status
     def _session_block(
@@ -270,12 +276,16 @@ class Reader:
         settled = row is None or (row["phase"] == "decided" and (row["overhead_ms"] is not None or state == "crashed"))
         if settled or state == "stopped":
             return None
-        since = row["started_at"]
+        since, look = row["started_at"], None
         if row["phase"] == "running":
             run = self._db.execute(
-                "SELECT max(started_at) FROM run WHERE session_id = ? AND number = ?", (session["id"], row["number"])
+                "SELECT id, max(started_at) AS started_at FROM run WHERE session_id = ? AND number = ?",
+                (session["id"], row["number"]),
             ).fetchone()
-            since = run[0] or since
+            since = run["started_at"] or since
+            look = self._db.execute(
+                "SELECT forecast, probability FROM look WHERE run_id = ? ORDER BY id DESC LIMIT 1", (run["id"],)
+            ).fetchone()
         until = micros(now or datetime.now(UTC))
         if state == "crashed":
             until = session["heartbeat_at"] or since
@@ -284,9 +294,16 @@ class Reader:
             "phase": row["phase"],
             "elapsed_s": round(max(0.0, (until - since) / 1e6), 3),
             "budget_s": task["budget"] if row["phase"] == "running" else None,
-            "forecast": None,
-            "abort_probability": None,
+            "forecast": look["forecast"] if look else None,
+            "abort_probability": look["probability"] if look else None,
         }
+
+    def _abort_block(self, session_id: int, aborted: int) -> dict[str, Any]:
+        """Early abort; rates are of the latest segment. false_abort_limit: upper 95% limit of the rate."""
+        row = self._db.execute("SELECT figures FROM abort_memory WHERE session_id = ?", (session_id,)).fetchone()
+        known = json.loads(row["figures"]) if row and row["figures"] else {}
+        names = ("false_abort_rate", "false_abort_limit", "throughput_gain")
+        return {"aborted": aborted, "audited": known.get("audited", 0), **{name: known.get(name) for name in names}}
 
     def _overhead_block(self, session_id: int) -> dict[str, float | None]:
         rows = self._db.execute(
@@ -350,7 +367,7 @@ class Reader:
             finally:
                 self._db.rollback()
         except sqlite3.Error as error:
-            raise _explain(self._path, error) from error
+            raise explain(self._path, error) from error
 
     @contextmanager
     def _understood(self) -> Iterator[None]:
@@ -359,56 +376,3 @@ class Reader:
             yield
         except (ValueError, TypeError, AttributeError, OverflowError, zlib.error, struct.error) as error:
             raise StoreDamaged(f"{self._path} holds a value that cannot be read: {error}", mend=MEND) from error
-
-    def _open(self, path: Path) -> sqlite3.Connection:
-        if not path.is_file():
-            raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
-        if not has_content(path):
-            raise StoreDamaged(f"{path} is empty", mend=MEND)
-        uri = path.resolve().as_uri()
-        try:
-            try:
-                return self._connect(f"{uri}?mode=ro")
-            except sqlite3.OperationalError:
-                # On a read-only disk SQLite cannot make the index of the WAL. Without a WAL, all is in the file itself.
-                if path.with_name(path.name + "-wal").exists():
-                    raise
-                return self._connect(f"{uri}?mode=ro&immutable=1")
-        except sqlite3.Error as error:
-            raise _explain(path, error) from error
-
-    def _connect(self, uri: str) -> sqlite3.Connection:
-        db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None)
-        try:
-            db.row_factory = sqlite3.Row
-            self._check_revision(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _check_revision(self, db: sqlite3.Connection) -> None:
-        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
-            raise StoreError(f"{self._path} is no database of autoresearchd", mend="autoresearchd start makes one")
-        row = db.execute("SELECT version_num FROM alembic_version").fetchone()
-        found = row[0] if row else ""
-        if found == HEAD_REVISION:
-            return
-        # Revisions are numbered, so that this module knows the direction without reading the migrations.
-        if found and found < HEAD_REVISION:
-            raise StoreError(
-                f"{self._path} was written by an older version (revision {found}, this one reads {HEAD_REVISION})",
-                mend="autoresearchd resume upgrades it, after a backup",
-            )
-        raise too_new(str(self._path), found or "none")
-
-
-def _explain(path: Path, error: sqlite3.Error) -> StoreError:
-    what = f"{path} cannot be read: {error}"
-    if is_damage(error) or "decode to UTF-8" in str(error):
-        return StoreDamaged(what, mend=MEND)
-    if "locked" in str(error):
-        return StoreError(what, mend="another program holds the database: end it, or wait")
-    if isinstance(error, sqlite3.OperationalError) and "no such" in str(error):
-        return StoreDamaged(what, mend=MEND)
-    return StoreError(what, mend="make sure that this user may read the file and its folder")

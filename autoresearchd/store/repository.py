@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Integer, bindparam, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, Integer, bindparam, func, insert, select, update
 
 from autoresearchd.domain.events import Event
 from autoresearchd.domain.experiment import (
+    AbortMemory,
+    CurvePoint,
     Decision,
     Experiment,
     Limits,
@@ -27,9 +28,8 @@ from autoresearchd.domain.experiment import (
 )
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.errors import StoreError
 from autoresearchd.ports import Control, NewSession
-from autoresearchd.store import codec, migrate, phases, rows
+from autoresearchd.store import codec, looks, migrate, phases, rows, sessions
 from autoresearchd.store.database import Database
 from autoresearchd.store.tables import (
     ControlTable,
@@ -85,49 +85,11 @@ class SqlStore:
     def create_session(self, new: NewSession, at: datetime) -> Session:
         """A new session, ``stopped`` until its daemon says otherwise; its incumbent is where its branch begins."""
         with self._db.write() as c:
-            try:
-                session_id = c.execute(
-                    insert(SessionTable)
-                    .values(
-                        tag=new.tag,
-                        branch=new.branch,
-                        folder=new.folder,
-                        state=SessionState.STOPPED,
-                        reason="",
-                        policy=new.policy,
-                        executor=new.executor,
-                        base_commit=new.base_commit,
-                        incumbent=new.base_commit,
-                        incumbent_experiment=0,
-                        seed=new.seed,
-                        started_at=at,
-                        active_seconds=0.0,
-                        task_json=new.task_json,
-                        **_limits(new.limits),
-                    )
-                    .returning(SessionTable.id)
-                ).scalar_one()
-            except IntegrityError as error:
-                raise StoreError(
-                    f"a session {new.tag!r} exists already",
-                    mend=f"autoresearchd resume {new.tag} goes on with it; --tag names a new one",
-                ) from error
-            zero = {column.name: 0 for column in TotalsTable.__table__.columns if column.name != "session_id"}
-            c.execute(insert(TotalsTable).values(session_id=session_id, **zero))
-            return rows.session(c.execute(rows.SESSIONS.where(SessionTable.id == session_id)).one())
+            return sessions.create(c, new, at)
 
     def delete_session(self, tag: str) -> None:
         with self._db.write() as c:
-            row = c.execute(
-                select(SessionTable.id, TotalsTable.keeps)
-                .join(TotalsTable, TotalsTable.session_id == SessionTable.id)
-                .where(SessionTable.tag == tag)
-            ).one_or_none()
-            if row is None:
-                raise KeyError(f"no session {tag!r}")
-            if row.keeps:
-                raise StoreError(f"session {tag!r} holds {row.keeps} kept experiments and is not deleted")
-            c.execute(delete(SessionTable).where(SessionTable.id == row.id))
+            sessions.remove(c, tag)
 
     def session(self, tag: str) -> Session:
         with self._db.read() as c:
@@ -148,7 +110,7 @@ class SqlStore:
 
     def set_limits(self, session_id: int, limits: Limits) -> None:
         with self._db.write() as c:
-            _change_session(c, session_id, **_limits(limits))
+            _change_session(c, session_id, **sessions.limits(limits))
 
     def set_executor(self, session_id: int, spec: str) -> None:
         """Where runs run from now on, as in ``--executor``, with the sandbox."""
@@ -161,29 +123,7 @@ class SqlStore:
 
     def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
         with self._db.write() as c:
-            first = c.execute(
-                select(TotalsTable.opened).where(TotalsTable.session_id == session_id).with_for_update()
-            ).scalar_one_or_none()
-            if first is None:
-                raise KeyError(f"no session {session_id}")
-            number = c.execute(
-                select(func.coalesce(func.max(SegmentTable.number), -1) + 1).where(
-                    SegmentTable.session_id == session_id
-                )
-            ).scalar_one()
-            segment = Segment(number, first, fingerprint, reason, hardware, at)
-            c.execute(
-                insert(SegmentTable).values(
-                    session_id=session_id,
-                    number=number,
-                    first=first,
-                    fingerprint=fingerprint,
-                    reason=reason,
-                    hardware=hardware,
-                    started_at=at,
-                )
-            )
-            return segment
+            return sessions.open_segment(c, session_id, fingerprint, reason, hardware, at)
 
     def segment(self, session_id: int) -> Segment | None:
         latest = (
@@ -195,7 +135,7 @@ class SqlStore:
 
     # -- one experiment, in the order of its phases
     def open_experiment(self, session_id: int, *, parent: str, segment: int, at: datetime) -> Experiment:
-        with self._db.write() as c:
+        with self._db.write_lazily() as c:
             return phases.open_experiment(c, session_id, parent, segment, at)
 
     def record_proposal(
@@ -205,11 +145,11 @@ class SqlStore:
             return phases.record_proposal(c, session_id, number, proposal, diff, code_hash)
 
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
-        with self._db.write() as c:
+        with self._db.write_lazily() as c:
             return phases.record_commit(c, session_id, number, commit)
 
     def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        with self._db.write() as c:
+        with self._db.write_lazily() as c:
             return phases.open_run(c, session_id, number, seed, at, of)
 
     def close_run(
@@ -306,12 +246,29 @@ class SqlStore:
             raise KeyError(f"no session {session_id}")
         return rows.totals(row)
 
-    def curve(self, run_id: int) -> Sequence[tuple[float, float]]:
+    def curve(self, run_id: int) -> Sequence[CurvePoint]:
         with self._db.read() as c:
             row = c.execute(select(RunTable.curve).where(RunTable.id == run_id)).one_or_none()
         if row is None:
             raise KeyError(f"no run {run_id}")
-        return [(point.step, point.loss) for point in codec.unpack_curve(row.curve)]
+        return codec.unpack_curve(row.curve)
+
+    # -- early abort
+    def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
+        with self._db.write_lazily() as c:
+            looks.add(c, run_id, details)
+
+    def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
+        with self._db.read() as c:
+            return looks.of_run(c, run_id)
+
+    def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
+        with self._db.write_lazily() as c:
+            looks.remember(c, session_id, memory)
+
+    def abort_memory(self, session_id: int) -> AbortMemory | None:
+        with self._db.read() as c:
+            return looks.recall(c, session_id)
 
     # -- notes, controls, events
     def add_note(self, session_id: int, text: str, at: datetime) -> Note:
@@ -383,14 +340,6 @@ class SqlStore:
 
     def close(self) -> None:
         self._db.close()
-
-
-def _limits(limits: Limits) -> dict[str, float | None]:
-    return {
-        "max_experiments": limits.max_experiments,
-        "max_seconds": limits.max_seconds,
-        "max_usd": limits.max_usd,
-    }
 
 
 def _expect_session(c: Connection, session_id: int) -> None:

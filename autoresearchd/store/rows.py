@@ -207,7 +207,7 @@ def run(row: Row[*tuple[Any, ...]]) -> Run:
 
 
 TRIALS = (
-    select(_E.number, _E.parent, _E.commit_sha, _P.changes, _E.status, _E.label, _E.value)
+    select(_E.number, _E.parent, _E.commit_sha, _P.changes, _E.status, _E.label, _E.value, _E.delta)
     .join_from(_E, _P, and_(_P.session_id == _E.session_id, _P.number == _E.number, _P.attempt == _E.attempt))
     .where(_E.status.is_not(None), _P.changes.is_not(None))
     .order_by(_E.number)
@@ -216,7 +216,10 @@ TRIALS = (
 
 def trials(found: Sequence[Row[*tuple[Any, ...]]]) -> list[Trial]:
     """Trials from rows of ``TRIALS``."""
-    return [Trial(n, parent, sha, changes, Status(s), Label(la), v) for n, parent, sha, changes, s, la, v in found]
+    return [
+        Trial(n, parent, sha, changes, Status(status), Label(label), value, delta)
+        for n, parent, sha, changes, status, label, value, delta in found
+    ]
 
 
 def session(row: Row[*tuple[Any, ...]]) -> Session:

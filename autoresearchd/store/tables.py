@@ -306,6 +306,31 @@ class RunTable(Base):
     curve: Mapped[bytes | None]
 
 
+class LookTable(Base):
+    """A look of early abort at a running job: its forecast, the probability that it misses the bar, all its reasons."""
+
+    __tablename__ = "look"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
+    progress: Mapped[float]
+    forecast: Mapped[float | None]
+    probability: Mapped[float | None]
+    details: Mapped[dict[str, Any] | None]
+
+
+class AbortMemoryTable(Base):
+    """What early abort has learned in the latest segment of a session; state: compressed, as of ``number``."""
+
+    __tablename__ = "abort_memory"
+
+    session_id: Mapped[int] = _session_key(primary_key=True)
+    segment: Mapped[int]
+    number: Mapped[int]
+    figures: Mapped[dict[str, Any] | None]
+    state: Mapped[bytes | None]
+
+
 class NoteTable(Base):
     """A message from the user to the policy; seen_in: the experiment whose prompt carried it."""
 

@@ -29,10 +29,15 @@ class ScriptedStage:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How one run goes. hang: the last stage never ends by itself, only by ``kill``; output: files left by the job."""
+    """How one run goes.
+
+    hang: the last stage never ends by itself, only by ``kill``. pieces: what training prints while somebody waits for
+    it, one piece at each ``wait`` with a time-out; it ends after the last. output: files left by the job.
+    """
 
     stages: tuple[ScriptedStage, ...] = (ScriptedStage(),)
     hang: bool = False
+    pieces: Sequence[str] = ()
     output: Mapping[str, bytes] = field(default_factory=dict)
     tier: str = "fake"
     device: str = "cpu"
@@ -50,7 +55,8 @@ class FakeHandle:
         self._request, self._script = request, script
         self._over = threading.Event()
         self._result: RunResult | None = None
-        if not script.hang:
+        self._pieces = list(script.pieces)
+        if not script.hang and not script.pieces:
             self._finish(killed=False)
 
     @property
@@ -58,6 +64,13 @@ class FakeHandle:
         return self._request.run_dir
 
     def wait(self, timeout: float | None = None) -> RunResult | None:
+        while self._pieces and self._result is None:
+            with (self._request.run_dir / "training.log").open("a") as log:
+                log.write(self._pieces.pop(0))
+            if not self._pieces and not self._script.hang:
+                self._finish(killed=False)
+            elif timeout is not None:
+                return None
         self._over.wait(timeout)
         return self._result
 

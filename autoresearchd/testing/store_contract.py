@@ -20,6 +20,7 @@ import pytest
 
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import (
+    AbortMemory,
     CurvePoint,
     Decision,
     Limits,
@@ -99,6 +100,8 @@ class StoreContract:
             lambda: store.record_overhead(lab.id, 99, 1.0),
             lambda: store.diff(lab.id, 99),
             lambda: store.curve(99),
+            lambda: store.record_look(99, {"progress": 0.1}),
+            lambda: store.remember_aborts(99, AbortMemory(0, 1, {})),
             lambda: store.totals(99),
             lambda: store.add_note(99, "", AT),
             lambda: store.add_control(99, "stop", AT),
@@ -355,9 +358,36 @@ class StoreContract:
         e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
         points = tuple(CurvePoint(i, 10 / (i + 1), i / 500, None, i % 2 == 0) for i in range(500))
         e = lab.run(e, Measurement(Label.NONE, 1.0, curve=points))
-        assert list(store.curve(e.runs[0].id)) == [(p.step, p.loss) for p in points]
+        assert tuple(store.curve(e.runs[0].id)) == points
         e = lab.measured()
         assert list(store.curve(e.runs[0].id)) == []
+
+    # -- early abort
+    def test_looks_at_a_run_come_back_in_order(self, store: Store, lab: Driver) -> None:
+        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        run = store.open_run(lab.id, e.number, 1, AT)
+        assert list(store.looks(run.id)) == []
+        for progress in (0.1, 0.2):
+            store.record_look(
+                run.id, {"progress": progress, "forecast": math.nan, "sentence": "so far", "abort": False}
+            )
+        found = list(store.looks(run.id))
+        assert [look["progress"] for look in found] == [0.1, 0.2]
+        assert found[0]["sentence"] == "so far" and found[0]["abort"] is False
+
+    def test_figures_of_early_abort_change_while_its_state_stays(self, store: Store, lab: Driver) -> None:
+        assert store.abort_memory(lab.id) is None
+        store.remember_aborts(lab.id, AbortMemory(0, 3, {"audited": 1.0, "false_abort_rate": None}))
+        assert store.abort_memory(lab.id) == AbortMemory(0, -1, {"audited": 1.0, "false_abort_rate": None})
+        store.remember_aborts(lab.id, AbortMemory(0, 50, {"audited": 2.0}, {"observed": 50}))
+        store.remember_aborts(lab.id, AbortMemory(0, 51, {"audited": 3.0}))
+        assert store.abort_memory(lab.id) == AbortMemory(0, 50, {"audited": 3.0}, {"observed": 50})
+
+    def test_what_early_abort_learned_in_another_segment_is_forgotten(self, store: Store, lab: Driver) -> None:
+        store.remember_aborts(lab.id, AbortMemory(0, 50, {"audited": 2.0}, {"observed": 50}))
+        store.remember_aborts(lab.id, AbortMemory(1, 52, {"audited": 0.0}))
+        found = store.abort_memory(lab.id)
+        assert found is not None and found.segment == 1 and found.state is None
 
     # -- values that no database likes
     def test_numbers_that_are_not_finite_do_no_harm(self, store: Store, lab: Driver) -> None:
@@ -370,7 +400,7 @@ class StoreContract:
         found = dict(e.runs[0].metrics)
         assert math.isnan(found.pop("loss"))
         assert found == {"grad": math.inf, "low": -math.inf, "ok": 1.0}
-        assert list(store.curve(e.runs[0].id)) == [(1.0, math.inf)]
+        assert tuple(store.curve(e.runs[0].id)) == (CurvePoint(1, math.inf),)
         decision = Decision(Status.CRASH, Label.NON_FINITE, math.inf, math.nan, bad, math.nan, math.inf, -math.inf)
         e = lab.decide(e, decision)
         assert e.decision is not None

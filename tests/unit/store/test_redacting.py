@@ -26,7 +26,8 @@ WITHOUT_FOREIGN_TEXT = {
     "create_session", "delete_session", "session", "sessions", "set_limits", "set_executor", "heartbeat", "segment",
     "open_experiment", "record_commit", "open_run", "record_overhead", "experiment", "latest", "experiments", "top",
     "values", "trials", "decided_runs", "diff", "find_duplicate", "totals", "curve", "unseen_notes", "mark_notes_seen",
-    "add_control", "take_controls", "events", "backup", "close",
+    "add_control", "take_controls", "events", "backup", "close", "record_look", "looks", "remember_aborts",
+    "abort_memory",
 }  # fmt: skip
 """Methods that take numbers, hashes and names of ours only, or that read."""
 
@@ -66,7 +67,7 @@ def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: R
     curve = (CurvePoint(1.0, 2.0),)
     measurement = Measurement(Label.NONE, 1.0, {"score": 1.0, SECRET: 2.0}, SECRET, curve)
     store.close_run(run.id, measurement, result, AT, last=True)
-    assert store.curve(run.id) == [(1.0, 2.0)]
+    assert tuple(store.curve(run.id)) == curve
     decision = Decision(Status.DISCARD, Label.NO_GAIN, 1.0, metrics={SECRET: 1.0}, reason=SECRET)
     store.record_decision(session.id, experiment.number, decision, asi, AT, incumbent=None)
     assert store.add_note(session.id, SECRET, AT).text == "«redacted:github» «redacted:environment»"

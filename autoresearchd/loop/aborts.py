@@ -1,0 +1,236 @@
+"""Early abort in the loop: looks at the running job's curve, and learns from each experiment that was decided.
+
+Only the first run of a proposed experiment may be ended early: never the baseline, never the incumbent run again, never
+a run that was asked for to make sure. A failing look ends nothing: it is reported, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
+from autoresearchd.domain.labels import Label, Phase
+from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.errors import AutoresearchdError
+from autoresearchd.evaluator.abort import AbortPolicy, Look
+from autoresearchd.evaluator.forecast import Z90
+from autoresearchd.evaluator.keep import cumulative
+from autoresearchd.loop.follow import LogFollower, curve_of
+from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.standing import Standing, is_baseline
+
+LAST_LOOK = 0.95
+"""From this share of the budget on nothing is left to be saved."""
+
+LOOKS_PER_RUN = 10
+"""At least so many, however short the budget is beside ``curve.check_every``."""
+
+SAVE_EVERY = 50
+"""Experiments between two times that the whole state is stored; those after it are learned again at a restart."""
+
+
+MOST_PENDING = 20
+MOST_FAULTS = 3
+
+
+class EarlyAbort:
+    """Owned by the loop's thread. Does nothing where the task says ``curve.abort: false``."""
+
+    def __init__(self, lab: Laboratory, standing: Standing) -> None:
+        self._lab = lab
+        self._standing = standing
+        self._policy: AbortPolicy | None = None
+        self._follower: LogFollower | None = None
+        self._run: Run | None = None
+        self._began = self._next = 0.0
+        self._curves: dict[int, tuple[CurvePoint, ...]] = {}
+        self._pending: list[Experiment] = []
+        self._since_saved = self._faults = 0
+        budget = lab.task.execution.budget.training
+        self._every = max(0.05, min(lab.task.curve.check_every, budget / LOOKS_PER_RUN))
+        self._budget = budget
+        self._on = lab.task.curve.abort
+
+    # ------------------------------------------------------------------ a run under way
+    def patience(self, most: float) -> float:
+        """How long the loop may wait for the job before the next look, in seconds."""
+        if self._follower is None:
+            return most
+        return max(0.01, min(most, self._next - self._lab.clock.monotonic()))
+
+    def begin(self, e: Experiment, run: Run, run_dir: Path) -> None:
+        """A run has started."""
+        self.end()
+        if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._standing.needs_baseline:
+            return
+        self._run = run
+        self._follower = LogFollower(run_dir / "training.log", self._lab.task.curve.pattern, self._budget)
+        self._began = self._lab.clock.monotonic()
+        self._next = self._began + self._every
+
+    def look(self) -> Look | None:
+        """Look, if it is time; what was seen where the run is to end now."""
+        run, follower, now = self._run, self._follower, self._lab.clock.monotonic()
+        if run is None or follower is None or now < self._next:
+            return None
+        self._next = now + self._every
+        try:
+            policy = self._learned()
+            follower.read()
+            steps, losses = follower.curve(min(1.0, (now - self._began) / self._budget))
+            if not steps or not max(steps) < LAST_LOOK:
+                return None
+            policy.delta = self._standing.sigma or 0.0
+            look = policy.look(steps, losses, 1.0, self._standing.best)
+            self._lab.store.record_look(run.id, self._details(look))
+        except Exception as error:  # noqa: BLE001 the run goes on; recorded with its traceback
+            self._fail(error)
+            return None
+        return look if look.abort else None
+
+    def end(self) -> None:
+        """The run is over, or another one begins."""
+        if self._follower is not None:
+            self._follower.close()
+        self._follower = self._run = None
+
+    def _details(self, look: Look) -> dict[str, Any]:
+        found = {name: value for name, value in asdict(look).items() if value is not None}
+        return {**found, "probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
+
+    # ------------------------------------------------------------------ what is learned
+    def measured(self, run: Run, measurement: Measurement) -> None:
+        """Remember the curve of a run until its experiment is decided."""
+        if self._on and run.of is None:
+            self._curves[run.id] = measurement.curve
+
+    def decided(self, e: Experiment) -> None:
+        """An experiment's decision is on disk: to be learned from while the next job runs, which costs no time."""
+        if self._on and not self._standing.needs_baseline:
+            self._pending.append(e)
+            if len(self._pending) >= MOST_PENDING:
+                self.catch_up()
+
+    def catch_up(self) -> None:
+        """Learn from what has been decided."""
+        if not self._on or not self._pending:
+            return
+        try:
+            self._learned()
+        except Exception as error:  # noqa: BLE001 the decisions stand; recorded with its traceback
+            self._fail(error)
+
+    def _learned(self) -> AbortPolicy:
+        """The policy with all that this segment has taught."""
+        known, pending = self._policy is not None, self._pending
+        policy, self._pending = self._policy or self._read(), []
+        for e in pending:
+            if known:  # else it has just been read with all others
+                self._observe(policy, e)
+        self._curves.clear()
+        if pending:
+            self._save(policy, pending[-1].number, len(pending))
+        return policy
+
+    def _read(self) -> AbortPolicy:
+        """What the store knows of this segment."""
+        lab, standing = self._lab, self._standing
+        latest = lab.store.latest(lab.session_id)
+        newest = latest.number if latest else -1
+        memory = lab.store.abort_memory(lab.session_id)
+        policy = self._new_policy()
+        after = -1
+        if memory is not None and memory.segment == standing.segment and memory.number <= newest:
+            after = memory.number if memory.state is not None and policy.restore(memory.state) else -1
+        found = lab.store.experiments(lab.session_id, last=newest - after) if newest > after else ()
+        for e in found:
+            if e.number > after and e.segment == standing.segment and e.phase is Phase.DECIDED:
+                self._observe(policy, e)
+        self._policy = policy
+        return policy
+
+    def _new_policy(self) -> AbortPolicy:
+        return AbortPolicy(
+            maximize=self._direction is Direction.MAXIMIZE,
+            maximize_curve=self._curve_rises(),
+            seed=derive_seed(self._lab.seed, self._standing.segment, "early abort"),
+        )
+
+    def _curve_rises(self) -> bool:
+        """Whether the log shows a figure that is to grow (an accuracy): judged by the baseline's own curve."""
+        if self._direction is Direction.MINIMIZE:
+            return False
+        first = next(iter(self._standing.baseline_runs), None)
+        losses = curve_of(self._lab.store.curve(first.id))[1] if first else []
+        third = len(losses) // 3
+        return third > 0 and sum(losses[-third:]) > sum(losses[:third])
+
+    def _observe(self, policy: AbortPolicy, e: Experiment) -> None:
+        """Take in the first run of an experiment; one that crashed says nothing about curves."""
+        run = next((r for r in e.counted_runs if r.of is None), None)
+        if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
+            return
+        points = self._curves.get(run.id)
+        steps, losses = curve_of(points if points is not None else self._lab.store.curve(run.id))
+        sigma = e.decision.sigma if e.decision else None
+        policy.delta = sigma if sigma is not None else self._standing.sigma or 0.0
+        aborted = run.label is Label.ABORTED_EARLY
+        policy.observe(steps, losses, 1.0, None if aborted else run.value, aborted=aborted)
+
+    def _save(self, policy: AbortPolicy, number: int, learned: int) -> None:
+        self._since_saved += learned
+        whole = self._since_saved >= SAVE_EVERY
+        promise = policy.promise
+        figures = {
+            "audited": promise.audited,
+            "false_abort_rate": promise.false_abort_rate,
+            "false_abort_limit": promise.false_abort_limit,
+            "throughput_gain": promise.throughput_gain,
+        }
+        state = policy.to_state() if whole else None
+        memory = AbortMemory(self._standing.segment, number, figures, state)
+        self._lab.store.remember_aborts(self._lab.session_id, memory)
+        if whole:
+            self._since_saved = 0
+
+    # ------------------------------------------------------------------
+    @property
+    def _direction(self) -> Direction:
+        return self._lab.task.metric.direction
+
+    def _fail(self, error: Exception) -> None:
+        """Report it; this run is not looked at any more."""
+        number = self._run.experiment if self._run else None
+        trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
+        self._faults += 1
+        self._on = self._on and self._faults < MOST_FAULTS
+        what = "lets this run go on" if self._on else "is off until the daemon starts anew"
+        text = f"early abort failed and {what}: {type(error).__name__}: {error}"
+        self._lab.emit(EventKind.FAULT, text, experiment=number, traceback=trace)
+        self.end()
+
+
+def aborted(measurement: Measurement, look: Look) -> Measurement:
+    """What a run gave that was ended after a look: no value, but what was forecast."""
+    known = {"forecast": look.forecast, "forecast_low": look.low, "forecast_high": look.high}
+    figures: Mapping[str, float] = {name: x for name, x in known.items() if x is not None and math.isfinite(x)}
+    detail = look.explain().removesuffix(".")
+    return replace(measurement, label=Label.ABORTED_EARLY, value=None, metrics=figures, detail=detail)
+
+
+def misses_the_bar(look: Look, direction: Direction) -> float | None:
+    """Probability, by the forecast alone, that the run does not reach the bar."""
+    if look.forecast is None or look.low is None or look.high is None or look.bar is None:
+        return None
+    sd = (look.high - look.low) / (2 * Z90)
+    over = (look.forecast - look.bar) * (1.0 if direction is Direction.MINIMIZE else -1.0)
+    if not sd > 0:
+        return 1.0 if over > 0 else 0.0
+    return cumulative(over / sd)

@@ -1,0 +1,238 @@
+"""Early abort in the loop: hopeless runs end early and are recorded as such; nothing else is ever ended."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.loop.aborts import EarlyAbort
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.standing import Standing
+from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.store.reader import Reader
+from autoresearchd.testing.executors import Script, ScriptedStage
+from tests.integration.bench import TASK, Bench
+
+GOOD = tuple(3.6 - 0.11 * k for k in range(13))
+HOPELESS = 9.0
+POINTS = 50
+
+
+def final(scale: float) -> float:
+    return 1.0 + (scale - 2.0) ** 2
+
+
+def log_lines(scale: float, seed: int) -> list[str]:
+    """A curve that falls to the program's value, in the form that karpathy's train.py prints."""
+    lines = []
+    for i in range(1, POINTS + 1):
+        share = i / POINTS
+        wobble = 0.002 * math.sin(17.0 * i + seed % 5)
+        loss = final(scale) + 2.0 * (1.0 - share) ** 2 / (0.2 + share) + wobble
+        lines.append(f"step {i:05d} ({100 * share:.1f}%) | loss: {loss:.6f} | dt: 1ms\n")
+    return lines
+
+
+class Values:
+    """Proposes SCALE = value; a pure function of the number."""
+
+    name = "scripted"
+
+    def __init__(self, values: tuple[float, ...]) -> None:
+        self.values = values
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        value = self.values[(state.number - 1) % len(self.values)]
+        text = re.sub(r"SCALE = .*", f"SCALE = {value}", state.code["train.py"])
+        return Proposal({"train.py": text}, "try it", self.name, description=f"SCALE → {value}")
+
+
+class Ticking:
+    """A clock that goes on by a tenth of a second whenever somebody looks at it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        self.seconds += 0.1
+        return self.seconds
+
+
+def job(request: RunRequest) -> Script | str:
+    found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
+    assert found is not None
+    scale = float(found[1])
+    score = final(scale) + (request.seed % 7) * 1e-3
+    lines = log_lines(scale, request.seed)
+    pieces = ["".join(lines[i : i + 5]) for i in range(0, POINTS, 5)]
+    return Script(stages=(ScriptedStage(log=""),), pieces=[*pieces, f"score: {score:.6f}\n"])
+
+
+def made(tmp_path: Path, values: tuple[float, ...], task: str = TASK) -> Bench:
+    bench = Bench(tmp_path, task=task, program="SCALE = 3.7\n")
+    bench.policy = Values(values)
+    bench.job = job
+    return bench
+
+
+def run(bench: Bench, experiments: int, wrap: Any = lambda port: port) -> SessionLoop:
+    lab = replace(bench.laboratory(wrap), clock=Ticking())
+    loop = SessionLoop(lab, Limits(max_experiments=experiments), backoff=Backoff(first=0.0))
+    loop.run()
+    return loop
+
+
+def by_label(bench: Bench, label: Label) -> list[Experiment]:
+    return [e for e in bench.store.experiments(bench.session.id) if e.decision and e.decision.label is label]
+
+
+VALUES = (*GOOD, HOPELESS)
+
+
+def test_a_hopeless_run_is_ended_early_and_recorded_with_its_forecast(tmp_path: Path) -> None:
+    bench = made(tmp_path, VALUES)
+    tip = bench.workspace().tip
+    run(bench, len(VALUES))
+    (e,) = by_label(bench, Label.ABORTED_EARLY)
+    assert e.number == len(VALUES)
+    assert e.decision is not None and e.decision.status is Status.DISCARD and e.decision.value is None
+    low, mean, high = (e.decision.metrics[name] for name in ("forecast_low", "forecast", "forecast_high"))
+    assert low <= final(HOPELESS) <= high and low < mean < high
+    assert e.decision.delta is not None and e.decision.delta < -10
+    assert "bar" in e.decision.reason and "%" in e.decision.reason
+    assert tip() == bench.store.session("t").incumbent
+    looks = bench.store.looks(e.runs[0].id)
+    assert [look["abort"] for look in looks] == [False] * (len(looks) - 1) + [True]
+    assert looks[-1]["probability"] > 0.99 and looks[-1]["progress"] < 0.6
+
+
+def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES))
+    with Reader(bench.state / "state.db") as reader:
+        abort = reader.status("t")["abort"]
+        shown = reader.show("t", len(VALUES))
+    assert abort["aborted"] == 1
+    assert abort["throughput_gain"] > 1.0
+    assert 0.0 < abort["false_abort_limit"] <= 1.0
+    assert shown["looks"][-1]["sentence"].startswith("at ")
+
+
+def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path) -> None:
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES))
+    again = 0
+    for e in bench.store.experiments(bench.session.id):
+        for r in e.runs:
+            first = e.number > 0 and r.index == 0
+            again += not first
+            assert bool(bench.store.looks(r.id)) == first, (e.number, r.index)
+    assert again > 3, "the baseline's runs, and some that were made again"
+
+
+def test_nothing_is_ended_before_ten_programs_have_finished(tmp_path: Path) -> None:
+    bench = made(tmp_path, (HOPELESS, HOPELESS + 1, HOPELESS + 2, HOPELESS + 3))
+    run(bench, 4)
+    assert not by_label(bench, Label.ABORTED_EARLY)
+
+
+def test_a_task_can_switch_it_off(tmp_path: Path) -> None:
+    bench = made(tmp_path, VALUES, task=TASK + "curve: {abort: false}\n")
+    run(bench, len(VALUES))
+    assert not by_label(bench, Label.ABORTED_EARLY)
+    assert all(not bench.store.looks(r.id) for e in bench.store.experiments(bench.session.id) for r in e.runs)
+    assert bench.store.abort_memory(bench.session.id) is None
+
+
+def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path: Path) -> None:
+    whole, cut = made(tmp_path / "whole", VALUES), made(tmp_path / "cut", VALUES)
+    run(whole, len(VALUES))
+    for experiments in (5, 11, len(VALUES)):
+        run(cut, experiments)
+    known = [[(e.number, e.decision.label, e.decision.metrics) for e in b.store.experiments(b.session.id) if e.decision]
+             for b in (whole, cut)]  # fmt: skip
+    assert known[0] == known[1]
+    states = []
+    for bench in (whole, cut):
+        lab = bench.laboratory()
+        states.append(EarlyAbort(lab, Standing(lab))._learned().to_state())
+    assert states[0] == states[1]
+    assert states[0]["observed"] == 1 + len(VALUES)
+
+
+class Broken:
+    """A store that cannot write looks down."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
+        raise ValueError("no room for looks")
+
+
+def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES), wrap=lambda port: Broken(port) if port is bench.store else port)
+    decided = [e for e in bench.store.experiments(bench.session.id) if e.decision]
+    assert len(decided) == 1 + len(VALUES) and not by_label(bench, Label.ABORTED_EARLY)
+    faults = [event for event in bench.events.events if event.kind is EventKind.FAULT]
+    assert len(faults) == 3, "then it is off"
+    assert "no room for looks" in faults[0].message and "Traceback" in faults[0].data["traceback"]
+    assert "off until the daemon starts anew" in faults[-1].message
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_log_is_followed_across_pieces_and_rotation(tmp_path: Path, rotated: bool) -> None:
+    from autoresearchd.loop.follow import LogFollower
+
+    log = tmp_path / "training.log"
+    lines = log_lines(2.5, 1)
+    follower = LogFollower(log, "auto", 5.0)
+    follower.read()
+    assert follower.curve(0.5) == ([], [])
+    text = "".join(lines[:20])
+    log.write_text(text[:-7])
+    follower.read()
+    with log.open("a") as more:
+        more.write(text[-7:])
+    if rotated:
+        log.rename(tmp_path / "training.log.1")
+        log.write_text("".join(lines[20:]))
+    else:
+        with log.open("a") as more:
+            more.write("".join(lines[20:]))
+    follower.read()
+    steps, losses = follower.curve(1.0)
+    follower.close()
+    assert len(steps) == len(losses) == POINTS
+    assert steps[-1] == pytest.approx(1.0) and steps == sorted(steps)
+
+
+def test_a_log_that_does_not_say_how_far_it_is_goes_by_the_time(tmp_path: Path) -> None:
+    from autoresearchd.loop.follow import LogFollower
+
+    log = tmp_path / "training.log"
+    log.write_text("".join(f"iter {i}: loss {5 - i / 10:.4f}\n" for i in range(1, 11)))
+    follower = LogFollower(log, "auto", 5.0)
+    follower.read()
+    steps, _ = follower.curve(0.4)
+    follower.close()
+    assert steps[-1] == pytest.approx(0.4) and steps[0] == pytest.approx(0.04)
