@@ -89,8 +89,8 @@ def replay(store: SqlStore) -> None:
             incumbent = e.decision.value
     limit = 100 * wilson_upper(lost, improved)
     print(
-        f"replay of the session without abort: {ended} of {full} ended, {lost} of {improved} improvements by more than σ "
-        f"lost (95% limit {limit:.0f}%), G {full / max(spent, 1e-9):.2f}"
+        f"replay of the session without abort: {ended} of {full} ended, {lost} of {improved} improvements by more than "
+        f"σ lost (95% limit {limit:.0f}%), G {full / max(spent, 1e-9):.2f}"
     )
 
 
