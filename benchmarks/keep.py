@@ -139,7 +139,7 @@ def _share(count: int, of: int) -> str:
 
 
 # ---------------------------------------------------------------------- rules
-def ours(world: World, runs: int, rule: KeepRule, baseline_runs: int = 3) -> Tally:
+def ours(world: World, runs: int, rule: KeepRule, baseline_runs: int = 3, recheck: bool = True) -> Tally:
     tally, truth, incumbent, seed = Tally(), 0.0, 0, baseline_runs
     ledger = Ledger([Sample(0, 0, s, world.run(0.0, s)) for s in range(1, baseline_runs + 1)])
     number = 0
@@ -151,7 +151,8 @@ def ours(world: World, runs: int, rule: KeepRule, baseline_runs: int = 3) -> Tal
             now = ledger.with_samples(samples)
             noise = now.noise()
             assert noise is not None
-            verdict = look(now.readings(incumbent, samples), noise, rule, spent=len(samples) - 1, price=price)
+            readings, again = now.readings(incumbent, samples), recheck and ledger.unchecked(incumbent)
+            verdict = look(readings, noise, rule, spent=len(samples) - 1, price=price, recheck=again)
             action = verdict.action
             if action is Action.AGAIN and world.runs >= runs:
                 break

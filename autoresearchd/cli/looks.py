@@ -9,6 +9,7 @@ from typing import Any
 from autoresearchd.cli.render import Paint, clean, number
 
 WIDTH = 36
+LINES = 20
 _SYMBOLS = ("─", "●", "┃")
 _ASCII = ("-", "o", "|")
 
@@ -18,7 +19,7 @@ def look_lines(looks: Sequence[Mapping[str, Any]], paint: Paint, *, ascii_only: 
     if not looks:
         return []
     lines = ["", f"  {paint('early abort', 'bold')}  {clean(looks[-1].get('sentence') or '', 400)}"]
-    drawn = [look for look in looks if None not in _ends(look)]
+    drawn = _spread([look for look in looks if None not in _ends(look)])
     values = [v for look in drawn for v in _ends(look) if v is not None]
     if not values:
         return lines
@@ -34,6 +35,13 @@ def look_lines(looks: Sequence[Mapping[str, Any]], paint: Paint, *, ascii_only: 
         at = f"{100 * progress:.0f}%" if isinstance(progress, (int, float)) else ""
         lines.append(f"  {at:>5}  {number(look.get('forecast')):>10}  {''.join(cells)}".rstrip())
     return lines
+
+
+def _spread(looks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """At most ``LINES`` of them, evenly chosen, the last one among them."""
+    if len(looks) <= LINES:
+        return looks
+    return [looks[round(i * (len(looks) - 1) / (LINES - 1))] for i in range(LINES)]
 
 
 def _ends(look: Mapping[str, Any]) -> tuple[float | None, ...]:

@@ -134,7 +134,7 @@ class AbortPolicy:
         self._guard = Guard(Caution(), Audits(self._seed, self._rate), Promise())
         self._observed = 0
         self._best = math.inf
-        self._looked = 0.0
+        self.begin()
         self._newest: Any = None
         self._print: list[Any] | None = None
         self.last_look = None
@@ -161,6 +161,10 @@ class AbortPolicy:
         return forecast(curve, self._references) if curve is not None else None
 
     # ------------------------------------------------------------------ a run under way
+    def begin(self) -> None:
+        """Another run starts, and nothing of its error budget is spent; after ``observe`` that is understood."""
+        self._looked = 0.0
+
     def look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
         """Judge a run by its curve so far.
 
@@ -257,6 +261,7 @@ class AbortPolicy:
         final: float | None,
         *,
         aborted: bool = False,
+        spared: bool = False,
     ) -> None:
         """Learn from a run that ended; runs come in order, each once.
 
@@ -266,6 +271,7 @@ class AbortPolicy:
             budget: its whole budget.
             final: its metric; None or not finite for a run that was aborted or crashed.
             aborted: whether this policy ended it.
+            spared: whether a look would have, were it no audit.
         """
         aborted = aborted or final is None
         ready = self._references.distinct >= MIN_DISTINCT
@@ -276,18 +282,19 @@ class AbortPolicy:
         if aborted and curve is not None:
             promise.spared += max(0.0, 1.0 - curve.last)
         if not aborted and curve is not None and final is not None and math.isfinite(final) and len(curve.losses) > 1:
-            self._learn(summarise(curve, self._sign * final))
+            self._learn(summarise(curve, self._sign * final), spared)
         self._guard.audits.observe(self._observed, aborted=aborted, ready=ready)
         self._observed += 1
-        self._looked = 0.0
+        self.begin()
 
-    def _learn(self, run: Summary) -> None:
+    def _learn(self, run: Summary, spared: bool) -> None:
         """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
         delta = self._delta()
         ratio, hopeless = self._in_hindsight(run, delta)
         if self.is_audit:
             promise = self._guard.promise
             improved = math.isfinite(self._best) and run.final < self._best - delta
+            hopeless = hopeless or spared
             promise.audited += 1
             promise.hopeless += hopeless
             promise.improved += improved

@@ -100,6 +100,8 @@ class CurveParser:
                 finite.append(point)
             elif len(self.non_finite) < MAX_NON_FINITE:
                 self.non_finite.append(point)
+            else:
+                self.non_finite[-1] = point  # the first ones, and the newest: how long it has gone on
         return finite
 
     def _read(self, line: str) -> list[CurvePoint]:

@@ -173,7 +173,8 @@ def _look(
     if noise is None:  # a single run of everything: the sign is all there is
         noise = Noise(0.0, 0)
     price = rule.price(before.experiments, before.extra)
-    return look(readings, noise, rule, spent=spent, price=price, simpler=simpler)
+    recheck = before.unchecked(incumbent.number)
+    return look(readings, noise, rule, spent=spent, price=price, simpler=simpler, recheck=recheck)
 
 
 def _decision(

@@ -50,7 +50,8 @@ class Reading:
 class Prior:
     """What edits do, before anything is measured: shares that change nothing and that improve; all others harm.
 
-    scales: sizes of effects in units of σ (half-normal, in equal shares), alike for gains and harms.
+    scales: sizes of effects in units of the σ of runs made side by side (half-normal, in equal shares), alike for gains
+    and harms: a machine that drifts makes no edit worth more.
     """
 
     null: float = 0.4
@@ -63,7 +64,8 @@ class KeepRule:
     """The constants of the test; chosen on the frontier that ``benchmarks/keep.py`` plots.
 
     keep_at: probability of an improvement that keeps; beside_at: what the runs made side by side must say of it by
-    themselves. material: gains above so many σ are worth extra runs; start_at, go_on_at: probability of such a gain
+    themselves. material: gains above so many σ (of runs made side by side) are worth extra runs;
+    start_at, go_on_at: probability of such a gain
     from which a test is begun, and continued. most: extra runs for one experiment; share: extra runs per experiment in
     the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so many σ; tie_at:
     probability that it is not. gate_at: probability with which a gate must hold.
@@ -73,7 +75,7 @@ class KeepRule:
     keep_at: float = 0.93
     beside_at: float = 0.5
     material: float = 1.0
-    start_at: float = 0.045
+    start_at: float = 0.05
     go_on_at: float = 0.2
     most: int = 8
     share: float = 0.25
@@ -121,6 +123,7 @@ def look(
     spent: int = 0,
     price: float = 1.0,
     simpler: bool = False,
+    recheck: bool = False,
 ) -> Verdict:
     """Look at what has been measured so far.
 
@@ -131,6 +134,7 @@ def look(
         spent: extra runs made for this experiment.
         price: factor on ``start_at`` for a test that has not begun (``KeepRule.price``).
         simpler: whether the experiment's program is simpler than the incumbent's, so that a tie is kept.
+        recheck: whether the incumbent is to be run again whatever came of the experiment (``Ledger.unchecked``).
     """
     gain, variance = estimate(readings, noise)
     if noise.sigma == 0.0:
@@ -146,6 +150,8 @@ def look(
     if promising and spent < rule.most:
         program, seed = next_run(readings, noise)
         return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
+    if recheck and not spent:
+        return replace(verdict, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
     return replace(verdict, action=Action.SIMPLER) if simpler and belief.bearable >= rule.tie_at else verdict
 
 
@@ -244,21 +250,22 @@ def believe(gain: float, variance: float, noise: Noise, rule: KeepRule) -> Belie
     """Posterior probabilities, given an estimated gain and its variance in units of σ²."""
     prior = rule.prior
     harm = 1.0 - prior.null - prior.gain
+    calm, unit = noise.calm, noise.sigma * noise.calm
     better = material = bearable = total = 0.0
     for sigma, weight in noise.weighted():
         spread = sigma * math.sqrt(variance)
         null = prior.null * _density(gain, spread)
         up = down = large = near = 0.0
         for scale in prior.scales:
-            tau = sigma * scale
+            tau = sigma * scale * calm
             wide = math.hypot(spread, tau)
             slab = 2.0 * _density(gain, wide) / len(prior.scales)
             centre, width = gain * (tau / wide) ** 2, spread * tau / wide
             positive = cumulative(centre / width)
             up += slab * positive
             down += slab * (1.0 - positive)
-            large += slab * cumulative((centre - rule.material * noise.sigma) / width)
-            near += slab * (cumulative((centre + rule.tie * noise.sigma) / width) - positive)
+            large += slab * cumulative((centre - rule.material * unit) / width)
+            near += slab * (cumulative((centre + rule.tie * unit) / width) - positive)
         better += weight * prior.gain * up
         material += weight * prior.gain * large
         bearable += weight * (prior.gain * up + null + harm * near)

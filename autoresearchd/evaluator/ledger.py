@@ -22,6 +22,7 @@ DRIFT = 1 / 3
 SEED = 0.25
 """Share of the variance within a test that runs on one seed have in common, before any pair says better."""
 GUESS_WEIGHT = 4.0
+RECHECK_AFTER = 2
 _MOST_DRIFT = 30.0
 _MOST_SEED = 0.95
 
@@ -92,6 +93,17 @@ class Ledger:
     def values(self, program: int) -> list[float]:
         """Values of a program's runs, oldest first."""
         return [s.value for s in self._programs.get(program, ())]
+
+    def unchecked(self, incumbent: int) -> bool:
+        """Whether the baseline, still the incumbent, ran at the very start only, and two experiments have been since.
+
+        A machine that was idle is faster at first (turbo, burst credits, a cold case): beside such a baseline nothing
+        would ever look like a gain. One more run tells, and teaches how far the machine drifts.
+        """
+        first = next(iter(self._programs), None)
+        if first != incumbent or self.experiments < RECHECK_AFTER:
+            return False
+        return len({s.test for s in self._programs[incumbent]}) == 1
 
     def noise(self) -> Noise | None:
         """σ and what is known of it; None while no program ran twice."""

@@ -51,6 +51,11 @@ class Noise:
     test: float = 0.0
     seed: float = 0.0
 
+    @property
+    def calm(self) -> float:
+        """What is left of σ between runs made side by side, as a share: without the machine's drift."""
+        return math.sqrt(max(0.0, 1.0 - self.test))
+
     def weighted(self) -> list[tuple[float, float]]:
         """Values of σ with their posterior weights (not normalised): scaled inverse χ², from the prior 1/σ."""
         return [

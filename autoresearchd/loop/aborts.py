@@ -18,8 +18,8 @@ from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment,
 from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.errors import AutoresearchdError
-from autoresearchd.evaluator.abort import AbortPolicy, Look
+from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
+from autoresearchd.evaluator.abort import AbortPolicy, Look, Reason
 from autoresearchd.evaluator.forecast import Z90
 from autoresearchd.evaluator.keep import cumulative
 from autoresearchd.loop.follow import LogFollower, curve_of
@@ -36,6 +36,10 @@ SAVE_EVERY = 50
 """Experiments between two times that the whole state is stored; those after it are learned again at a restart."""
 
 
+NOISE = 2.0
+"""Improvements of so many σ and less are noise to the test (delta), as where its constants were chosen."""
+
+TRAINING_LOG = "training.log"
 MOST_PENDING = 20
 MOST_FAULTS = 3
 
@@ -49,9 +53,12 @@ class EarlyAbort:
         self._policy: AbortPolicy | None = None
         self._follower: LogFollower | None = None
         self._run: Run | None = None
-        self._began = self._next = 0.0
+        self._run_dir = Path()
+        self._first_point: float | None = None
+        self._next = 0.0
         self._curves: dict[int, tuple[CurvePoint, ...]] = {}
         self._pending: list[Experiment] = []
+        self._spared: set[int] = set()
         self._since_saved = self._faults = 0
         budget = lab.task.execution.budget.training
         self._every = max(0.05, min(lab.task.curve.check_every, budget / LOOKS_PER_RUN))
@@ -70,10 +77,11 @@ class EarlyAbort:
         self.end()
         if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._standing.needs_baseline:
             return
-        self._run = run
-        self._follower = LogFollower(run_dir / "training.log", self._lab.task.curve.pattern, self._budget)
-        self._began = self._lab.clock.monotonic()
-        self._next = self._began + self._every
+        self._run, self._run_dir, self._first_point = run, run_dir, None
+        self._follower = LogFollower(run_dir / TRAINING_LOG, self._lab.task.curve.pattern, self._budget)
+        self._next = self._lab.clock.monotonic() + self._every
+        if self._policy is not None:
+            self._policy.begin()
 
     def look(self) -> Look | None:
         """Look, if it is time; what was seen where the run is to end now."""
@@ -82,18 +90,35 @@ class EarlyAbort:
             return None
         self._next = now + self._every
         try:
-            policy = self._learned()
-            follower.read()
-            steps, losses = follower.curve(min(1.0, (now - self._began) / self._budget))
-            if not steps or not max(steps) < LAST_LOOK:
-                return None
-            policy.delta = self._standing.sigma or 0.0
-            look = policy.look(steps, losses, 1.0, self._standing.best)
-            self._lab.store.record_look(run.id, self._details(look))
+            look = self._look(follower, now)
         except Exception as error:  # noqa: BLE001 the run goes on; recorded with its traceback
             self._fail(error)
             return None
+        if look is None:
+            return None
+        self._faults = 0
+        try:
+            self._lab.store.record_look(run.id, self._details(look))
+        except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback
+            self._report(error, "a look at this run was not written down")
         return look if look.abort else None
+
+    def _look(self, follower: LogFollower, now: float) -> Look | None:
+        policy = self._learned()
+        if any(log.name != TRAINING_LOG for log in self._run_dir.glob("*.log")):
+            return None  # training is over: it is being checked or measured
+        follower.read()
+        if self._first_point is None and follower.started:
+            self._first_point = now  # what went before (imports, compilation) is no part of finished curves either
+        began = now if self._first_point is None else self._first_point
+        steps, losses = follower.curve(min(1.0, (now - began) / self._budget))
+        if not steps or not max(steps) < LAST_LOOK:
+            return None
+        policy.delta = NOISE * (self._standing.sigma or 0.0)
+        look = policy.look(steps, losses, 1.0, self._standing.best)
+        if look.reason is Reason.AUDIT and self._run is not None:
+            self._spared.add(self._run.id)
+        return look
 
     def end(self) -> None:
         """The run is over, or another one begins."""
@@ -102,7 +127,7 @@ class EarlyAbort:
         self._follower = self._run = None
 
     def _details(self, look: Look) -> dict[str, Any]:
-        found = {name: value for name, value in asdict(look).items() if value is not None}
+        found = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
         return {**found, "probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
 
     # ------------------------------------------------------------------ what is learned
@@ -129,15 +154,20 @@ class EarlyAbort:
 
     def _learned(self) -> AbortPolicy:
         """The policy with all that this segment has taught."""
-        known, pending = self._policy is not None, self._pending
-        policy, self._pending = self._policy or self._read(), []
-        for e in pending:
-            if known:  # else it has just been read with all others
-                self._observe(policy, e)
+        if self._policy is None:
+            self._policy = self._read()
+            last = self._pending[-1] if self._pending else None
+            self._pending.clear()  # they have just been read with all others
+        else:
+            last = None
+            while self._pending:
+                last = self._pending.pop(0)
+                self._since_saved += 1
+                self._observe(self._policy, last)
         self._curves.clear()
-        if pending:
-            self._save(policy, pending[-1].number, len(pending))
-        return policy
+        if last is not None:
+            self._save(self._policy, last.number)
+        return self._policy
 
     def _read(self) -> AbortPolicy:
         """What the store knows of this segment."""
@@ -148,13 +178,22 @@ class EarlyAbort:
         policy = self._new_policy()
         after = -1
         if memory is not None and memory.segment == standing.segment and memory.number <= newest:
-            after = memory.number if memory.state is not None and policy.restore(memory.state) else -1
+            after = memory.number if memory.state is not None and self._restore(policy, memory.state) else -1
         found = lab.store.experiments(lab.session_id, last=newest - after) if newest > after else ()
         for e in found:
             if e.number > after and e.segment == standing.segment and e.phase is Phase.DECIDED:
+                self._since_saved += 1
                 self._observe(policy, e)
-        self._policy = policy
         return policy
+
+    def _restore(self, policy: AbortPolicy, state: Mapping[str, Any]) -> bool:
+        """Whether the state could be read; else all is learned anew."""
+        try:
+            return policy.restore(state)
+        except (KeyError, ValueError, TypeError) as error:
+            self._lab.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
+            policy.reset()
+            return False
 
     def _new_policy(self) -> AbortPolicy:
         return AbortPolicy(
@@ -180,12 +219,13 @@ class EarlyAbort:
         points = self._curves.get(run.id)
         steps, losses = curve_of(points if points is not None else self._lab.store.curve(run.id))
         sigma = e.decision.sigma if e.decision else None
-        policy.delta = sigma if sigma is not None else self._standing.sigma or 0.0
+        policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
         aborted = run.label is Label.ABORTED_EARLY
-        policy.observe(steps, losses, 1.0, None if aborted else run.value, aborted=aborted)
+        value = None if aborted else run.value
+        policy.observe(steps, losses, 1.0, value, aborted=aborted, spared=run.id in self._spared)
+        self._spared.discard(run.id)
 
-    def _save(self, policy: AbortPolicy, number: int, learned: int) -> None:
-        self._since_saved += learned
+    def _save(self, policy: AbortPolicy, number: int) -> None:
         whole = self._since_saved >= SAVE_EVERY
         promise = policy.promise
         figures = {
@@ -207,18 +247,24 @@ class EarlyAbort:
 
     def _fail(self, error: Exception) -> None:
         """Report it; this run is not looked at any more."""
-        number = self._run.experiment if self._run else None
-        trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
-        self._faults += 1
+        passing = isinstance(error, (EnvironmentFailure, OSError))
+        self._faults += not passing
         self._on = self._on and self._faults < MOST_FAULTS
         what = "lets this run go on" if self._on else "is off until the daemon starts anew"
-        text = f"early abort failed and {what}: {type(error).__name__}: {error}"
-        self._lab.emit(EventKind.FAULT, text, experiment=number, traceback=trace)
+        self._report(error, f"early abort failed and {what}")
         self.end()
+
+    def _report(self, error: Exception, what: str) -> None:
+        number = self._run.experiment if self._run else None
+        trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
+        self._lab.emit(EventKind.FAULT, f"{what}: {type(error).__name__}: {error}", experiment=number, traceback=trace)
 
 
 def aborted(measurement: Measurement, look: Look) -> Measurement:
-    """What a run gave that was ended after a look: no value, but what was forecast."""
+    """What a run gave that was ended after a look: no value, but what was forecast; a dead one forecasts nothing."""
+    if look.reason is Reason.DEAD:
+        detail = f"{look.explain().removesuffix('.')}, so it was ended"
+        return replace(measurement, label=Label.NAN_LOSS, value=None, metrics={}, detail=detail)
     known = {"forecast": look.forecast, "forecast_low": look.low, "forecast_high": look.high}
     figures: Mapping[str, float] = {name: x for name, x in known.items() if x is not None and math.isfinite(x)}
     detail = look.explain().removesuffix(".")

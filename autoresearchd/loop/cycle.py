@@ -173,14 +173,14 @@ class Cycle:
             self._handle.kill()
         result = self._handle.wait(self._aborts.patience(patience))
         if result is None:
-            self._ended_by = self._aborts.look()
+            self._ended_by = None if self._lab.stop.now.is_set() else self._aborts.look()
             if self._ended_by is None:
                 return e
             self._handle.kill()
             result = self._handle.wait(None)
             assert result is not None
         e = self.conclude(e, run, result)
-        self._handle = None  # not before: should the store have failed, the result is read again
+        self._handle = self._ended_by = None  # not before: should the store have failed, the result is read again
         return e
 
     def _decide(self, e: Experiment) -> Experiment:
@@ -272,9 +272,8 @@ class Cycle:
         logs = read_logs(result)
         result_file = read_result_file(self._lab.task, self._lab.site.run_dir(e.number, run.index))
         measurement = measure(self._lab.task, result, logs, result_file=result_file)
-        look, self._ended_by = self._ended_by, None
-        if look is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself in that moment
-            measurement = aborted(measurement, look)
+        if self._ended_by is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself just then
+            measurement = aborted(measurement, self._ended_by)
         self._aborts.end()
         measurement = self._watched.end(measurement)
         self._aborts.measured(run, measurement)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -44,6 +45,11 @@ class LogFollower:
             else:
                 return
 
+    @property
+    def started(self) -> bool:
+        """Whether the log shows any point yet."""
+        return bool(self._parser.points or self._parser.non_finite)
+
     def close(self) -> None:
         """Let go of the log; another ``read`` opens what is there then from its beginning."""
         if self._file is not None:
@@ -59,9 +65,13 @@ class LogFollower:
 
     def _open(self) -> BinaryIO | None:
         try:
-            return os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a job without a sandbox may have put anything there
+            os.close(descriptor)
+            raise OSError(f"{self._path} is no file")
+        return os.fdopen(descriptor, "rb")
 
     def _rotated(self) -> bool:
         if self._file is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,27 +176,80 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
 
 
 class Broken:
-    """A store that cannot write looks down."""
+    """A store of which one method fails."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, store: Any, method: str) -> None:
+        self._store, self._method = store, method
 
     def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            raise ValueError("it is broken")
         return getattr(self._store, name)
 
-    def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
-        raise ValueError("no room for looks")
+
+def faults_of(bench: Bench) -> list[Any]:
+    return [event for event in bench.events.events if event.kind is EventKind.FAULT]
 
 
 def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
     bench = made(tmp_path, VALUES)
-    run(bench, len(VALUES), wrap=lambda port: Broken(port) if port is bench.store else port)
+    run(bench, len(VALUES), wrap=lambda port: Broken(port, "abort_memory") if port is bench.store else port)
     decided = [e for e in bench.store.experiments(bench.session.id) if e.decision]
     assert len(decided) == 1 + len(VALUES) and not by_label(bench, Label.ABORTED_EARLY)
-    faults = [event for event in bench.events.events if event.kind is EventKind.FAULT]
+    faults = faults_of(bench)
     assert len(faults) == 3, "then it is off"
-    assert "no room for looks" in faults[0].message and "Traceback" in faults[0].data["traceback"]
+    assert "it is broken" in faults[0].message and "Traceback" in faults[0].data["traceback"]
     assert "off until the daemon starts anew" in faults[-1].message
+
+
+def test_a_decision_does_not_hang_on_writing_its_look_down(tmp_path: Path) -> None:
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES), wrap=lambda port: Broken(port, "record_look") if port is bench.store else port)
+    assert len(by_label(bench, Label.ABORTED_EARLY)) == 1
+    assert "was not written down" in faults_of(bench)[0].message
+
+
+def dying(request: RunRequest) -> Script | str:
+    """As ``job``, but a program with SCALE = 9 has no loss from a third of the budget on, and never ends."""
+    script = job(request)
+    assert isinstance(script, Script)
+    if "SCALE = 9" not in (request.workspace / "train.py").read_text():
+        return script
+    lines = [line if i < 17 else re.sub(r"loss: \S+", "loss: nan", line) for i, line in enumerate(log_lines(2.0, 1))]
+    return replace(script, pieces=["".join(lines[i : i + 5]) for i in range(0, 45, 5)], hang=True)
+
+
+def test_a_loss_that_is_no_number_any_more_ends_the_run_as_the_crash_that_it_is(tmp_path: Path) -> None:
+    bench = made(tmp_path, VALUES)
+    bench.job = dying
+    run(bench, len(VALUES))
+    (e,) = by_label(bench, Label.NAN_LOSS)
+    assert e.number == len(VALUES) and e.decision is not None
+    assert e.decision.status is Status.CRASH and e.decision.delta is None and not e.decision.metrics
+    assert e.decision.reward == -2.0
+
+
+def test_a_run_that_crashed_late_costs_the_next_one_nothing(tmp_path: Path) -> None:
+    """The error budget is that of one run: what one has spent, the next has anew."""
+
+    def crashing(request: RunRequest) -> Script | str:
+        script = job(request)
+        assert isinstance(script, Script)
+        late = "SCALE = 2.21\n" in (request.workspace / "train.py").read_text()
+        return replace(script, pieces=script.pieces[:-1], stages=(ScriptedStage(exit_code=1),)) if late else script
+
+    bench = made(tmp_path, (*GOOD, 2.21, HOPELESS))
+    bench.job = crashing
+    run(bench, len(GOOD) + 2)
+    assert [e.number for e in by_label(bench, Label.ABORTED_EARLY)] == [len(GOOD) + 2]
+
+
+def test_a_log_that_is_no_file_is_an_error_and_blocks_nothing(tmp_path: Path) -> None:
+    from autoresearchd.loop.follow import LogFollower
+
+    os.mkfifo(tmp_path / "training.log")
+    with pytest.raises(OSError, match="is no file"):
+        LogFollower(tmp_path / "training.log", "auto", 5.0).read()
 
 
 @pytest.mark.parametrize("rotated", [False, True])

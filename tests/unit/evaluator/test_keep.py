@@ -281,3 +281,41 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
             extra += len(samples) - 1
     assert kept <= 8
     assert extra <= 0.25 * 480 + 8 * (RULE.burst + RULE.most)
+
+
+class TestRecheck:
+    """A machine that was idle is faster at first: the baseline is run once more when it is warm."""
+
+    def ledger(self, tests: int) -> Ledger:
+        baseline = [Sample(0, 0, seed, 10.0 + seed / 10) for seed in (1, 2, 3)]
+        return Ledger([*baseline, *(Sample(n, n, 10 + n, 5.0) for n in range(1, tests + 1))])
+
+    def test_it_is_due_after_two_experiments_and_once(self) -> None:
+        assert [self.ledger(tests).unchecked(0) for tests in (0, 1, 2, 3)] == [False, False, True, True]
+        checked = self.ledger(2).with_samples([Sample(3, 3, 13, 5.0), Sample(0, 3, 13, 5.1)])
+        assert not checked.unchecked(0)
+
+    def test_an_incumbent_that_was_kept_was_measured_beside_another_already(self) -> None:
+        assert not self.ledger(4).unchecked(2)
+
+    def test_the_run_is_made_beside_an_experiment_that_would_have_been_discarded(self) -> None:
+        readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
+        verdict = look(readings, SURE, RULE, recheck=True)
+        assert (verdict.action, verdict.program, verdict.seed) == (Action.AGAIN, I, 9)
+        after = look([*readings, Reading(I, 3, 9, 0.0)], SURE, RULE, spent=1, recheck=True)
+        assert after.action is Action.DISCARD
+
+    def test_what_looked_hopeless_beside_a_rested_machine_gets_its_chance(self) -> None:
+        ledger = Ledger([Sample(0, 0, seed, value) for seed, value in ((1, 9.9), (2, 10.0), (3, 10.1))])
+        for n in (1, 2):
+            ledger.take([Sample(n, n, 10 + n, 8.9)])
+        samples = [Sample(3, 3, 13, 9.6)]  # better than the incumbent is by now, worse than it was
+        noise = ledger.with_samples(samples).noise()
+        assert noise is not None
+        assert look(ledger.readings(0, samples), noise, RULE).action is Action.DISCARD
+        samples.append(Sample(0, 3, 13, 9.0))
+        now = ledger.with_samples(samples)
+        noise = now.noise()
+        assert noise is not None
+        verdict = look(now.readings(0, samples), noise, RULE, spent=1, recheck=True)
+        assert verdict.action is Action.AGAIN and verdict.gain > 0
