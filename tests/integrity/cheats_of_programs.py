@@ -172,7 +172,7 @@ PROTECTED = [
     ),
     Cheat(
         "shrinks the evaluation by an edit of the scorer",
-        script="sed -i 's/, 12, start/, 1, start/' evaluate.py",
+        script="sed -i -E 's/(Plan\\([0-9]+, [0-9]+, )[0-9]+/\\11/' evaluate.py",
         expected=ILLEGAL,
     ),
     Cheat(
