@@ -39,7 +39,7 @@ SAVE_EVERY = 50
 NOISE = 2.0
 """Improvements of so many σ and less are noise to the test (delta), as where its constants were chosen."""
 
-TRAINING_LOG = "training.log"
+TRAINING_LOG, SUPERVISOR_LOG = "training.log", "supervisor.log"
 MOST_PENDING = 20
 MOST_FAULTS = 3
 
@@ -105,7 +105,7 @@ class EarlyAbort:
 
     def _look(self, follower: LogFollower, now: float) -> Look | None:
         policy = self._learned()
-        if any(log.name != TRAINING_LOG for log in self._run_dir.glob("*.log")):
+        if any(log.name not in (TRAINING_LOG, SUPERVISOR_LOG) for log in self._run_dir.glob("*.log")):
             return None  # training is over: it is being checked or measured
         follower.read()
         if self._first_point is None and follower.started:

@@ -17,10 +17,12 @@ from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.aborts import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.standing import Standing
 from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.store.reader import Reader
 from autoresearchd.testing.executors import Script, ScriptedStage
 from tests.integration.bench import TASK, Bench
@@ -173,6 +175,29 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
         states.append(EarlyAbort(lab, Standing(lab))._learned().to_state())
     assert states[0] == states[1]
     assert states[0]["observed"] == 1 + len(VALUES)
+
+
+SLOW = """\
+import time
+SCALE = 1.0
+for i in range(1, 31):
+    print(f"step {i:05d} ({100 * i / 30:.1f}%) | loss: {4 - i / 10:.4f} | dt: 50ms", flush=True)
+    time.sleep(0.05)
+print(f"score: {SCALE}")
+"""
+
+
+def test_a_real_job_is_looked_at_while_it_trains(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, task=TASK.replace("budget: 5", "budget: 1.5"), program=SLOW)
+    bench.policy = Values((2.0,))
+    lab = replace(bench.laboratory(), executor=LocalExecutor(tier=PLAIN))
+    SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    baseline, e = bench.store.experiments(bench.session.id)
+    looks = bench.store.looks(e.runs[0].id)
+    assert len(looks) >= 4
+    assert [look["progress"] for look in looks] == sorted(look["progress"] for look in looks)
+    assert looks[0]["progress"] < 0.5 and "too few distinct programs" in looks[-1]["sentence"]
+    assert not any(bench.store.looks(r.id) for r in baseline.runs)
 
 
 class Broken:
