@@ -4,7 +4,8 @@
 
 Both sessions run one after the other; nothing else should run on the machine. Experiments per hour are counted from the
 first decision after the baseline to the last. Afterwards the complete curves of the session without abort are given to
-the policy as if they were running: how many of those that improved on the incumbent by more than σ it would have ended.
+the policy as if they were running: how many of those that improved on the incumbent by more than 2σ it would have
+ended.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_caution import wilson_upper
+from autoresearchd.loop.aborts import NOISE
 from autoresearchd.loop.follow import curve_of
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
@@ -74,14 +76,14 @@ def replay(store: SqlStore) -> None:
             continue
         steps, losses = curve_of(store.curve(run.id))
         sigma = e.decision.sigma or 0.0
-        policy.delta, stopped = sigma, 1.0
+        policy.delta, stopped = NOISE * sigma, 1.0
         if e.number and incumbent is not None:
             for at in LOOKS:
                 seen = [(s, x) for s, x in zip(steps, losses, strict=True) if s <= at]
                 if seen and policy.look([s for s, _ in seen], [x for _, x in seen], 1.0, incumbent).abort:
                     stopped = at
                     break
-            good = run.value < incumbent - sigma
+            good = run.value < incumbent - NOISE * sigma
             improved, full, spent = improved + good, full + 1, spent + stopped
             ended, lost = ended + (stopped < 1), lost + (good and stopped < 1)
         policy.observe(steps, losses, 1.0, None if stopped < 1 else run.value, aborted=stopped < 1)
@@ -90,7 +92,7 @@ def replay(store: SqlStore) -> None:
     limit = 100 * wilson_upper(lost, improved)
     print(
         f"replay of the session without abort: {ended} of {full} ended, {lost} of {improved} improvements by more than "
-        f"σ lost (95% limit {limit:.0f}%), G {full / max(spent, 1e-9):.2f}"
+        f"2σ lost (95% limit {limit:.0f}%), G {full / max(spent, 1e-9):.2f}"
     )
 
 
