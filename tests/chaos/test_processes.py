@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -79,17 +82,38 @@ def test_a_daemon_killed_together_with_its_supervisors_leaves_no_process(harness
     assert same_as_undisturbed(harness, world) == []
 
 
+@contextmanager
+def touched(world: World) -> Iterator[None]:
+    """Somebody touches the slot's HEAD all the time, so that every checkout is left to git."""
+    over = threading.Event()
+
+    def touch() -> None:
+        while not over.wait(0.002):
+            for head in (world.root / ".git").glob("autoresearchd/worktrees/*/slot0.git/HEAD"):
+                with suppress(FileNotFoundError):
+                    os.utime(head)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("word", [b"update-ref", b"reset\0--quiet", b"cat-file"])
 def test_git_killed_at_its_work_costs_nothing_but_time(harness: Harness, word: bytes) -> None:
     world = harness.world("world", SEED, EXPERIMENTS)
     pid = harness.start(world, composed=True)
     assert wait_until(lambda: bool(Journal.read(world).experiments))
     stream, killed = random.Random(SEED), 0
-    for victim in seen(pid, word):
-        if killed < 5 and stream.random() < 0.8:
-            killed += kill(victim)
-        if killed == 5:
-            break
+    with touched(world):
+        for victim in seen(pid, word):
+            if killed < 5 and stream.random() < 0.8:
+                killed += kill(victim)
+            if killed == 5:
+                break
     end(harness, world, pid)
     assert killed, "none was seen, and the test shows nothing"
     assert same_as_undisturbed(harness, world) == []
