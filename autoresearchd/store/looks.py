@@ -45,16 +45,16 @@ def of_run(c: Connection, run_id: int) -> Sequence[Mapping[str, Any]]:
 def remember(c: Connection, session_id: int, memory: AbortMemory) -> None:
     """Keep figures, and the state where there is one; a state of another segment is forgotten."""
     known = c.execute(select(_M.segment).where(_M.session_id == session_id)).scalar_one_or_none()
-    figures = {"figures": dict(memory.figures)}
+    values: dict[str, Any] = {"figures": dict(memory.figures)}
     if memory.state is not None or (known is not None and known != memory.segment):
         state = None if memory.state is None else codec.pack_json(memory.state)
-        figures |= {"segment": memory.segment, "number": memory.number, "state": state}  # type: ignore[dict-item]
+        values |= {"segment": memory.segment, "number": memory.number, "state": state}
     if known is not None:
-        c.execute(update(_M).where(_M.session_id == session_id).values(**figures))
+        c.execute(update(_M).where(_M.session_id == session_id).values(**values))
         return
     bare = {"segment": memory.segment, "number": -1, "state": None}
     try:
-        c.execute(insert(_M).values(session_id=session_id, **{**bare, **figures}))
+        c.execute(insert(_M).values(session_id=session_id, **{**bare, **values}))
     except IntegrityError as error:
         raise KeyError(f"no session {session_id}") from error
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import subprocess
 import threading
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -314,3 +315,40 @@ def _damage(sha: str) -> Any:
         yield
     except (ValueError, IndexError) as error:
         raise _missing(sha) from error
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """A checked-out file for the index. mode: git's; times in ns; numbers: device, inode, user, group, size."""
+
+    path: bytes
+    sha: str
+    mode: int
+    ctime: int
+    mtime: int
+    numbers: tuple[int, int, int, int, int]
+
+
+def write_index(place: Path, rows: Iterable[IndexRow]) -> None:
+    """Write an index that says what was checked out, so that git finds nothing changed (gitformat-index(5)).
+
+    ValueError for a path that cannot stand in one.
+    """
+    from git.index.fun import write_cache
+    from git.index.typ import IndexEntry
+
+    entries = []
+    for row in sorted(rows, key=lambda row: row.path):
+        path, sha, ctime, mtime = os.fsdecode(row.path), bytes.fromhex(row.sha), _packed(row.ctime), _packed(row.mtime)
+        device, inode, user, group, size = (number & 0xFFFFFFFF for number in row.numbers)
+        entries.append(IndexEntry((row.mode, sha, 0, path, ctime, mtime, device, inode, user, group, size)))
+    stream = io.BytesIO()
+    write_cache(entries, stream)
+    partial = place.with_name("index.new")
+    partial.write_bytes(stream.getvalue())
+    partial.replace(place)
+
+
+def _packed(nanoseconds: int) -> bytes:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    return (seconds & 0xFFFFFFFF).to_bytes(4, "big") + rest.to_bytes(4, "big")

@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.errors import RepositoryError
 from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
-from autoresearchd.workspace.objects import SUBMODULE, Entry, ObjectStore
+from autoresearchd.workspace.objects import SUBMODULE, Entry, ObjectStore, write_index
 from autoresearchd.workspace.private import is_private, make_private
-from autoresearchd.workspace.touched import Held, Seen, own_files, stamp, write_file, write_index
+from autoresearchd.workspace.touched import Held, Seen, own_files, stamp, write_file
 
 
 class Slots:
@@ -112,8 +112,8 @@ class Slots:
             for path, entry in different:
                 known[path] = Seen(entry, write_file(top + path, entry, self._store.read(entry.sha, "blob")))
             if different:
-                files = ((path, seen) for path, seen in known.items() if not seen.entry.is_folder)
-                write_index(git.directory / "index", files)
+                rows = (seen.index_row(path) for path, seen in known.items() if not seen.entry.is_folder)
+                write_index(git.directory / "index", rows)
             (git.directory / "HEAD").write_bytes(f"{commit}\n".encode())
             held_before.own = own_files(git.directory)
         except (RepositoryError, OSError, ValueError):  # ValueError: a path that the index writer will not take

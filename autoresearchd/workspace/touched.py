@@ -6,19 +6,15 @@ are kept in memory and belong to one process. A file whose stamp moved is writte
 
 from __future__ import annotations
 
-import io
 import os
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.workspace.objects import SUBMODULE, Entry
+from autoresearchd.workspace.objects import Entry, IndexRow
 
 OWN = ("HEAD", "index", "index.lock", "HEAD.lock", "ORIG_HEAD.lock")
 """Files of the slot's git directory that must be as they were left."""
-
-_32_BITS = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +43,12 @@ class Seen:
         if self.entry.is_folder and entry.is_folder and self.stamp is not None and found is not None:
             return (self.stamp.inode, self.stamp.mode) == (found.inode, found.mode)
         return (self.entry.sha, self.entry.mode, self.stamp) == (entry.sha, entry.mode, found)
+
+    def index_row(self, path: bytes) -> IndexRow:
+        """The file as git's index has it; no stamp makes git look at it again."""
+        s = self.stamp or Stamp(0, 0, 0, 0, 0, 0, 0, 0)
+        numbers = (s.device, s.inode, s.user, s.group, s.size)
+        return IndexRow(path, self.entry.sha, int(self.entry.mode, 8), s.ctime, s.mtime, numbers)
 
 
 @dataclass(slots=True)
@@ -82,27 +84,3 @@ def write_file(path: bytes, entry: Entry, data: bytes) -> Stamp | None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
     return stamp(path)
-
-
-def write_index(place: Path, paths: Iterable[tuple[bytes, Seen]]) -> None:
-    """Write an index that says what was checked out, so that git finds nothing changed."""
-    from git.index.fun import write_cache
-    from git.index.typ import IndexEntry
-
-    entries = []
-    for path, seen in sorted(paths):
-        entry, s = seen.entry, seen.stamp or Stamp(0, 0, 0, 0, 0, 0, 0, 0)
-        mode = 0o160000 if entry.mode == SUBMODULE else 0o120000 if stat.S_ISLNK(s.mode) else int(entry.mode, 8)
-        numbers = (s.device & _32_BITS, s.inode & _32_BITS, s.user & _32_BITS, s.group & _32_BITS, s.size & _32_BITS)
-        times = (_packed(s.ctime), _packed(s.mtime))
-        entries.append(IndexEntry((mode, bytes.fromhex(entry.sha), 0, os.fsdecode(path), *times, *numbers)))
-    stream = io.BytesIO()
-    write_cache(entries, stream)
-    partial = place.with_name("index.new")
-    partial.write_bytes(stream.getvalue())
-    partial.replace(place)
-
-
-def _packed(nanoseconds: int) -> bytes:
-    seconds, rest = divmod(nanoseconds, 10**9)
-    return (seconds & _32_BITS).to_bytes(4, "big") + rest.to_bytes(4, "big")
