@@ -16,6 +16,8 @@ def bag(text: str) -> frozenset[str]:
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SMALLEST, _LARGEST = 1e-15, 1e15
+_OCTAVE_STEP = 0.5
+"""Twice as much is no moderate step: a learning rate doubles in log 2 / log 1.5 = 1.7 of its own."""
 _SINGULAR = frozenset({"bias", "axis", "basis", "radius", "class"})
 
 # Constants that say what is measured, where things are and how much is printed: tuning them is useless or cheating.
@@ -180,7 +182,7 @@ def _size(value: int, factor: float, priority: float, family: str, *, coarse: bo
         return _small(value, priority, family)
     low, high = max(1, math.ceil(value / factor)), int(value * factor)
     if value & (value - 1) == 0:
-        return Range(Kind.INT, Scale.OCTAVE, low, high, 1.0, priority, family=family)
+        return Range(Kind.INT, Scale.OCTAVE, low, high, _OCTAVE_STEP, priority, family=family)
     quantum = min(value & -value, 64) if coarse else 1
     low = max(quantum, low // quantum * quantum)
     step = max(math.log(1.35), math.log((value + quantum) / value))
