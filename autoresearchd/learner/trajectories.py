@@ -1,0 +1,350 @@
+"""What is learned from: answers of a model with their outcomes, filtered, grouped and split without leaks.
+
+Nothing is read from a store here: whoever does hands over ``Record``s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.labels import RULES, Label
+from autoresearchd.domain.proposal import Answer
+from autoresearchd.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An answer of a model and what came of it.
+
+    session: unique over all places that are read. reward: of this answer, None where it has none. label: how it ended,
+    None while it has not. feedback: the outcome in the words that the policy was told, or would be. index: of the
+    answer among those of its experiment that a model gave, from 0; questions without a reply are not counted.
+    prompt_ids: where they are stored. round_id, state_id: where the experiment has no proposal that tells them (all of
+    its answers were malformed).
+    """
+
+    session: str
+    experiment: Experiment
+    answer: Answer
+    reward: float | None
+    label: Label | None
+    feedback: str = ""
+    index: int = 0
+    prompt_ids: tuple[int, ...] | None = None
+    round_id: str = ""
+    state_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One step of the research MDP: what the policy was shown, what it answered, what it was worth.
+
+    number, attempt, index: experiment, proposal within it, answer among those of the experiment. group: what answered
+    the same prompt; unique within the session. at: when the experiment began. policy_version: the adapter that
+    answered, empty: the model without one. temperature: at which the tokens were drawn and their log-probabilities
+    taken. censored: the reward rests on a forecast. error: why the answer could not be used, empty where it could.
+    """
+
+    session: str
+    number: int
+    attempt: int
+    group: str
+    state_id: str
+    at: datetime
+    policy_version: str
+    messages: tuple[Mapping[str, Any], ...]
+    prompt_ids: tuple[int, ...] | None
+    completion: str
+    token_ids: tuple[int, ...] | None
+    logprobs: tuple[float, ...] | None
+    reward: float
+    censored: bool
+    label: Label
+    feedback: str
+    index: int = 0
+    temperature: float = 1.0
+    error: str = ""
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What names it among all."""
+        return self.session, self.number, self.index
+
+    @property
+    def prompt_hash(self) -> str:
+        """Of the messages: what was shown is the state, whatever it is called.
+
+        The experiment's own number, which prompts mention, is left out: it alone makes no other state.
+        """
+        text = json.dumps([dict(m) for m in self.messages], sort_keys=True, ensure_ascii=True, default=str)
+        same = re.sub(rf"\bexperiment {self.number}\b", "experiment", text, flags=re.IGNORECASE)
+        return hashlib.sha256(same.encode()).hexdigest()
+
+
+class Reason(StrEnum):
+    """Why an answer is not learned from, in the words that a user reads."""
+
+    UNDECIDED = "its experiment has not been decided"
+    INTERRUPTED = "its run was interrupted, or lost with its host"
+    TAMPERED = "it tampered with what is measured"
+    NO_TEXT = "there is no text, or no prompt"
+    NO_REWARD = "its outcome says nothing about it (no reward)"
+    BAD_REWARD = "its reward is NaN or infinite"
+    DUPLICATE = "it was read twice"
+    NO_TOKENS = "its tokens or their log-probabilities were not stored"
+    BAD_TOKENS = "its tokens and log-probabilities do not fit each other"
+    UNKNOWN_LOGPROBS = "its log-probabilities are not those of the distribution that it was drawn from"
+    OTHER_MODEL = "it comes from another base model, or one that is not known"
+    OTHER_TOKENIZER = "it comes from another tokenizer, or one that is not known"
+    OTHER_TEMPLATE = "it comes from another chat template, or one that is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What an answer must be, to be learned from.
+
+    model_hash, tokenizer_hash, template_hash: those of the base model; None is not compared. They matter where tokens
+    do: text can be tokenized anew, stored ids and log-probabilities cannot. tokens: stored ids and log-probabilities
+    are needed (replay). tampered: keep what tampered with the metric, for its penalty; it is never kept with a reward
+    above 0.
+    """
+
+    model_hash: str | None = None
+    tokenizer_hash: str | None = None
+    template_hash: str | None = None
+    tokens: bool = True
+    tampered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Trajectories in the order in which they were made, and how many answers were left out for which reason."""
+
+    trajectories: tuple[Trajectory, ...]
+    dropped: Mapping[Reason, int] = field(default_factory=dict)
+
+    @property
+    def read(self) -> int:
+        """How many answers were read in all."""
+        return len(self.trajectories) + sum(self.dropped.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Training and held-out trajectories. by: ``session`` or ``time`` (the later part of one session).
+
+    leaked: how many were taken out of the training part because a held-out one has the same prompt.
+    """
+
+    train: tuple[Trajectory, ...]
+    held_out: tuple[Trajectory, ...]
+    by: str
+    leaked: int = 0
+
+
+SAME = 1e-9
+"""Share of the largest reward by which equal rewards may differ."""
+
+_INTERRUPTED = frozenset(label for label, rule in RULES.items() if rule.status is None)
+_TAMPERED = frozenset({Label.METRIC_TAMPERING, Label.NOT_CAUSAL})
+
+
+def all_equal(rewards: Sequence[float]) -> bool:
+    """Whether rewards differ by no more than sums of floats do: a group of such gives no signal."""
+    return max(rewards) - min(rewards) <= SAME * max(map(abs, rewards))
+
+
+def dataset(records: Iterable[Record], filters: Filters | None = None) -> Dataset:
+    """Make trajectories of records; those that cannot be learned from are counted by the first reason that holds."""
+    filters = filters or Filters()
+    seen: set[tuple[str, int, int]] = set()
+    kept: list[Trajectory] = []
+    dropped: Counter[Reason] = Counter()
+    for record in records:
+        key = record.session, record.experiment.number, record.index
+        reason = Reason.DUPLICATE if key in seen else refusal(record, filters)
+        seen.add(key)
+        if reason is None:
+            kept.append(trajectory(record))
+        else:
+            dropped[reason] += 1
+    kept.sort(key=_order)
+    return Dataset(tuple(kept), dict(dropped))
+
+
+def refusal(record: Record, filters: Filters) -> Reason | None:
+    """Why a record cannot be learned from; None where it can."""
+    return _outcome_refusal(record, filters) or (_token_refusal(record, filters) if filters.tokens else None)
+
+
+def trajectory(record: Record) -> Trajectory:
+    """The trajectory of a record that has a reward and a label.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if record.reward is None or record.label is None:
+        raise UsageError(
+            f"experiment {record.experiment.number} of {record.session} has no reward",
+            mend="learn from decided experiments; `dataset` leaves the others out",
+        )
+    e, answer, g = record.experiment, record.answer, record.answer.generation
+    proposal = e.proposal
+    round_id = record.round_id or (proposal.round_id if proposal else "") or f"{record.session}/{e.number}"
+    state_id = record.state_id or (proposal.state_id if proposal else "") or f"{record.session}/{e.number}"
+    if answer.attempt or record.index:
+        # A repair, or an answer after another one, was asked something that no other member of the round was asked.
+        round_id = f"{round_id}#{e.number}.{answer.attempt}.{record.index}"
+        state_id = f"{state_id}#{e.number}.{answer.attempt}.{record.index}"
+    return Trajectory(
+        session=record.session,
+        number=e.number,
+        attempt=answer.attempt,
+        group=round_id,
+        state_id=state_id,
+        at=e.started_at,
+        policy_version=g.adapter or "",
+        messages=g.messages,
+        prompt_ids=record.prompt_ids,
+        completion=g.completion,
+        token_ids=g.token_ids,
+        logprobs=g.logprobs,
+        reward=float(record.reward),
+        censored=record.label is Label.ABORTED_EARLY,
+        label=record.label,
+        feedback=record.feedback,
+        index=record.index,
+        temperature=_temperature(g.sampling),
+        error=answer.error,
+    )
+
+
+def grouped(trajectories: Iterable[Trajectory]) -> dict[tuple[str, str], tuple[Trajectory, ...]]:
+    """Trajectories by session and group, both in the order in which they were made."""
+    groups: dict[tuple[str, str], list[Trajectory]] = {}
+    for each in sorted(trajectories, key=_order):
+        groups.setdefault((each.session, each.group), []).append(each)
+    return {key: tuple(members) for key, members in groups.items()}
+
+
+def split(trajectories: Sequence[Trajectory], share: float = 0.25) -> Split:
+    """Hold out about ``share`` of the trajectories, so that nothing of them is seen in training.
+
+    Whole sessions are held out, the latest first, as long as half of all trajectories stay. Where none can be (there is
+    one session, or one outweighs all others), the later part of the largest one is, cut between two groups; training
+    then holds nothing that was made after the cut. A training trajectory with a prompt that is also held out (sessions
+    of one task begin alike) is taken out and counted.
+
+    Raises:
+        UsageError: there are too few to split, or the share is none.
+    """
+    if not 0 < share <= 0.5:
+        raise UsageError(f"the held-out share {share} is not above 0 and at most 0.5", mend="take 0.25")
+    sessions: dict[str, list[Trajectory]] = {}
+    for each in sorted(trajectories, key=_order):
+        sessions.setdefault(each.session, []).append(each)
+    wanted, total = share * len(trajectories), len(trajectories)
+    chosen: set[str] = set()
+    held = 0
+    for name in sorted(sessions, key=lambda s: (sessions[s][0].at, s), reverse=True):
+        if held < wanted and (total - held - len(sessions[name])) * 2 >= total:
+            chosen.add(name)
+            held += len(sessions[name])
+    if chosen:
+        out = [each for each in trajectories if each.session in chosen]
+        rest, by = [each for each in trajectories if each.session not in chosen], "session"
+    else:
+        largest = max(sessions, key=lambda s: (len(sessions[s]), s), default="")
+        out = _later(sessions.get(largest, []), math.ceil(wanted))
+        keys, by = {each.key for each in out}, "time"
+        rest = [each for each in trajectories if each.key not in keys]
+    prompts, states = {each.prompt_hash for each in out}, {(each.session, each.state_id) for each in out}
+    train = [t for t in rest if t.prompt_hash not in prompts and (t.session, t.state_id) not in states]
+    if not train or not out:
+        raise UsageError(
+            f"{total} trajectories of {len(sessions)} sessions cannot be split into a training and a held-out part",
+            mend="run more experiments, or join sessions with --from",
+        )
+    return Split(tuple(sorted(train, key=_order)), tuple(sorted(out, key=_order)), by, len(rest) - len(train))
+
+
+def _later(ordered: Sequence[Trajectory], wanted: int) -> list[Trajectory]:
+    """The last groups of a session, at least ``wanted`` trajectories; no other member is later than their first."""
+    groups = sorted(grouped(ordered).values(), key=lambda members: (members[-1].at, members[-1].number), reverse=True)
+    taken: list[Trajectory] = []
+    for members in groups:
+        cut = min((each.at for each in taken), default=None)
+        if len(taken) >= wanted and (cut is None or members[-1].at < cut):
+            break
+        taken.extend(members)
+    return taken
+
+
+def _outcome_refusal(record: Record, filters: Filters) -> Reason | None:
+    g, label, reward = record.answer.generation, record.label, record.reward
+    if label is None:
+        return Reason.UNDECIDED
+    if label in _INTERRUPTED:
+        return Reason.INTERRUPTED
+    if not g.completion.strip() or not g.messages:
+        return Reason.NO_TEXT
+    if reward is None:
+        return Reason.NO_REWARD
+    if not math.isfinite(reward):
+        return Reason.BAD_REWARD
+    if label in _TAMPERED and (not filters.tampered or reward > 0):
+        return Reason.TAMPERED
+    return None
+
+
+def _token_refusal(record: Record, filters: Filters) -> Reason | None:
+    g = record.answer.generation
+    if not g.token_ids or not g.logprobs:
+        return Reason.NO_TOKENS
+    if len(g.token_ids) != len(g.logprobs) or not all(math.isfinite(p) and p <= 1e-6 for p in g.logprobs):
+        return Reason.BAD_TOKENS
+    if not _sampled(g.sampling):
+        return Reason.UNKNOWN_LOGPROBS
+    compared = (
+        (filters.model_hash, g.model_hash, Reason.OTHER_MODEL),
+        (filters.tokenizer_hash, g.tokenizer_hash, Reason.OTHER_TOKENIZER),
+        (filters.template_hash, g.template_hash, Reason.OTHER_TEMPLATE),
+    )
+    return next((why for own, other, why in compared if own is not None and own != other), None)
+
+
+def _sampled(sampling: Mapping[str, Any]) -> bool:
+    """Whether the stored log-probabilities are those of the distribution that the tokens were drawn from.
+
+    Servers give them before the temperature is applied, and have temperatures of their own: only a temperature of 1
+    that they were told makes the two the same.
+    """
+    temperature = _temperature(sampling)
+    if sampling.get("logprobs_of") == "server" and sampling.get("temperature") != 1:
+        return False
+    top_p, top_k, min_p = (_number(sampling.get(name)) for name in ("top_p", "top_k", "min_p"))
+    return temperature > 0 and not (top_p is not None and top_p < 1) and not (top_k or 0) > 0 and not (min_p or 0) > 0
+
+
+def _temperature(sampling: Mapping[str, Any]) -> float:
+    """1 where none is stored."""
+    found = _number(sampling.get("temperature"))
+    return 1.0 if found is None else found
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _order(each: Trajectory) -> tuple[datetime, str, int, int]:
+    return each.at, each.session, each.number, each.index

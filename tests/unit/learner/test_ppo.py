@@ -1,0 +1,262 @@
+"""The loss of PPO is Schulman's, over experiments as actions: it follows the exact gradient of a small task."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from autoresearchd.errors import UsageError
+from autoresearchd.learner.advantages import gae
+from autoresearchd.learner.ppo import PpoLoss, PpoOptions, explained_variance, ppo_loss
+from autoresearchd.learner.ratios import Level
+from tests.unit.learner import reference
+from tests.unit.learner.reference import Array, assert_same, differences, random_batch, tensor
+
+ORDER = ("logprobs", "behaviour", "advantages", "values", "old_values", "returns", "entropy", "mask")
+
+
+def batch_of(seed: int, noise: float = 0.15) -> dict[str, Any]:
+    batch = random_batch(seed, noise=noise)
+    draw = np.random.default_rng(1000 + seed)
+    del batch["reference"]
+    old = draw.normal(size=6)
+    extra = {"values": old + 0.3 * draw.normal(size=6), "old_values": old, "returns": draw.normal(size=6)}
+    return batch | extra | {"entropy": draw.uniform(0.1, 2.0, (6, 5))}
+
+
+def loss_of(batch: dict[str, Any], options: PpoOptions | None = None, **changed: Any) -> PpoLoss:
+    given = {name: tensor(value) for name, value in batch.items()} | changed
+    return ppo_loss(*(given[name] for name in ORDER), options=options, proximal=given["proximal"])
+
+
+def plain(batch: dict[str, Any], **options: Any) -> float:
+    return reference.ppo(*(batch[name] for name in ORDER), **options)
+
+
+@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["logprobs", "values", "entropy"])
+def test_loss_and_all_gradients_agree_with_plain_loops(level: Level, seed: int, name: str) -> None:
+    batch = batch_of(seed)
+    options = PpoOptions(level=level)
+    assert_same(
+        lambda x: loss_of(batch, options, **{name: x}).loss,
+        lambda x: plain(batch | {name: x}, level=level.value, proximal=batch["proximal"]),
+        batch[name],
+    )
+    assert_same(
+        lambda x: loss_of(batch, options, proximal=None, **{name: x}).loss,
+        lambda x: plain(batch | {name: x}, level=level.value),
+        batch[name],
+    )
+
+
+def test_both_ends_of_the_range_and_the_value_clip_are_met() -> None:
+    found = [loss_of(batch_of(seed), proximal=None) for seed in range(3)]
+    assert any(each.ratios.clipped_low > 0 for each in found)
+    assert any(each.ratios.clipped_high > 0 for each in found)
+    assert any(0 < each.value_clipped < 1 for each in found)
+
+
+def test_a_case_computed_by_hand() -> None:
+    new = torch.tensor([[math.log(1.1), math.log(1.1)]], dtype=torch.float64)  # together 1.21: beyond 1.2
+    one = torch.ones(1, dtype=torch.float64)
+    found = ppo_loss(
+        new,
+        torch.zeros_like(new),
+        2.0 * one,
+        1.0 * one,
+        0.5 * one,
+        0.6 * one,
+        torch.tensor([[0.5, 1.5]], dtype=torch.float64),
+        torch.ones((1, 2), dtype=torch.bool),
+    )
+    # −1.2·2 + 0.5·max((1 − 0.6)², (0.7 − 0.6)²) − 0.01·1
+    assert float(found.loss) == pytest.approx(-2.4 + 0.5 * 0.16 - 0.01, abs=1e-12)
+    assert (found.surrogate, found.value_loss, found.entropy) == pytest.approx((-2.4, 0.16, 1.0))
+    assert found.ratios.clipped_high == 1.0
+    assert found.ratios.mean == pytest.approx(1.21)
+
+
+def test_token_by_token_the_same_completion_is_not_clipped() -> None:
+    new = torch.full((1, 2), math.log(1.1), dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    rest = (one, one, one, torch.zeros_like(new), torch.ones((1, 2), dtype=torch.bool))
+    found = ppo_loss(new, torch.zeros_like(new), 2.0 * one, *rest, options=PpoOptions(level=Level.TOKEN))
+    assert float(found.loss) == pytest.approx(-2.2)
+    assert found.ratios.clipped_high == 0.0
+
+
+def test_figures_count_each_completion_once_whatever_its_length() -> None:
+    new = torch.tensor([[math.log(3.0), 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, False, False], [True, True, True]])
+    two = torch.ones(2, dtype=torch.float64)
+    found = ppo_loss(new, torch.zeros_like(new), two, two, two, two, torch.zeros_like(new), mask).ratios
+    assert (found.mean, found.clipped_high) == pytest.approx((2.0, 0.5))
+    assert found.effective_sample_size == pytest.approx(16 / (2 * 10))
+
+
+def test_gradcheck() -> None:
+    batch = batch_of(4)
+    at = (tensor(batch["logprobs"]).requires_grad_(), tensor(batch["values"]).requires_grad_())
+    assert torch.autograd.gradcheck(lambda x, v: loss_of(batch, logprobs=x, values=v).loss, at)
+
+
+# ------------------------------------------------------------------ a research MDP small enough to solve
+REWARDS = np.array([[1.0, -0.5], [0.3, 2.0]])  # of action a in state s; the action is the next state
+STEPS, GAMMA = 3, 0.9
+
+
+def policy(theta: Array) -> Array:
+    e = np.exp(theta)
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def values_by_hand(theta: Array) -> Array:
+    """V_t(s) by dynamic programming, [STEPS + 1, 2]."""
+    found = np.zeros((STEPS + 1, 2))
+    for t in reversed(range(STEPS)):
+        for s in range(2):
+            found[t, s] = sum(policy(theta)[s, a] * (REWARDS[s, a] + GAMMA * found[t + 1, a]) for a in range(2))
+    return found
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
+def test_ppo_with_gae_follows_the_exact_policy_gradient_of_a_solved_task(lam: float) -> None:
+    """With the true values GAE is unbiased for every λ: all paths, weighted by their probability, give ∇J."""
+    theta = np.array([[0.2, -0.4], [0.1, 0.5]])
+    v, pi = values_by_hand(theta), policy(theta)
+    paths, weights, advantages, expected_value = [], [], [], []
+    for actions in itertools.product(range(2), repeat=STEPS):
+        states = [0, *actions[:-1]]
+        chance = math.prod(pi[s, a] for s, a in zip(states, actions, strict=True))
+        steps = gae(
+            torch.tensor([REWARDS[s, a] for s, a in zip(states, actions, strict=True)]),
+            torch.tensor([v[t, s] for t, s in enumerate(states)]),
+            gamma=GAMMA,
+            lam=lam,
+            terminal=torch.tensor([False, False, True]),
+        )
+        for t, (s, a) in enumerate(zip(states, actions, strict=True)):
+            paths.append((s, a))
+            weights.append(chance * GAMMA**t)
+            advantages.append(float(steps.advantages[t]))
+            if t == 0:
+                expected_value.append(chance * float(steps.returns[0]))
+    assert math.fsum(expected_value) == pytest.approx(v[0, 0], abs=1e-12)
+
+    parameters = torch.tensor(theta, requires_grad=True)
+    logprobs = torch.log_softmax(parameters, dim=-1)[[s for s, _ in paths], [a for _, a in paths]].unsqueeze(-1)
+    count = len(paths)
+    nothing = torch.zeros(count, dtype=torch.float64)
+    found = ppo_loss(
+        logprobs,
+        logprobs.detach(),
+        torch.tensor(weights).double() * torch.tensor(advantages).double() * count,
+        nothing,
+        nothing,
+        nothing,
+        torch.zeros_like(logprobs),
+        torch.ones((count, 1), dtype=torch.bool),
+    )
+    found.loss.backward()
+    assert parameters.grad is not None
+    exact = differences(lambda x: float(values_by_hand(x)[0, 0]), theta)
+    np.testing.assert_allclose(-parameters.grad.numpy(), exact, rtol=1e-6, atol=1e-8)
+
+
+# ------------------------------------------------------------------ what does not matter
+@pytest.mark.parametrize("level", list(Level))
+def test_padding_never_matters(level: Level) -> None:
+    batch = batch_of(5)
+    wide = np.pad(batch["mask"], ((0, 0), (0, 2)))
+    rubbish = batch | {"mask": wide}
+    for name in ("logprobs", "behaviour", "proximal", "entropy"):
+        rubbish[name] = np.where(wide, np.pad(batch[name], ((0, 0), (0, 2))), math.nan)
+    x, y = (tensor(each["logprobs"]).requires_grad_() for each in (rubbish, batch))
+    one = loss_of(rubbish, PpoOptions(level=level), logprobs=x)
+    other = loss_of(batch, PpoOptions(level=level), logprobs=y)
+    one.loss.backward()
+    other.loss.backward()
+    assert x.grad is not None
+    assert float(one.loss.detach()) == pytest.approx(float(other.loss.detach()), abs=1e-12)
+    torch.testing.assert_close(x.grad[:, :5], y.grad, rtol=0, atol=1e-12)
+    assert asdict(one.ratios) == pytest.approx(asdict(other.ratios))
+
+
+def test_the_order_of_the_batch_does_not_matter() -> None:
+    batch = batch_of(6)
+    order = np.random.default_rng(6).permutation(6)
+    shuffled = {name: value[order] for name, value in batch.items()}
+    assert float(loss_of(shuffled).loss) == pytest.approx(float(loss_of(batch).loss), abs=1e-12)
+
+
+def test_parts_of_a_batch_add_up_to_the_batch() -> None:
+    batch = batch_of(7)
+    parts = 0.0
+    for rows in (slice(0, 2), slice(2, 6)):
+        part = {name: tensor(value[rows]) for name, value in batch.items()}
+        parts += float(ppo_loss(*(part[name] for name in ORDER), proximal=part["proximal"], total=6).loss)
+    assert parts == pytest.approx(float(loss_of(batch).loss), abs=1e-12)
+
+
+def test_a_longer_completion_counts_no_more_than_a_short_one() -> None:
+    logprobs = torch.zeros((2, 4), dtype=torch.float64)
+    mask = torch.tensor([[True, False, False, False], [True, True, True, True]])
+    advantages = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    nothing = torch.zeros(2, dtype=torch.float64)
+    found = ppo_loss(logprobs, logprobs, advantages, nothing, nothing, nothing, torch.zeros_like(logprobs), mask)
+    assert float(found.loss) == pytest.approx(0.0, abs=1e-12)
+
+
+# ------------------------------------------------------------------ what is refused
+def test_an_action_without_a_token_is_refused() -> None:
+    batch = batch_of(8)
+    batch["mask"][2] = False
+    with pytest.raises(UsageError, match="no token"):
+        loss_of(batch)
+
+
+def test_an_empty_batch_is_refused() -> None:
+    nothing, none = torch.zeros((0, 3)), torch.zeros(0)
+    with pytest.raises(UsageError, match="empty"):
+        ppo_loss(nothing, nothing, none, none, none, none, nothing, torch.zeros((0, 3), dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", ["logprobs", "advantages", "values", "old_values", "returns", "entropy"])
+def test_nan_that_would_count_is_refused_with_its_name(name: str) -> None:
+    batch = batch_of(9)
+    broken: Tensor = tensor(batch[name]).clone()
+    broken.view(-1)[0] = math.inf
+    with pytest.raises(UsageError, match=name):
+        loss_of(batch, **{name: broken})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clip": 1.0},
+        {"clip_high": -1.0},
+        {"value_clip": 0.0},
+        {"value_weight": -1.0},
+        {"dual_clip": 1.1},
+        {"weight_cap": 0},
+    ],
+)
+def test_constants_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        PpoOptions(**wrong)
+
+
+def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_one() -> None:
+    returns = torch.tensor([1.0, 2.0, 4.0])
+    assert explained_variance(returns, returns) == pytest.approx(1.0)
+    assert explained_variance(torch.ones(3), returns) == pytest.approx(0.0)
+    assert explained_variance(returns, torch.ones(3)) is None

@@ -1,0 +1,268 @@
+"""The loss of SDPO is the source's: the student's likeliest tokens, a bucket for the rest, the divergence asked for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from autoresearchd.errors import UsageError
+from autoresearchd.learner.logprobs import token_statistics
+from autoresearchd.learner.sdpo import SdpoLoss, SdpoOptions, divergence, ema_update, sdpo_loss, with_tail
+from tests.unit.learner import reference
+from tests.unit.learner.reference import Array, assert_same, random_batch, softmax_logs, tensor
+
+ORDER = ("student_top", "teacher_top", "logprobs", "behaviour", "mask", "taught")
+ALPHAS = [0.0, 0.3, 0.5, 1.0]
+
+
+def tops(draw: np.random.Generator, rows: int, width: int, k: int = 3, vocabulary: int = 9) -> Array:
+    logs = [[softmax_logs(2 * draw.normal(size=vocabulary))[:k] for _ in range(width)] for _ in range(rows)]
+    return np.array(logs)
+
+
+def batch_of(seed: int, rows: int = 4, width: int = 3) -> dict[str, Any]:
+    draw = np.random.default_rng(seed)
+    batch = random_batch(seed, rows, width)
+    taught = np.arange(rows) % 3 != 1
+    return {name: batch[name] for name in ("logprobs", "behaviour", "proximal", "mask")} | {
+        "student_top": tops(draw, rows, width),
+        "teacher_top": tops(draw, rows, width),
+        "taught": taught,
+    }
+
+
+def loss_of(batch: dict[str, Any], alpha: float = 1.0, **changed: Any) -> SdpoLoss:
+    given = {name: tensor(value) for name, value in batch.items()} | changed
+    return sdpo_loss(*(given[name] for name in ORDER), options=SdpoOptions(alpha=alpha), proximal=given["proximal"])
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("seed", range(2))
+def test_loss_and_gradient_agree_with_plain_loops(alpha: float, seed: int) -> None:
+    batch = batch_of(seed)
+    rest = {name: batch[name] for name in ORDER[1:]}
+    assert_same(
+        lambda x: loss_of(batch, alpha, student_top=x).loss,
+        lambda x: reference.sdpo(x, **rest, alpha=alpha, proximal=batch["proximal"]),
+        batch["student_top"],
+    )
+    assert_same(
+        lambda x: loss_of(batch, alpha, student_top=x, proximal=None).loss,
+        lambda x: reference.sdpo(x, **rest, alpha=alpha),
+        batch["student_top"],
+    )
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_from_both_models_logits_to_the_loss_the_gradient_is_right(alpha: float) -> None:
+    draw = np.random.default_rng(3)
+    batch = batch_of(3, 3, 2)
+    student, teacher = draw.normal(size=(3, 2, 8)), draw.normal(size=(3, 2, 8))
+    targets, mask = torch.tensor(draw.integers(0, 8, (3, 2))), tensor(batch["mask"])
+    best = np.argsort(-student, axis=-1)[..., :3]
+
+    def loss(x: Tensor) -> Tensor:
+        own = token_statistics(x, targets, mask, top=3)
+        other = token_statistics(torch.tensor(teacher), targets, mask, at=own.top_indices)
+        return loss_of(batch, alpha, student_top=own.top_logprobs, teacher_top=other.top_logprobs).loss
+
+    def plain(x: Array) -> float:
+        cells = list(np.ndindex(3, 2))
+        both = []
+        for logits in (x, teacher):
+            both.append(np.zeros((3, 2, 3)))
+            for i, t in cells:
+                logs = softmax_logs(logits[i, t])
+                both[-1][i, t] = [logs[v] for v in best[i, t]]
+        rest = {name: batch[name] for name in ORDER[2:]}
+        return reference.sdpo(both[0], both[1], **rest, alpha=alpha, proximal=batch["proximal"])
+
+    assert_same(loss, plain, student)
+
+
+def test_a_case_computed_by_hand() -> None:
+    s, t = [0.6, 0.3], [0.2, 0.5]
+    found = sdpo_loss(
+        torch.tensor([[s]], dtype=torch.float64).log(),
+        torch.tensor([[t]], dtype=torch.float64).log(),
+        torch.tensor([[math.log(0.9)]], dtype=torch.float64),
+        torch.tensor([[math.log(0.6)]], dtype=torch.float64),
+        torch.ones((1, 1), dtype=torch.bool),
+        torch.ones(1, dtype=torch.bool),
+    )
+    exact = 0.6 * math.log(0.6 / 0.2) + 0.3 * math.log(0.3 / 0.5) + 0.1 * math.log(0.1 / 0.3)
+    assert found.divergence == pytest.approx(exact)
+    assert float(found.loss) == pytest.approx(1.5 * exact)
+    assert found.tail == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_gradcheck(alpha: float) -> None:
+    batch = batch_of(4)
+    at = tensor(batch["student_top"]).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: loss_of(batch, alpha, student_top=x).loss, (at,))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_a_policy_does_not_diverge_from_itself_and_is_not_moved(alpha: float) -> None:
+    batch = batch_of(5)
+    at = tensor(batch["student_top"]).requires_grad_()
+    found = loss_of(batch, alpha, student_top=at, teacher_top=at)
+    found.loss.backward()
+    assert float(found.loss.detach()) == pytest.approx(0.0, abs=1e-12)
+    assert at.grad is not None
+    assert float(at.grad.abs().max()) < 1e-10
+
+
+def test_the_two_ends_are_the_two_kl_divergences() -> None:
+    one, other = (torch.log_softmax(torch.randn(6, dtype=torch.float64), -1) for _ in range(2))
+    assert float(divergence(one, other, 0.0)) == pytest.approx(float((other.exp() * (other - one)).sum()))
+    assert float(divergence(one, other, 1.0)) == pytest.approx(float((one.exp() * (one - other)).sum()))
+    half = float(divergence(one, other, 0.5))
+    assert half == pytest.approx(float(divergence(other, one, 0.5)))  # Jensen–Shannon: the same from both sides
+    assert 0 < half < math.log(2)
+
+
+@pytest.mark.parametrize("rest", [1e-2, 1e-4, 1e-5])
+def test_the_bucket_of_all_others_keeps_its_digits_where_it_is_nearly_empty(rest: float) -> None:
+    single = with_tail(torch.tensor([0.7 * (1 - rest), 0.3 * (1 - rest)], dtype=torch.float32).log())
+    assert float(single[-1]) == pytest.approx(math.log(rest), abs=0.02)
+    exact = with_tail(torch.tensor([0.7 * (1 - rest), 0.3 * (1 - rest)], dtype=torch.float64).log())
+    assert float(exact[-1]) == pytest.approx(math.log(rest), abs=1e-9)
+
+
+def test_one_token_that_is_nearly_certain_leaves_what_it_leaves() -> None:
+    nearly = with_tail(torch.tensor([-1.5e-7], dtype=torch.float32))
+    assert float(nearly[-1]) == pytest.approx(math.log(1.5e-7), abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_certain_student_has_a_finite_loss_and_gradient(kind: torch.dtype) -> None:
+    sure = torch.tensor([[[0.0, -60.0]]], dtype=kind, requires_grad=True)
+    teacher = torch.tensor([[[math.log(0.5), math.log(0.25)]]], dtype=kind)
+    zero, one = torch.zeros((1, 1), dtype=kind), torch.ones((1, 1), dtype=torch.bool)
+    for alpha in ALPHAS:
+        found = sdpo_loss(sure, teacher, zero, zero, one, one[:, 0], options=SdpoOptions(alpha=alpha))
+        (gradient,) = torch.autograd.grad(found.loss, sure)
+        assert torch.isfinite(found.loss)
+        assert torch.isfinite(gradient).all()
+
+
+def test_only_completions_with_a_teacher_are_learned_from() -> None:
+    batch = batch_of(6)
+    at = tensor(batch["student_top"]).requires_grad_()
+    found = loss_of(batch, student_top=at)
+    found.loss.backward()
+    assert at.grad is not None
+    learned = tensor(batch["mask"]) & tensor(batch["taught"]).unsqueeze(-1)
+    assert not at.grad[~learned].any()
+    assert (at.grad[learned].abs().sum(-1) > 0).all()
+    assert found.tokens == int(learned.sum())
+    assert found.taught == pytest.approx(0.75)
+
+
+def test_gradients_flow_neither_into_the_teacher_nor_through_the_ratio() -> None:
+    batch = batch_of(7)
+    given = {name: tensor(batch[name]).requires_grad_() for name in ("student_top", "teacher_top", "logprobs")}
+    loss_of(batch, **given).loss.backward()
+    assert given["student_top"].grad is not None
+    assert given["teacher_top"].grad is None
+    assert given["logprobs"].grad is None
+
+
+def test_the_importance_ratio_is_cut_at_its_cap_from_above_only() -> None:
+    batch = batch_of(8) | {"proximal": np.zeros((4, 3))}
+    far, near = (
+        loss_of(batch, logprobs=tensor(batch["behaviour"] + 5.0), proximal=None),
+        loss_of(batch, logprobs=tensor(batch["behaviour"] + math.log(2.0)), proximal=None),
+    )
+    assert float(far.loss) == pytest.approx(float(near.loss))
+    assert far.ratios.clipped_high == 1.0
+    small = loss_of(batch, logprobs=tensor(batch["behaviour"] - 5.0), proximal=None)
+    assert float(small.loss) == pytest.approx(float(near.loss) * math.exp(-5.0) / 2)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_padding_and_order_never_matter(alpha: float) -> None:
+    batch = batch_of(9)
+    plain = loss_of(batch, alpha)
+    rubbish = {name: value.copy() for name, value in batch.items()}
+    off = ~batch["mask"]
+    for name in ("student_top", "teacher_top", "logprobs", "behaviour", "proximal"):
+        rubbish[name][off] = math.nan
+    at = tensor(rubbish["student_top"]).requires_grad_()
+    found = loss_of(rubbish, alpha, student_top=at)
+    found.loss.backward()
+    assert float(found.loss.detach()) == pytest.approx(float(plain.loss), abs=1e-12)
+    assert at.grad is not None
+    assert torch.isfinite(at.grad).all()
+    order = np.random.default_rng(9).permutation(4)
+    shuffled = {name: value[order] for name, value in batch.items()}
+    assert float(loss_of(shuffled, alpha).loss) == pytest.approx(float(plain.loss), abs=1e-12)
+
+
+def test_parts_of_a_batch_add_up_to_the_batch() -> None:
+    batch = batch_of(10)
+    whole = loss_of(batch)
+    parts = 0.0
+    for rows in (slice(0, 2), slice(2, 4)):
+        part = {name: tensor(value[rows]) for name, value in batch.items()}
+        parts += float(sdpo_loss(*(part[n] for n in ORDER), proximal=part["proximal"], total=whole.tokens).loss)
+    assert parts == pytest.approx(float(whole.loss), abs=1e-12)
+
+
+def test_a_batch_that_nobody_teaches_is_refused() -> None:
+    batch = batch_of(11)
+    with pytest.raises(UsageError, match="empty"):
+        loss_of(batch, taught=torch.zeros(4, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": -0.1}, {"alpha": 1.1}, {"ratio_cap": 0.0}, {"weight_cap": -1.0}])
+def test_constants_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        SdpoOptions(**wrong)
+
+
+# ------------------------------------------------------------------ the teacher
+def parameters(value: float) -> dict[str, Tensor]:
+    return {"weight": torch.full((2, 2), value), "steps": torch.tensor(int(value))}
+
+
+def test_the_teacher_moves_a_share_of_the_way_and_nothing_is_changed_in_place() -> None:
+    teacher, student = parameters(1.0), parameters(3.0)
+    moved = ema_update(teacher, student, 0.25)
+    torch.testing.assert_close(moved["weight"], torch.full((2, 2), 1.5))
+    assert int(moved["steps"]) == 3
+    torch.testing.assert_close(teacher["weight"], torch.ones((2, 2)))
+    torch.testing.assert_close(ema_update(teacher, student, 1.0)["weight"], student["weight"])
+
+
+def test_a_frozen_teacher_stays_what_it_is_whatever_becomes_of_the_student() -> None:
+    teacher = parameters(1.0)
+    assert ema_update(teacher, {name: p * math.nan for name, p in teacher.items()}, 0.0) == teacher
+
+
+def test_many_small_moves_reach_the_student() -> None:
+    teacher = parameters(0.0)
+    for _ in range(500):
+        teacher = ema_update(teacher, parameters(1.0), 0.01)
+    assert float(teacher["weight"][0, 0]) == pytest.approx(1 - 0.99**500, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("student", "rate", "words"),
+    [
+        ({"other": torch.ones(1)}, 0.1, "same parameters"),
+        ({"weight": torch.ones(3), "steps": torch.tensor(1)}, 0.1, "shape"),
+        ({"weight": torch.full((2, 2), math.nan), "steps": torch.tensor(1)}, 0.1, "NaN"),
+        (parameters(1.0), 1.5, "rate"),
+    ],
+)
+def test_a_teacher_is_never_made_from_a_broken_student(student: dict[str, Tensor], rate: float, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        ema_update(parameters(1.0), student, rate)
