@@ -12,6 +12,7 @@
     ├── MissingCapability          5   this machine lacks something: git, a GPU, a package, a sandbox
     ├── SessionLocked             75   another daemon holds the session (EX_TEMPFAIL)
     ├── EnvironmentFailure         1   a fault outside any experiment: disk full, git locked; the loop backs off
+    │   └── SpendCapReached        1   a model may cost nothing more for now: the loop waits, or goes on without one
     ├── StoreError                 1   the database cannot be read or written
     │   └── StoreDamaged           1   the database is damaged: `doctor --repair` rebuilds it
     ├── PolicyError                1   a policy gave no usable proposal; carries the label it is recorded under
@@ -22,6 +23,7 @@
 from __future__ import annotations
 
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Cost
 
 
 class AutoresearchdError(Exception):
@@ -104,6 +106,19 @@ class EnvironmentFailure(AutoresearchdError):
     """A fault of the surroundings, not of an experiment: the loop waits and tries again."""
 
 
+class SpendCapReached(EnvironmentFailure):
+    """A spend cap is reached: no model is asked before the cap is raised or the day is over.
+
+    Args:
+        what: which cap, and what has been spent.
+        whole_session: whether it is the session's own cap, which no waiting mends.
+    """
+
+    def __init__(self, what: str, *, whole_session: bool, mend: str = "") -> None:
+        super().__init__(what, mend=mend)
+        self.whole_session = whole_session
+
+
 class StoreError(AutoresearchdError):
     """The database cannot be read or written."""
 
@@ -117,11 +132,13 @@ class PolicyError(AutoresearchdError):
 
     Args:
         label: what the experiment is recorded as (``illegal_edit``, ``malformed_answer``, ``no_op``, ``error``).
+        cost: what was spent on it and has been charged already, answer by answer; None: nothing.
     """
 
-    def __init__(self, what: str, *, label: Label = Label.ERROR, mend: str = "") -> None:
+    def __init__(self, what: str, *, label: Label = Label.ERROR, mend: str = "", cost: Cost | None = None) -> None:
         super().__init__(what, mend=mend)
         self.label = label
+        self.cost = cost
 
 
 class NothingRunning(AutoresearchdError):

@@ -20,6 +20,7 @@ from autoresearchd.domain.experiment import (
     Experiment,
     Limits,
     Measurement,
+    Node,
     Note,
     Run,
     RunResult,
@@ -29,7 +30,7 @@ from autoresearchd.domain.experiment import (
     Trial,
 )
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
 
@@ -71,7 +72,31 @@ class Policy(Protocol):
         """As in ``--policy``, e.g. ``search`` or ``command:./propose.sh``."""
         ...
 
+    @property
+    def repairs(self) -> int:
+        """How often it can be given back a proposal whose run failed for a simple reason (``state.repair``)."""
+        ...
+
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal: ...
+
+
+class AnswerLog(Protocol):
+    """Where a policy that asks a model writes each answer down, before it does anything with it."""
+
+    def record(self, number: int, answer: Answer) -> None:
+        """Store it and count its cost against experiment ``number`` and the session; on disk when it returns.
+
+        May be called from any thread.
+        """
+        ...
+
+
+class Purse(Protocol):
+    """What models may cost."""
+
+    def check(self) -> None:
+        """Raise SpendCapReached where nothing more may be spent; called before each question to a model."""
+        ...
 
 
 class TrialHistory(Protocol):
@@ -109,6 +134,10 @@ class Workspace(Protocol):
 
     def tip(self) -> str:
         """Commit that the session branch points at."""
+        ...
+
+    def parent(self, commit: str) -> str:
+        """First parent of a commit."""
         ...
 
     def advance(self, old: str, new: str) -> None:
@@ -304,8 +333,20 @@ class Store(Protocol):
         """Store the proposal with its diff and cost; phase ``proposed``.
 
         ``proposal.parent``, when given, becomes the experiment's parent; ``code_hash``: of all editable files after the
-        edit.
+        edit. Its cost is counted unless it is ``charged``. A later attempt (a repair) is taken in phase ``measured``.
         """
+        ...
+
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
+        """Store an answer of a model and count its cost in the session's totals."""
+        ...
+
+    def answers(self, session_id: int, number: int) -> Sequence[Answer]:
+        """All answers that were given for an experiment, oldest first, with their messages and completions."""
+        ...
+
+    def spent_since(self, at: datetime) -> float:
+        """US dollars that answers of all sessions have cost since ``at``; unknown prices count nothing."""
         ...
 
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
@@ -376,6 +417,32 @@ class Store(Protocol):
         ...
 
     def totals(self, session_id: int) -> Totals: ...
+
+    def label_counts(self, session_id: int) -> Mapping[str, int]:
+        """How many decided experiments ended under each label; the empty label: kept for their value."""
+        ...
+
+    def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
+        """Of each role its decided experiments, how many of them were kept, and the sum of their rewards.
+
+        The empty name stands for experiments of no role, the baselines among them; one without a reward adds nothing.
+        """
+        ...
+
+    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
+        """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
+
+        One that was still open when the tree was read is found only by asking from before its number again.
+        """
+        ...
+
+    def add_visit(self, session_id: int, number: int) -> int:
+        """Count that an experiment was chosen to go on from; how often it has been, this time included. Lazily."""
+        ...
+
+    def visits(self, session_id: int) -> Mapping[int, int]:
+        """How often experiments were chosen to go on from, by number; without those that never were."""
+        ...
 
     def curve(self, run_id: int) -> Sequence[CurvePoint]:
         """A run's learning curve."""

@@ -23,11 +23,13 @@ from sqlalchemy import insert, update
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.ports import NewSession
 from autoresearchd.store.database import Database
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.tables import (
+    AnswerBodyTable,
+    AnswerTable,
     AsiTable,
     ExperimentTable,
     ProposalBodyTable,
@@ -41,6 +43,8 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCE = "".join(f"def layer_{i}(x, width={i}):\n    return x * {i * 7919 % 1000} + width\n\n" for i in range(450))
 CURVE = tuple(CurvePoint(i, 10 / (i + 1), i / 300) for i in range(300))
 RESULT = RunResult((StageResult("training", "ok", 0, 300.0, "runs/1/training.log"),), 301.0, "bubblewrap")
+PROMPT = ({"role": "system", "content": "You do research."}, {"role": "user", "content": SOURCE})
+ANSWER = Answer("some/model", Cost(0.01, 12_000, 800, 9.0), Generation(PROMPT, SOURCE[:3000]), form="search_replace")
 
 
 def proposal(number: int) -> Proposal:
@@ -54,6 +58,8 @@ def one(store: SqlStore, session_id: int, timed: Callable[[str, Callable[[], obj
     e = timed("open_experiment", lambda: store.open_experiment(session_id, parent="a" * 40, segment=0, at=AT))
     n = e.number
     p = proposal(n)
+    timed("record_answer", lambda: store.record_answer(session_id, n, ANSWER, AT))
+    timed("record_answer (again)", lambda: store.record_answer(session_id, n, ANSWER, AT))
     timed("find_duplicate", lambda: store.find_duplicate(session_id, f"h{n}"))
     timed(
         "record_proposal",
@@ -76,6 +82,14 @@ def one(store: SqlStore, session_id: int, timed: Callable[[str, Callable[[], obj
     timed("values", lambda: store.values(session_id, 0))
     timed("totals", lambda: store.totals(session_id))
     timed("trials(after)", lambda: store.trials(session_id, n - 2))
+    timed("answers", lambda: store.answers(session_id, n))
+    timed("spent_since (all)", lambda: store.spent_since(AT))
+    timed("label_counts", lambda: store.label_counts(session_id))
+    timed("role_stats", lambda: store.role_stats(session_id))
+    timed("tree(after)", lambda: store.tree(session_id, 0, n - 2))
+    timed("tree (all)", lambda: store.tree(session_id, 0))
+    timed("add_visit", lambda: store.add_visit(session_id, n))
+    timed("visits", lambda: store.visits(session_id))
     timed("take_controls (none)", lambda: store.take_controls(session_id))
     timed("unseen_notes", lambda: store.unseen_notes(session_id))
 
@@ -84,7 +98,15 @@ def fill(url: str, session_id: int, template: int, count: int) -> None:
     """Copies of one experiment, until there are ``count``."""
     database = Database(url)
     with database.write() as c:
-        for table in (ExperimentTable, ProposalTable, ProposalBodyTable, AsiTable, RunTable):
+        for table in (
+            ExperimentTable,
+            ProposalTable,
+            ProposalBodyTable,
+            AsiTable,
+            RunTable,
+            AnswerTable,
+            AnswerBodyTable,
+        ):
             columns = [col.name for col in table.__table__.columns if (table, col.name) != (RunTable, "id")]
             row = c.execute(table.__table__.select().where(table.number == template)).mappings().first()
             base = {name: row[name] for name in columns}
@@ -92,6 +114,7 @@ def fill(url: str, session_id: int, template: int, count: int) -> None:
             for n in range(template + 1, count):
                 value = 1 + (n * 7919 % 1000) / 1000
                 changed = {"number": n, "code_hash": f"h{n}", "value": value, "commit_sha": f"{n:040x}"}
+                changed["parent"] = f"{n - 1:040x}"
                 copies.append({k: changed.get(k, v) for k, v in base.items()})
             for i in range(0, len(copies), 1000):
                 c.execute(insert(table), copies[i : i + 1000])

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoresearchd import keys
+from autoresearchd.app.policies import Offer, make_policy
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
+from autoresearchd.config.settings import load_settings
 from autoresearchd.domain import secret_values
-from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
-from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.laboratory import Laboratory, Site
+from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.sinks import Fanout, FileSink, StoreSink
-from autoresearchd.policy.registry import PolicySpec, parse_spec
-from autoresearchd.ports import EventSink, Executor, Policy, Store
+from autoresearchd.policy.registry import parse_spec
+from autoresearchd.ports import EventSink, Executor, Store
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.redacting import RedactingStore
 from autoresearchd.store.repository import SqlStore
@@ -69,29 +72,6 @@ def require_sandbox(executor: Executor) -> None:
         _ = executor.tier
 
 
-def make_policy(spec: PolicySpec, workspace: GitWorkspace, task: Task, trials: SessionTrials) -> Policy:
-    """The policy of ``--policy``; each is imported only when it is the one."""
-    match spec.kind:
-        case "auto" | "search":
-            from autoresearchd.policy.search import SearchPolicy
-
-            def code_at(commit: str) -> Mapping[str, str]:
-                return {path: workspace.read(commit, path) for path in task.editable}
-
-            return SearchPolicy(trials, code_at)
-        case "random":
-            from autoresearchd.policy.random_policy import RandomPolicy
-
-            return RandomPolicy()
-        case _:
-            from autoresearchd.policy.command import CommandPolicy
-
-            def materialise(state: ResearchState, target: Path) -> None:
-                workspace.materialise(state.parent, target)
-
-            return CommandPolicy(spec.argument, materialise)
-
-
 def open_workspace(project: Project, session_tag: str, task: Task, folder: Path) -> GitWorkspace:
     """The git adapter for a task's folder."""
     return GitWorkspace.open(
@@ -110,11 +90,32 @@ def laboratory(
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
     workspace = open_workspace(project, session.tag, task, folder)
-    policy = make_policy(parse_spec(session.policy), workspace, task, SessionTrials(store, session.id))
+    settings = load_settings(os.environ)
     redactor = keys.redactor(folder=project.root).with_values(secret_values.of_environment(task.execution.env))
     if isinstance(store, SqlStore):
         store = RedactingStore.over(store, redactor)
-    file_sink = FileSink(layout.daemon_log(project.root), session.tag)
+    clock = SystemClock()
+    sink = Fanout(
+        [FileSink(layout.daemon_log(project.root), session.tag), StoreSink(store, session.id), *sinks], redactor
+    )
+    pristine = workspace.pristine(session.base_commit)
+    setup = setup_dir(project, workspace, session, task)
+    offer = Offer(
+        session_id=session.id,
+        task=task,
+        store=store,
+        workspace=workspace,
+        executor=executor,
+        clock=clock,
+        trials=SessionTrials(store, session.id),
+        pristine=pristine,
+        setup=setup,
+        source=folder,
+        settings=settings,
+        warn=lambda text: sink.emit(Event(EventKind.WARNING, clock.now(), text)),
+        max_usd=session.limits.max_usd,
+        environment=os.environ,
+    )
     return Laboratory(
         session_id=session.id,
         tag=session.tag,
@@ -123,18 +124,20 @@ def laboratory(
         store=store,
         workspace=workspace,
         executor=executor,
-        policy=policy,
-        clock=SystemClock(),
-        sink=Fanout([file_sink, StoreSink(store, session.id), *sinks], redactor),
+        policy=make_policy(parse_spec(session.policy), offer),
+        clock=clock,
+        sink=sink,
         site=Site(
             source=folder,
-            pristine=workspace.pristine(session.base_commit),
-            setup=setup_dir(project, workspace, session, task),
+            pristine=pristine,
+            setup=setup,
             runs=layout.public_dir(project.root) / "runs" / session.tag,
         ),
         max_experiments=session.limits.max_experiments,
         restore=lambda: workspace.pristine(session.base_commit),
         redactor=redactor,
+        memo=Memo(layout.memo_path(project.root, session.tag)),
+        ends_when_spent=settings.when_spent == "stop",
     )
 
 

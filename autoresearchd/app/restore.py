@@ -24,7 +24,7 @@ from autoresearchd.evaluator.legality import code_hash
 from autoresearchd.evaluator.measure import measure
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.artifacts import read_logs, read_result_file, read_tail
-from autoresearchd.loop.cycle import BASELINE
+from autoresearchd.loop.standing import BASELINE
 from autoresearchd.loop.words import unified_diff
 from autoresearchd.ports import Executor, NewSession
 from autoresearchd.store.rebuild import Draft, is_whole

@@ -6,6 +6,7 @@ From a folder and options to a daemon at work, with every check before anything 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import sys
@@ -33,11 +34,14 @@ from autoresearchd.app.compose import (
 )
 from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.journal import check_database, check_journal
+from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
+from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.limits import Reached
+from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import (
     BaselineError,
@@ -54,7 +58,8 @@ from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.lock import SessionLock, already_held
-from autoresearchd.policy.registry import parse_spec
+from autoresearchd.policy.registry import PolicySpec, parse_spec
+from autoresearchd.policy.roles import preset
 from autoresearchd.ports import EventSink, NewSession
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
@@ -69,7 +74,8 @@ class StartOptions:
     """What ``start`` was asked for.
 
     Budget in seconds; task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best;
-    seed: of all that is drawn at random in the session, None: a new one.
+    seed: of all that is drawn at random in the session, None: a new one. group, parents, turns: see ``Proposing``.
+    roles: whether those that come with the daemon take turns where the task has none; None: as config.yaml says.
     """
 
     task: str | None
@@ -84,6 +90,10 @@ class StartOptions:
     foreground: bool = False
     wait: bool = True
     seed: int | None = None
+    group: int | None = None
+    parents: str | None = None
+    turns: str | None = None
+    roles: bool | None = None
 
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
@@ -92,8 +102,9 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     In the foreground it returns when the session ends, else once the daemon is at work.
     """
     preflight.require_git()
-    policy = parse_spec(options.policy)
+    policy = _policy(options.policy)
     refuse_secret(options.policy)
+    require_packages(policy, load_settings(os.environ), options.directory)
     executor = executor_spec(options.executor, options.sandbox)
     require_sandbox(make_executor(executor))
     if options.slots not in ("auto", "1"):
@@ -105,7 +116,8 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     project = Project.at(folder)
     preflight.check_repository(project.root)
     refuse_second(project, options.tag)
-    task = read_task(folder, options.budget)
+    settings = load_settings(os.environ)
+    task = _with_roles(read_task(folder, options.budget, overrides=_overrides(options, settings)), options, settings)
     source = folder / task.source_dir
     check_files(task, source, folder / TASK_FILE)
     store = project.open_store()
@@ -122,7 +134,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
                 tag=tag,
                 branch=workspace.branch,
                 task_json=dump_task(task),
-                policy=str(policy) if policy.kind != "auto" else "search",
+                policy=str(policy),
                 executor=executor,
                 base_commit=base,
                 seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
@@ -136,6 +148,15 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     finally:
         store.close()
     return detach(project, tag, wait=options.wait)
+
+
+def _policy(text: str) -> PolicySpec:
+    """What ``--policy`` means here; ``auto`` is the model that the user has set up, else ``search``."""
+    spec = parse_spec(text)
+    if spec.kind != "auto":
+        return spec
+    named = load_settings(os.environ).policy
+    return parse_spec(named) if named else PolicySpec("search")
 
 
 def resume(
@@ -307,11 +328,31 @@ def _scaffold(template: Path, directory: Path) -> Path:
     return directory
 
 
-def read_task(folder: Path, budget: float | None, profile: str | None = None) -> Task:
+def _overrides(options: StartOptions, settings: ModelSettings) -> Overrides:
+    """What the command line says, else what the user has set up where that is not the usual."""
+    usual = ModelSettings()
+    return Overrides(
+        options.budget,
+        options.group or (settings.group if settings.group != usual.group else None),
+        options.parents or (settings.parents if settings.parents != usual.parents else None),
+        options.turns,
+    )
+
+
+def _with_roles(task: Task, options: StartOptions, settings: ModelSettings) -> Task:
+    wanted = settings.roles if options.roles is None else options.roles
+    if options.roles is False:
+        return replace(task, roles=())
+    return replace(task, roles=preset(task)) if wanted else task
+
+
+def read_task(
+    folder: Path, budget: float | None, profile: str | None = None, *, overrides: Overrides | None = None
+) -> Task:
     """The task of a folder: its task.yaml, or what its layout says. Checks what this machine must have."""
     device = str(find_devices())
     profile = profile or ("cuda" if device.startswith("cuda") else "cpu")
-    overrides = Overrides(budget=budget)
+    overrides = overrides or Overrides(budget=budget)
     if (folder / TASK_FILE).exists():
         task = load_task(folder, profile=profile, overrides=overrides)
     else:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from autoresearchd import keys
+from autoresearchd.cli import answers as model_answers
 from autoresearchd.cli import render
 from autoresearchd.cli.failure import say
 from autoresearchd.cli.logs import print_log
@@ -64,19 +65,23 @@ def show(
         bool, typer.Option("--diff", help="Also what it changed, as a unified diff; in a pipe the diff alone.")
     ] = False,
     log: Annotated[bool, typer.Option("--log", help="Also what its runs printed; in a pipe that alone.")] = False,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Also what models were asked and answered; in a pipe that alone.")
+    ] = False,
     as_json: JsonOption = False,
     session: SessionOption = None,
 ) -> None:
     """Show everything about one experiment.
 
-    The decision, the runs, what was learned; with --diff what it changed, with --log what its runs printed.
+    The decision, the runs, what was learned; with --diff what it changed, with --log what its runs printed, with
+    --answers what the models were asked and what they answered.
     """
     from autoresearchd.cli.place import find_place
 
     place = find_place(here())
     tag = place.pick(session)
     try:
-        record = keys.redactor().value(dict(place.reader.show(tag, experiment)))
+        record = keys.redactor().value(dict(place.reader.show(tag, experiment, full=answers)))
     except KeyError:
         newest = max((int(e["experiment"]) for e in place.experiments(tag, last=1)), default=-1)
         known = f"they are numbered 0 to {newest}" if newest >= 0 else "there is none yet"
@@ -89,12 +94,14 @@ def show(
         return
     paint = Paint(sys.stdout)
     # In a pipe the diff and the logs stand alone, for `git apply` and the like; a reader wants to see what they are of.
-    if render.is_terminal(sys.stdout) or not (diff or log):
+    if render.is_terminal(sys.stdout) or not (diff or log or answers):
         print("\n".join(experiment_lines(record, logs, paint, hint=not diff)))
     if diff:
         show_diff(record, paint)
     if log:
         print_logs(logs, paint)
+    if answers:
+        show_answers(record, paint)
 
 
 def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Paint, *, hint: bool = True) -> list[str]:
@@ -120,6 +127,7 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
         ]  # fmt: skip
         headers = ("seed", "value", "time", "exit", "label")
         lines += ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
+    lines += model_answers.answer_lines(record.get("answers") or [], paint)
     lines += look_lines(record.get("looks") or [], paint, ascii_only=not render.speaks_unicode(sys.stdout))
     lines += [""]
     if hint:
@@ -140,19 +148,27 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "reason", clean(record.get("reason") or "")
     hypothesis = (record.get("asi") or {}).get("hypothesis")
     yield "hypothesis", "" if hypothesis else clean(record.get("hypothesis") or "")
+    for words in model_answers.attempt_rows(record.get("attempts") or []):
+        yield "repair", words
     policy, role = clean(record.get("policy") or ""), clean(record.get("role") or "")
     yield "policy", f"{policy} as {role}" if role else policy
     yield "commit", clean(record.get("commit") or "")
     yield "parent", clean(record.get("parent") or "")
     yield "confidence", number(record["confidence"], 2) if record.get("confidence") is not None else ""
     yield "reward", signed(record["reward"], 3) if record.get("reward") is not None else ""
-    yield (
-        "cost",
-        f"${record['cost_usd']:.4f}" if isinstance(record.get("cost_usd"), (int, float)) and record["cost_usd"] else "",
-    )
+    yield "cost", model_answers.cost_words(record)
     yield "overhead", f"{record['overhead_ms']:.0f} ms" if isinstance(record.get("overhead_ms"), (int, float)) else ""
     yield "started", clean(record.get("started_at") or "")
     yield "finished", clean(record.get("finished_at") or "")
+
+
+def show_answers(record: Mapping[str, Any], paint: Paint) -> None:
+    """The answers of models in full, or why there are none."""
+    found = record.get("answers") or []
+    if found:
+        model_answers.print_answers(found, paint)
+    else:
+        say("no model was asked for this experiment")
 
 
 def show_diff(record: Mapping[str, Any], paint: Paint) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autoresearchd import __version__
-from autoresearchd.cli import doctor, experiments, logs, note, report_commands, session, status, task
+from autoresearchd.cli import doctor, experiments, logs, note, report_commands, serve, session, status, task
 from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
 
@@ -33,6 +33,7 @@ def build() -> typer.Typer:
     app.command("start", epilog=examples(
         f"{PROGRAM} start --task autoresearch", f"{PROGRAM} start --task . --budget 5m --max-time 8h --tag night1",
         f"{PROGRAM} start --policy 'command:~/bin/propose.sh' --max-experiments 20 --foreground",
+        f"{PROGRAM} start --policy litellm:anthropic/claude-sonnet-4-5 --max-cost 5",
     ))(session.start)  # fmt: skip
     app.command("resume", epilog=examples(
         f"{PROGRAM} resume", f"{PROGRAM} resume night1 --foreground", f"{PROGRAM} resume night1 --max-experiments 40"
@@ -47,7 +48,9 @@ def build() -> typer.Typer:
     app.command("experiments", epilog=examples(
         f"{PROGRAM} experiments --last 20", f"{PROGRAM} experiments --status keep --json"
     ))(experiments.experiments)  # fmt: skip
-    app.command("show", epilog=examples(f"{PROGRAM} show 12", f"{PROGRAM} show 12 --diff"))(experiments.show)
+    app.command("show", epilog=examples(
+        f"{PROGRAM} show 12", f"{PROGRAM} show 12 --diff", f"{PROGRAM} show 12 --answers"
+    ))(experiments.show)  # fmt: skip
     app.command("logs", epilog=examples(f"{PROGRAM} logs -f", f"{PROGRAM} logs -n 20"))(logs.logs)
     app.add_typer(_tasks(), name="task")
     app.command("plot", epilog=examples(f"{PROGRAM} plot -o progress.png"))(report_commands.plot)
@@ -55,6 +58,9 @@ def build() -> typer.Typer:
         f"{PROGRAM} export --format jsonl -o autoresearch.jsonl", f"{PROGRAM} export --format tsv > results.tsv"
     ))(report_commands.export)  # fmt: skip
     app.command("import", epilog=examples(f"{PROGRAM} import autoresearch.jsonl"))(report_commands.import_log)
+    app.command("serve", epilog=examples(
+        f"{PROGRAM} serve ./models/smollm2 --port 8000", f"{PROGRAM} start --policy local"
+    ))(serve.serve)  # fmt: skip
     app.command("doctor", epilog=examples(f"{PROGRAM} doctor", f"{PROGRAM} doctor --json"))(doctor.doctor)
     return app
 

@@ -48,8 +48,9 @@ def start(
         typer.Option(
             "--policy",
             metavar="SPEC",
-            help="Who proposes edits: auto, search, random or command:CMD. CMD runs in a copy of the task's folder as "
-            "committed: commit a script of your own, or give its absolute path.",
+            help="Who proposes edits: auto, search, random, litellm:MODEL, local[:MODEL], agent:MODEL or command:CMD. "
+            "CMD runs in a copy of the task's folder as committed: commit a script of your own, or give its absolute "
+            "path.",
         ),
     ] = "auto",
     executor: Annotated[str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local.")] = "local",
@@ -58,6 +59,20 @@ def start(
     budget: Annotated[
         str | None,
         typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
+    ] = None,
+    group: Annotated[
+        int | None, typer.Option("--group", metavar="G", help="Proposals from one state; all are run (default: 1).")
+    ] = None,
+    parents: Annotated[
+        str | None,
+        typer.Option("--parents", metavar="incumbent|puct", help="What edits are made on: the best, or any by PUCT."),
+    ] = None,
+    roles: Annotated[
+        bool | None, typer.Option("--roles/--no-roles", help="Specialists take turns.", show_default=False)
+    ] = None,
+    turns: Annotated[
+        str | None,
+        typer.Option("--turns", metavar="round_robin|bandit", help="How the specialists take turns."),
     ] = None,
     max_experiments: ExperimentsOption = None,
     max_time: TimeOption = None,
@@ -86,6 +101,10 @@ def start(
         budget=seconds,
         limits=limits,
         foreground=foreground,
+        group=group,
+        parents=parents,
+        turns=turns,
+        roles=roles,
     )
     with foreground_sink(live=foreground) as sink:
         code = app.start(options, [sink])

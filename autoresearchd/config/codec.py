@@ -21,6 +21,7 @@ from autoresearchd.domain.task import (
     Execution,
     FleetSlot,
     Prompt,
+    Proposing,
     Role,
     Scoring,
     Task,
@@ -68,6 +69,7 @@ def _task(values: dict[str, Any]) -> Task:
         "roles": tuple(Role(**item) for item in values.pop("roles", ())),
         "fleet": tuple(FleetSlot(**item) for item in values.pop("fleet", ())),
         "curve": Curve(**values.pop("curve", {})),
+        "proposing": Proposing(**values.pop("proposing", {})),
         "prompt": Prompt(**values.pop("prompt", {})),
         "evaluation": Evaluation(**_tuples(evaluation)) if evaluation is not None else None,
     }

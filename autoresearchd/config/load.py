@@ -21,6 +21,7 @@ from autoresearchd.domain.task import (
     Evaluation,
     FleetSlot,
     Prompt,
+    Proposing,
     Role,
     Scoring,
     Task,
@@ -31,20 +32,31 @@ from autoresearchd.errors import ConfigError, UsageError
 FILE_NAME = "task.yaml"
 DEFAULT_PROFILE = "cpu"
 CHECKS_PER_RUN = 10
+MAX_GROUP = 64
+PARENTS = ("incumbent", "puct")
+TURNS = ("round_robin", "bandit")
 MAX_CHECK_EVERY = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line says instead of the file. budget: seconds of training."""
+    """What the command line says instead of the file. budget: seconds of training; the others: see ``Proposing``."""
 
     budget: float | None = None
+    group: int | None = None
+    parents: str | None = None
+    turns: str | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < 1e9:
             raise UsageError(
                 f"--budget: {self.budget:g} s is no time to train in", mend="give a time such as 90s or 5m"
             )
+        if self.group is not None and not 1 <= self.group <= MAX_GROUP:
+            raise UsageError(f"--group {self.group}", mend=f"give a number from 1 to {MAX_GROUP}")
+        for option, value, known in (("--parents", self.parents, PARENTS), ("--turns", self.turns, TURNS)):
+            if value is not None and value not in known:
+                raise UsageError(f"{option} {value!r} is not known", mend=f"take {' or '.join(known)}")
 
 
 def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> Task:
@@ -204,6 +216,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
         prompt=Prompt(**dict(file.prompt)),
         feedback=file.feedback.model_dump(exclude_none=True),
         roles=tuple(Role(**dict(role)) for role in file.roles),
+        proposing=_proposing(file, overrides),
         fleet=tuple(
             FleetSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
             for slot in file.fleet.slots
@@ -211,6 +224,16 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
         profile=profile,
         history=file.history,
     )
+
+
+def _proposing(file: TaskFile, overrides: Overrides) -> Proposing:
+    given = {"group": overrides.group, "parents": overrides.parents, "turns": overrides.turns}
+    found = Proposing(**{**dict(file.proposing), **{key: value for key, value in given.items() if value is not None}})
+    if file.history == "revert" and (found.group > 1 or found.parents != "incumbent"):
+        raise UsageError(
+            "history: revert has one parent for each experiment", mend="leave --group and --parents out, or history"
+        )
+    return found
 
 
 def _clock(execution: Execution, overrides: Overrides) -> Budget:

@@ -21,6 +21,7 @@ from autoresearchd.config.fields import (
     Environment,
     Flag,
     FolderPath,
+    GroupSize,
     HiddenPath,
     Host,
     InsidePath,
@@ -217,6 +218,14 @@ class Role(Section):
     instructions: Text = ""
 
 
+class Proposing(Section):
+    """How proposals are asked for."""
+
+    group: GroupSize = 1
+    parents: Literal["incumbent", "puct"] = "incumbent"
+    turns: Literal["round_robin", "bandit"] = "round_robin"
+
+
 class Slot(Section):
     """One place on a remote machine."""
 
@@ -255,6 +264,7 @@ class TaskFile(Section):
     prompt: Prompt = Prompt()
     feedback: Feedback = Feedback()
     roles: tuple[Role, ...] = ()
+    proposing: Proposing = Proposing()
     fleet: Fleet = Fleet()
     history: Literal["refs", "revert"] = "refs"
 
@@ -267,6 +277,12 @@ class TaskFile(Section):
             )
         private = self.evaluation.private if self.evaluation else ()
         yield from find_overlaps(self.workspace.target_file, self.workspace.protected, private, self.workspace.data)
+        if self.history == "revert" and (self.proposing.group > 1 or self.proposing.parents != "incumbent"):
+            yield (
+                "history",
+                "revert, but a linear history has one parent for each experiment",
+                "leave `history: revert` out, or take `proposing: {group: 1, parents: incumbent}`",
+            )
         names = [role.name for role in self.roles]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield "roles", f"two roles are named {name!r}", "give each a name of its own"

@@ -24,6 +24,8 @@ class EventKind(StrEnum):
     SETUP = "setup"
     OPENED = "opened"
     PROPOSED = "proposed"
+    TURN = "turn"
+    REPAIR = "repair"
     COMMITTED = "committed"
     RUN_STARTED = "run_started"
     RUN_FINISHED = "run_finished"

@@ -74,6 +74,7 @@ class Run:
     """One execution of a program under one seed. index counts from 0 within the experiment that it was made for.
 
     of: number of the experiment whose program ran, where it is another one: the incumbent, run again beside this one.
+    attempt: of the proposal that the experiment had when it ran (0: the first, 1…: repairs).
     """
 
     id: int
@@ -91,6 +92,7 @@ class Run:
     device: str = "cpu"
     detail: str = ""
     of: int | None = None
+    attempt: int = 0
 
     @property
     def open(self) -> bool:
@@ -128,7 +130,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment as the store knows it. Times are UTC; ``parent`` is the commit it is reverted to."""
+    """One experiment as the store knows it. Times are UTC; ``parent`` is the commit it is reverted to.
+
+    attempt: of its current proposal. Only runs of this attempt are judged; ``runs`` holds those of earlier ones too.
+    """
 
     session_id: int
     number: int
@@ -143,22 +148,28 @@ class Experiment:
     asi: ASI = field(default_factory=ASI)
     finished_at: datetime | None = None
     overhead_ms: float | None = None
+    attempt: int = 0
+
+    @property
+    def current_runs(self) -> tuple[Run, ...]:
+        """Runs of the current attempt, also those beside it: a repair is judged by what it did itself."""
+        return tuple(r for r in self.runs if r.attempt == self.attempt)
 
     @property
     def good_runs(self) -> tuple[Run, ...]:
         """Runs of its own program that ended with a usable metric."""
-        return tuple(r for r in self.runs if r.good and r.of is None)
+        return tuple(r for r in self.current_runs if r.good and r.of is None)
 
     @property
     def control_runs(self) -> tuple[Run, ...]:
         """Runs of the incumbent's program that were made to compare it with this one."""
-        return tuple(r for r in self.runs if r.good and r.of is not None)
+        return tuple(r for r in self.current_runs if r.good and r.of is not None)
 
     @property
     def counted_runs(self) -> tuple[Run, ...]:
         """Runs that ended by themselves: not interrupted, not lost with their host."""
         uncounted = {Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL}
-        return tuple(r for r in self.runs if not r.open and r.label not in uncounted)
+        return tuple(r for r in self.current_runs if not r.open and r.label not in uncounted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +187,20 @@ class Trial:
     label: Label
     value: float | None
     delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An experiment as a place to go on from: one with a commit and a value, whatever was decided on it.
+
+    parent: number of the experiment whose commit it was made from, None for a root (a baseline, or an import).
+    """
+
+    number: int
+    parent: int | None
+    commit: str
+    value: float
+    status: Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,47 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a model, usable or not, as it is stored and charged the moment that it has come.
+
+    error: why it could not be used, in the words that the model was told; empty: it was used. form: how the edit was
+    written (``search_replace``, ``lines``, ``diff``, ``whole``), or an agent's turn (``command``, ``submit``: stored
+    before it is run, so that an error of the command is none of the answer); empty where none was found.
+    finish: why the model ended (``stop``, ``length``, …). attempt: of the proposal that it was asked for (0: the first,
+    1…: repairs).
+    """
+
+    model: str
+    cost: Cost
+    generation: Generation
+    error: str = ""
+    form: str = ""
+    finish: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A proposal of the same experiment whose run failed for a simple reason, given back to be mended.
+
+    attempt: number of the proposal that is asked for (1, 2). files: the editable files that the failed one changed, as
+    it left them. label, reason: how it failed; log: the end of what its job printed.
+    """
+
+    attempt: int
+    files: Mapping[str, str]
+    label: str
+    reason: str
+    log: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """An edit with its reason.
 
-    files: new full text of each changed editable file, by its path in the task's folder.
+    files: new full text of each changed editable file, by its path in the task's folder. charged: whether its cost has
+    been counted already, answer by answer.
     changes: machine-readable changes (constant → new value) where the policy works on such; the search learns from it.
     expected_delta: expected improvement of the metric (positive: better), None when the policy does not say.
     """
@@ -84,3 +121,4 @@ class Proposal:
     attempt: int = 0
     parent: str | None = None
     """Commit that ``files`` were written against; None: the incumbent that the state was made from."""
+    charged: bool = False

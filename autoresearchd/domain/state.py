@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 
@@ -18,6 +19,10 @@ class ResearchState:
     code: text of each editable file at ``parent``. recent: the last 32 decided experiments, oldest first;
     top: the five best. seed: drives every random choice of the policy for this experiment. redactor: what leaves the
     daemon (a prompt, a state file) goes through it as a whole; ``code`` is as it is, so that edits fit.
+
+    incumbent: commit of the best, where ``parent`` is another one (parent selection). failures: how many decided
+    experiments of the session ended under each label. streak: experiments in a row that were not kept. memo: what the
+    user and the daemon wrote into ``autoresearch.md``. repair: set when a failed proposal is to be mended.
     """
 
     tag: str
@@ -36,4 +41,9 @@ class ResearchState:
     seed: int = 0
     state_id: str = ""
     round_id: str = ""
+    incumbent: str = ""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    streak: int = 0
+    memo: str = ""
+    repair: Repair | None = None
     redactor: Redactor = field(default_factory=Redactor, compare=False, repr=False)

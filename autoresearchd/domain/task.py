@@ -113,6 +113,19 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposing:
+    """How proposals are asked for.
+
+    group: how many from one frozen state. parents: what the next edit is made on: ``incumbent``, or ``puct`` over the
+    tree of experiments. turns: how the roles take turns, ``round_robin`` or ``bandit``.
+    """
+
+    group: int = 1
+    parents: str = "incumbent"
+    turns: str = "round_robin"
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSlot:
     """One place on a remote machine."""
 
@@ -138,6 +151,7 @@ class Task:
     prompt: Prompt = field(default_factory=Prompt)
     feedback: Mapping[str, str] = field(default_factory=dict)
     roles: tuple[Role, ...] = ()
+    proposing: Proposing = field(default_factory=Proposing)
     fleet: tuple[FleetSlot, ...] = ()
     remote_dir: str = "~"
     profile: str = "cpu"

@@ -85,7 +85,7 @@ def decide(
     ledger = _with_incumbent(task, ledger, incumbent)
     if failed is not None:
         return _aborted(task, failed, ledger, incumbent)
-    samples = samples_of(task, experiment.runs)
+    samples = samples_of(task, experiment.current_runs)
     now = ledger.with_samples(samples)
     noise = now.noise()
     verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=_spent(experiment, rule))
@@ -343,7 +343,7 @@ def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Dec
 
 def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
     name = task.metric.name
-    bad = [r for r in experiment.counted_runs if r.label is not Label.NONE] or list(experiment.runs)
+    bad = [r for r in experiment.counted_runs if r.label is not Label.NONE] or list(experiment.current_runs)
     label = bad[-1].label if bad else Label.ERROR
     detail = (bad[-1].detail if bad else "") or "no run of it ended"
     what = f"the baseline (experiment {experiment.number}) gave no usable {name}: {label.value or 'error'}: {detail}"

@@ -38,6 +38,15 @@ _NAMED_PATH = re.compile(
 )
 _NO_MODULE = re.compile(r"No module named '([\w.]{1,100})'")
 _READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b|\[Errno 30\]|PermissionError|\[Errno 13\]")
+_SIMPLE = re.compile(
+    r"(?:^|[:.\s])(?:Syntax|Indentation|Tab|Name|UnboundLocal|Import|ModuleNotFound|Attribute|Type|Value|Index|Key"
+    r"|Assertion|NotImplemented|ZeroDivision)Error\b"
+)
+_TORCH = re.compile(r"\bRuntimeError\b")
+_SHAPE = re.compile(
+    r"(?i:\bshapes?\b|\bsizes?\b|\bdimensions?\b|\bdims?\b|\bdtype|\bscalar type|\bmat1\b|\bexpected\b"
+    r"|\bgrad\b|in-?place)"
+)
 _SIGNALS = {
     4: "illegal instruction",
     6: "aborted",
@@ -70,6 +79,15 @@ def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tupl
     if diverged:
         return Label.NAN_LOSS, "the loss was not finite at the end" + (f"; {words}" if words else "")
     return Label.ERROR, words or "nothing was printed"
+
+
+def is_simple(detail: str) -> bool:
+    """Whether a failure is of the kind that its author mends at once: a name, an import, a type, a shape.
+
+    detail: of the run (``training exited with 1: NameError: …``). Failures of memory and time are none: they are what
+    the idea was worth.
+    """
+    return bool(_SIMPLE.search(detail) or (_TORCH.search(detail) and _SHAPE.search(detail)))
 
 
 def missing_paths(detail: str) -> list[str]:

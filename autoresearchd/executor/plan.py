@@ -6,24 +6,23 @@ import os
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.executor.data import find_data, place_links
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import Interpreter
+from autoresearchd.executor.sight import hidden_places, interpreter_folders
 from autoresearchd.ports import RunRequest
 from autoresearchd.sandbox.environment import job_environment, search_path
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage
 from autoresearchd.sandbox.tiers import Tier
-from autoresearchd.sandbox.view import View, is_inside, way_to
+from autoresearchd.sandbox.view import View
 
 OUTPUT = "output"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh folder is made in it
 _SHARED_MEMORY_NEEDED = 512 << 20
 _SCRATCH_BYTES = 4 << 30
-_PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "nvvm", "targets", "pyvenv.cfg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,8 @@ class _Planner:
         if evaluation:
             place_links(request.pristine, (*self.data, *self.private))
         self.places = self.make_places()
-        self.common = [*self.interpreter_folders(), *self.places.programs, *(d.real for d in self.data)]
+        around = (self.home, request.source, request.setup, request.run_dir, request.pristine)
+        self.common = [*interpreter_folders(python, around), *self.places.programs, *(d.real for d in self.data)]
 
     def make_places(self) -> Places:
         folder = self.request.run_dir
@@ -161,7 +161,11 @@ class _Planner:
             home=self.home,
             readable=(*self.common, *([] if writes else [output])),
             writable=(*([output] if writes else []), *self.exchange_folder(exchange)),
-            hidden=(*self.hidden_places(), *(p.real for p in self.private), *self.private_in(workspace)),
+            hidden=(
+                *hidden_places(self.task, self.python),
+                *(p.real for p in self.private),
+                *self.private_in(workspace),
+            ),
             network=self.task.execution.network,
             gpu=bool(self.devices.ids),
             scratch_bytes=self.room(),
@@ -182,50 +186,9 @@ class _Planner:
     def exchange_folder(self, wanted: bool) -> list[Path]:
         return [self.places.exchange] if wanted and self.places.exchange else []
 
-    def interpreter_folders(self) -> list[Path]:
-        """The interpreter's folders; of one that lies around the task itself only the parts that an interpreter has."""
-        around = [self.home, self.request.source, self.request.setup, self.request.run_dir, self.request.pristine]
-        around = [way_to(place).real for place in around]
-        found = [self.python.executable]
-        for folder in self.python.folders:
-            real = way_to(folder).real
-            if any(is_inside(place, [real]) for place in around):
-                found += [folder / part for part in _PREFIX_PARTS if (folder / part).exists()]
-            else:
-                found.append(folder)
-        return found
-
-    def hidden_places(self) -> list[Path]:
-        """The task's ``evaluation.hide``, in every Python that a job can see."""
-        hide = self.task.evaluation.hide if self.task.evaluation else ()
-        libraries, packages = visible_libraries(self.python)
-        found = []
-        for entry in hide:
-            for mark, folders in (("{stdlib}", libraries), ("{purelib}", packages)):
-                if entry == mark or entry.startswith(mark + "/"):
-                    found += [folder / entry.removeprefix(mark).lstrip("/") for folder in folders]
-                    break
-            else:
-                found.append(Path(entry).expanduser())
-        return [p for p in found if p.exists()]
-
     def private_in(self, folder: Path) -> list[Path]:
         """Private entries that the commit itself holds."""
         return [folder / p.name for p in self.private if p.relative and (folder / p.name).exists()]
-
-
-@lru_cache(maxsize=16)
-def visible_libraries(python: Interpreter) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Folders of standard libraries and of packages that jobs of an interpreter can see: its own and the system's.
-
-    What must not be seen in one must not be seen in its neighbours, which may hold a copy.
-    """
-    roots = dict.fromkeys([*python.folders, Path("/usr"), Path("/usr/local")])
-    own = [lib for root in roots for lib in root.glob("lib*/python3*") if lib.is_dir()]
-    libraries = dict.fromkeys([python.stdlib, *own])
-    inner = [lib / name for lib in own for name in ("site-packages", "dist-packages")]
-    packages = dict.fromkeys([python.purelib, *python.folders, *(p for p in inner if p.is_dir())])
-    return tuple(libraries), tuple(packages)
 
 
 def _exchange(run_dir: Path) -> Path:

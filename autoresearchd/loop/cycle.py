@@ -13,14 +13,12 @@ from pathlib import Path
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
-from autoresearchd.domain.proposal import Cost, Proposal
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.evaluator.abort import Look
 from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal
 from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.evaluator.legality import check_edit, code_hash
 from autoresearchd.evaluator.measure import measure
-from autoresearchd.evaluator.secrets import check_no_secret
 from autoresearchd.evaluator.simplicity import is_simpler
 from autoresearchd.loop import words
 from autoresearchd.loop.aborts import EarlyAbort, aborted
@@ -28,12 +26,12 @@ from autoresearchd.loop.artifacts import clean_logs, discard_outputs, read_logs,
 from autoresearchd.loop.hints import mend_job
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.seals import Watch
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.standing import BASELINE, Standing, is_baseline
 from autoresearchd.ports import RunHandle, RunRequest
 
-BASELINE = "baseline"
 SLOT = 0
 PULLED_AWAY = 3
 """How often a run is begun again because its worktree was deleted."""
@@ -50,10 +48,9 @@ class Cycle:
         self._handle: RunHandle | None = None
         self._began = lab.clock.monotonic()
         self._spent_elsewhere = 0.0
-        self._hash: tuple[int, str] | None = None
-        self._diff: tuple[int, str] | None = None
-        self._simpler: tuple[int, bool] | None = None
+        self._simpler: tuple[tuple[object, ...], bool] | None = None
         self._judged: tuple[tuple[object, ...], Decision | NextRun] | None = None
+        self._proposals = Proposals(lab, standing)
         self._rewards = Rewards(lab)
         self._aborts = EarlyAbort(lab, standing)
         self._ended_by: Look | None = None
@@ -64,11 +61,12 @@ class Cycle:
     def open(self) -> Experiment:
         """A new experiment on the incumbent: its number is allocated and written down first."""
         self._began, self._spent_elsewhere = self._lab.clock.monotonic(), 0.0
-        standing = self._standing
+        self._proposals.seconds = 0.0
+        standing, parent = self._standing, self._standing.next_parent()
         experiment = self._lab.store.open_experiment(
-            self._lab.session_id, parent=standing.parent, segment=standing.segment, at=self._lab.clock.now()
+            self._lab.session_id, parent=parent, segment=standing.segment, at=self._lab.clock.now()
         )
-        self._lab.emit(EventKind.OPENED, words.opened(experiment), experiment=experiment.number, parent=standing.parent)
+        self._lab.emit(EventKind.OPENED, words.opened(experiment), experiment=experiment.number, parent=parent)
         return experiment
 
     def advance(self, experiment: Experiment, patience: float = 1.0) -> Experiment:
@@ -89,35 +87,20 @@ class Cycle:
 
     def _propose(self, e: Experiment) -> Experiment:
         if self._standing.needs_baseline:
-            return self._record(e, Proposal({}, "The program as it is.", BASELINE, description=BASELINE))
-        state = self._standing.state(e)
-        started = self._lab.clock.monotonic()
+            return self._proposals.record(e, Proposal({}, "The program as it is.", BASELINE, description=BASELINE))
         try:
-            proposal = self._lab.policy.propose(state, self._lab.stop.now)
-            self._spent_elsewhere += self._lab.clock.monotonic() - started
-            check_edit(self._lab.task, state.code, {**state.code, **proposal.files}, required=self._standing.required)
-            check_no_secret(self._lab.redactor, state.code, proposal.files)
+            proposal = self._proposals.ask(e)
         except PolicyError as error:
-            seconds = self._lab.clock.monotonic() - started
-            self._spent_elsewhere = max(self._spent_elsewhere, seconds)
-            failed = Proposal(
-                {}, "", self._lab.policy.name, words.failed_proposal(error), role=state.role, cost=Cost(seconds=seconds)
-            )
-            e = self._lab.store.record_proposal(
-                self._lab.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"
-            )
+            e = self._proposals.refuse(e, error)
             return self._finish(e, decide_failed_proposal(error.label, str(error)))
-        return self._record(e, proposal)
+        return self._proposals.record(e, proposal)
 
     def _commit(self, e: Experiment) -> Experiment:
-        proposal = words.proposal_of(e)
-        twin = self._twin(e)
+        twin = self._proposals.twin(e)
         if twin is not None:
             reason = f"The same program as experiment {twin}; no run was spent on it."
             return self._finish(e, Decision(Status.DISCARD, Label.DUPLICATE, reason=reason))
-        commit = e.parent
-        if proposal.policy != BASELINE:
-            commit = self._write_commit(e, words.commit_message(e, self._lab.task))
+        commit = self._proposals.commit(e)
         e = self._lab.store.record_commit(self._lab.session_id, e.number, commit)
         self._lab.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number, commit=commit)
         return e
@@ -184,7 +167,7 @@ class Cycle:
         return e
 
     def _decide(self, e: Experiment) -> Experiment:
-        if words.proposal_of(e).policy == BASELINE:
+        if is_baseline(e):
             log = self._lab.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
             try:
                 decision = decide_baseline(self._lab.task, e, log=str(log))
@@ -198,18 +181,25 @@ class Cycle:
             found = self._judge(e)
             found = found if isinstance(found, Decision) else self._judge(e, KeepRule(most=0))
             assert isinstance(found, Decision)
-            decision = found
+            mended = self._proposals.mend(e, found)
+            if isinstance(mended, Experiment):
+                return mended
+            decision = mended
         return self._finish(e, decision)
 
     def _judge(self, e: Experiment, rule: KeepRule | None = None) -> Decision | NextRun:
         """The decision, or the run that it still needs; the same after a restart, and not worked out twice."""
-        key = (e.number, *((run.seed, run.of, run.label, run.value) for run in e.counted_runs))
+        key = (
+            e.number,
+            words.proposal_of(e).attempt,
+            *((run.seed, run.of, run.label, run.value) for run in e.counted_runs),
+        )
         if rule is None and self._judged is not None and self._judged[0] == key:
             return self._judged[1]
-        standing, before = self._standing, self._standing.code(e.parent)
-        after = {**before, **words.proposal_of(e).files}
-        if self._simpler is None or self._simpler[0] != e.number:
-            self._simpler = (e.number, is_simpler(after, before))
+        standing, before = self._standing, self._standing.code(self._standing.base(e))
+        after = {**self._standing.code(e.parent), **words.proposal_of(e).files}
+        if self._simpler is None or self._simpler[0] != key[:2]:
+            self._simpler = (key[:2], is_simpler(after, before))
         found = decide(
             self._lab.task,
             e,
@@ -225,7 +215,7 @@ class Cycle:
 
     def _is_again(self, e: Experiment) -> bool:
         """Whether an experiment has been measured, and is to be measured once more before it is decided."""
-        return bool(e.counted_runs) and words.proposal_of(e).policy != BASELINE
+        return bool(e.counted_runs) and not is_baseline(e)
 
     def _settle(self, e: Experiment) -> Experiment:
         """The branch as the decision wants it. The decision is on disk already; all of this may be repeated.
@@ -234,13 +224,15 @@ class Cycle:
         """
         lab, decision = self._lab, words.decision_of(e)
         if decision.status is Status.KEEP:
-            lab.workspace.advance(e.parent, words.commit_of(e))
+            commit = words.commit_of(e)
+            lab.workspace.advance(e.parent if is_baseline(e) else lab.workspace.parent(commit), commit)
         elif e.commit is not None and lab.task.history == "revert":
             lab.workspace.record_discard(
                 number=e.number, commit=e.commit, incumbent=e.parent, when=e.finished_at or e.started_at
             )
         discard_outputs(lab.site.runs / str(e.number), keep=decision.status is Status.KEEP)
-        overhead = 1000.0 * max(0.0, lab.clock.monotonic() - self._began - self._spent_elsewhere)
+        elsewhere = self._spent_elsewhere + self._proposals.seconds
+        overhead = 1000.0 * max(0.0, lab.clock.monotonic() - self._began - elsewhere)
         lab.store.record_overhead(lab.session_id, e.number, overhead)
         return replace(e, overhead_ms=overhead)
 
@@ -327,53 +319,11 @@ class Cycle:
         """Whether another run follows one that counts; a run of its own that failed is always the last."""
         if measurement.label is not Label.NONE and run.of is None:
             return False
-        if words.proposal_of(e).policy == BASELINE:
+        if is_baseline(e):
             return len(e.counted_runs) + 1 < self._lab.baseline_runs
         m, at = measurement, self._lab.clock.now()
         ended = replace(run, finished_at=at, label=m.label, value=m.value, metrics=m.metrics)
         return isinstance(self._judge(replace(e, runs=(*e.runs[:-1], ended))), NextRun)
-
-    def _record(self, e: Experiment, proposal: Proposal) -> Experiment:
-        before = self._standing.code(e.parent)
-        diff = words.unified_diff(before, {**before, **proposal.files})
-        e = self._lab.store.record_proposal(
-            self._lab.session_id, e.number, proposal, diff=diff, code_hash=self._code_hash(e, proposal)
-        )
-        self._diff = (e.number, self._lab.redactor.text(diff))
-        self._standing.notes_shown(e)
-        self._lab.emit(
-            EventKind.PROPOSED,
-            proposal.description or proposal.hypothesis,
-            experiment=e.number,
-            description=proposal.description,
-            hypothesis=proposal.hypothesis,
-            seconds=self._spent_elsewhere,
-        )
-        return e
-
-    def _twin(self, e: Experiment) -> int | None:
-        """An earlier experiment of this segment with the same program; the baseline has none."""
-        proposal = words.proposal_of(e)
-        if proposal.policy == BASELINE:
-            return None
-        twin = self._lab.store.find_duplicate(self._lab.session_id, self._code_hash(e, proposal))
-        return twin if twin is not None and twin != e.number else None
-
-    def _code_hash(self, e: Experiment, proposal: Proposal) -> str:
-        """Hash of the editable files after the edit, with the segment.
-
-        The same program may be measured again in another.
-        """
-        if self._hash is None or self._hash[0] != e.number:
-            text = {**self._standing.code(e.parent), **proposal.files}
-            self._hash = (e.number, f"{e.segment}:{code_hash(text)}")
-        return self._hash[1]
-
-    def _write_commit(self, e: Experiment, message: str) -> str:
-        message = self._lab.redactor.text(message)
-        return self._lab.workspace.commit(
-            number=e.number, parent=e.parent, files=words.proposal_of(e).files, message=message, when=e.started_at
-        )
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:
         """Write the decision down.
@@ -382,12 +332,9 @@ class Cycle:
         """
         lab = self._lab
         incumbent = None
-        known = self._diff[1] if self._diff is not None and self._diff[0] == e.number else None
-        decision = self._rewards.give(e, decision, self._standing, known)
+        decision = self._rewards.give(e, decision, self._standing, self._proposals.diff(e))
         if decision.status is Status.KEEP:
-            incumbent = words.commit_of(e)
-            if words.proposal_of(e).policy != BASELINE:
-                incumbent = self._write_commit(e, words.commit_message(e, lab.task, decision))
+            incumbent = self._proposals.commit_kept(e, decision)
         asi = words.asi_of(e, decision, lab.task)
         e = lab.store.record_decision(lab.session_id, e.number, decision, asi, lab.clock.now(), incumbent=incumbent)
         self._standing.decided(e)
@@ -408,5 +355,4 @@ class Cycle:
         return e
 
     def _planned_runs(self, e: Experiment) -> int:
-        baseline = words.proposal_of(e).policy == BASELINE
-        return self._lab.baseline_runs if baseline else len(e.counted_runs) + 1
+        return self._lab.baseline_runs if is_baseline(e) else len(e.counted_runs) + 1

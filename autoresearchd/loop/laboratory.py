@@ -11,6 +11,7 @@ from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
+from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.stopping import StopSwitch
 from autoresearchd.ports import Clock, EventSink, Executor, Policy, Store, Workspace
 
@@ -35,7 +36,11 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Laboratory:
-    """What the loop works with; one per daemon. restore: writes the pristine copy anew where it was altered."""
+    """What the loop works with; one per daemon.
+
+    restore: writes the pristine copy anew where it was altered. ends_when_spent: whether the session ends at its spend
+    cap; else its policy goes on without a model.
+    """
 
     session_id: int
     tag: str
@@ -53,6 +58,8 @@ class Laboratory:
     max_experiments: int | None = None
     restore: Callable[[], object] = lambda: None
     redactor: Redactor = field(default_factory=Redactor)
+    memo: Memo = field(default_factory=Memo)
+    ends_when_spent: bool = True
 
     def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:
         """Tell whoever watches."""

@@ -54,10 +54,14 @@ def _restore(lab: Laboratory) -> None:
 
 def _write_again(lab: Laboratory, e: Experiment) -> None:
     kept = e.decision if e.decision is not None and e.decision.status is Status.KEEP else None
+    base = e.parent if kept is None else _base(lab, e)
+    files = words.proposal_of(e).files
+    if base != e.parent:
+        files = {**{path: lab.workspace.read(e.parent, path) for path in lab.task.editable}, **files}
     commit = lab.workspace.commit(
         number=e.number,
-        parent=e.parent,
-        files=words.proposal_of(e).files,
+        parent=base,
+        files=files,
         message=lab.redactor.text(words.commit_message(e, lab.task, kept)),
         when=e.started_at,
     )
@@ -67,6 +71,18 @@ def _write_again(lab: Laboratory, e: Experiment) -> None:
             f"commit {words.commit_of(e)[:10]} of experiment {e.number} is lost, and the journal gives another one",
             mend="run `git fsck` and fetch it from a clone; or start a new session from the last kept commit",
         )
+
+
+def _base(lab: Laboratory, e: Experiment) -> str:
+    """What a keep was committed on: the keep before it, which need not be what it was written against."""
+    if lab.task.history == "revert":
+        return e.parent
+    before = [k.commit for k in lab.store.experiments(lab.session_id) if k.number < e.number and _is_keep(k)]
+    return before[-1] or e.parent if before else e.parent
+
+
+def _is_keep(e: Experiment) -> bool:
+    return e.decision is not None and e.decision.status is Status.KEEP
 
 
 def _end_of_run(lab: Laboratory, cycle: Cycle, e: Experiment) -> Experiment:
@@ -83,5 +99,6 @@ def _check_branch(lab: Laboratory, latest: Experiment | None) -> None:
     """The branch is where the store says, or where a decision that was not yet carried out found it."""
     expected = {lab.store.session(lab.tag).incumbent}
     if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
-        expected.add(latest.parent)
+        kept = _is_keep(latest) and not is_baseline(latest)
+        expected.add(lab.workspace.parent(words.commit_of(latest)) if kept else latest.parent)
     require_branch(lab, expected)

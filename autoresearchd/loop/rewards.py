@@ -35,7 +35,7 @@ class Rewards:
         earlier = self._earlier(e, standing)
         found = reward(
             decision.label,
-            decision.delta,
+            self._gain(e, decision, standing),
             standing.sigma,
             standing.best,
             saved=resources_saved(resources(e), resources(standing.incumbent)),
@@ -47,6 +47,15 @@ class Rewards:
         if found is None:
             return decision
         return replace(decision, reward=found.total, reward_parts=found.parts, reward_formula=found.formula)
+
+    def _gain(self, e: Experiment, decision: Decision, standing: Standing) -> float | None:
+        """The improvement; of a member of a round, that over the program that all of its members were shown."""
+        shown = standing.turns.of(e, standing).state
+        if shown is None or shown.incumbent == standing.parent or None in (decision.value, shown.incumbent_value):
+            return decision.delta
+        assert decision.value is not None
+        assert shown.incumbent_value is not None
+        return self._lab.task.metric.improvement(decision.value, shown.incumbent_value)
 
     def _earlier(self, e: Experiment, standing: Standing) -> Sequence[tuple[int, str]]:
         """Number and diff of the last experiments before this one."""

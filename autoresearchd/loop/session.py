@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
@@ -19,6 +20,7 @@ from autoresearchd.errors import (
     LimitReached,
     PolicyError,
     RepositoryError,
+    SpendCapReached,
     StoreDamaged,
 )
 from autoresearchd.loop.branch import require_branch
@@ -31,6 +33,12 @@ from autoresearchd.workspace.files import PASSING
 
 FAULTS_BEFORE_GIVING_UP = 3
 """Unexpected exceptions in one experiment before it is recorded as a crash and the next one begins."""
+
+CAP_LOOK_S = 600.0
+"""How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
+
+LEARNINGS_EVERY = 5
+"""Experiments between two times that ``autoresearch.md`` is brought up to date without a keep."""
 
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
@@ -128,7 +136,19 @@ class SessionLoop:
         settled = experiment.phase is Phase.DECIDED and experiment.overhead_ms is not None
         if settled:
             self._heed_policy(experiment)
+            self._write_learnings(experiment)
         return None if settled else experiment
+
+    def _write_learnings(self, experiment: Experiment) -> None:
+        """Bring ``autoresearch.md`` up to date after a keep, and now and then."""
+        memo, standing = self._lab.memo, self.standing
+        kept = experiment.decision is not None and experiment.decision.status is Status.KEEP
+        if memo.path is None or not (kept or experiment.number % LEARNINGS_EVERY == 0):
+            return
+        failed = memo.failed
+        memo.keep_up(self._lab.task, standing.recent, standing.top, standing.failures, standing.sigma)
+        if memo.failed and memo.failed != failed:
+            self._lab.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
 
     def _check_conditions(self) -> None:
         """What is open is finished in the segment that it began in; only then may another one begin."""
@@ -145,6 +165,9 @@ class SessionLoop:
             experiment = step()
         except (BaselineError, RepositoryError, Interrupted, LimitReached, StoreDamaged):
             raise
+        except SpendCapReached as error:
+            self._wait_for_money(error)
+            return self._reload(experiment)
         except EnvironmentFailure as error:
             self._back_off(str(error))
             return self._reload(experiment)
@@ -204,6 +227,19 @@ class SessionLoop:
         if self._lab.stop.wait(seconds) and self._lab.stop.soon:
             raise Interrupted(f"stopped while waiting for: {reason}")
 
+    def _wait_for_money(self, error: SpendCapReached) -> None:
+        """End the session at its own cap; at the day's wait, and look again now and then until the day is over."""
+        if error.whole_session:
+            raise Interrupted(error.what, mend=error.mend) from error
+        now = self._lab.clock.now()
+        midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+        seconds = min(CAP_LOOK_S, (midnight - now).total_seconds() + 1.0)
+        if self._state is None or self._state != (SessionState.BACKING_OFF, error.what):
+            self._lab.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
+        self._set_state(SessionState.BACKING_OFF, error.what)
+        if self._lab.stop.wait(seconds) and self._lab.stop.soon:
+            raise Interrupted(f"stopped while waiting for: {error.what}")
+
     def _heed_policy(self, experiment: Experiment) -> None:
         """Count proposals in a row that failed by the policy's own fault; a usable one ends the row."""
         if is_policy_fault(experiment):
@@ -247,7 +283,7 @@ class SessionLoop:
         return limit_reached(
             max_experiments=limits.max_experiments,
             max_seconds=limits.max_seconds,
-            max_usd=limits.max_usd,
+            max_usd=limits.max_usd if self._lab.ends_when_spent else None,
             experiments=standing.experiments,
             seconds=self.active_seconds,
             usd=standing.totals.usd,

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import StoreError
 from autoresearchd.evaluator.decide import incumbent_value, samples_of
 from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.legality import required_symbols
 from autoresearchd.loop.artifacts import read_sources
+from autoresearchd.loop.diagnostics import Diagnostics
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.turns import Turn, Turns
 
+BASELINE = "baseline"
 RECENT = 32
 TOP = 5
+PROGRAMS = 4
+"""How many programs are remembered: the incumbent, the parent, and those that are compared with them."""
 
 
 class Standing:
@@ -36,11 +43,14 @@ class Standing:
         self.ledger = Ledger(samples_of(lab.task, lab.store.decided_runs(session.id, self.segment)))
         self._baseline: Experiment | None = None
         self._incumbent: Experiment | None = None
-        self._code: tuple[str, Mapping[str, str]] | None = None
+        self._code: dict[str, Mapping[str, str]] = {}
         self._shown: list[int] = []
         self._top: tuple[Experiment, ...] | None = None
         self._required: Mapping[str, frozenset[str]] | None = None
         self.totals = lab.store.totals(session.id)
+        self._labels = Counter(lab.store.label_counts(session.id))
+        self.turns = Turns(lab)
+        self._diagnostics = Diagnostics(lab)
         self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
 
     def _find_baseline(self, first: int, incumbent: int) -> None:
@@ -122,11 +132,33 @@ class Standing:
         return [*self._values, *(r.value for r in e.good_runs if r.value is not None)]
 
     def code(self, commit: str) -> Mapping[str, str]:
-        """Text of the editable files at a commit (the last one asked for is remembered)."""
-        if self._code is None or self._code[0] != commit:
+        """Text of the editable files at a commit; the last few that were asked for are remembered."""
+        if commit not in self._code:
             workspace, editable = self._lab.workspace, self._lab.task.editable
-            self._code = (commit, {path: workspace.read(commit, path) for path in editable})
-        return self._code[1]
+            self._code[commit] = {path: workspace.read(commit, path) for path in editable}
+            while len(self._code) > PROGRAMS:
+                del self._code[next(iter(self._code))]
+        return self._code[commit]
+
+    def next_parent(self) -> str:
+        """The commit that the next experiment is written on: the incumbent, unless parents are selected otherwise."""
+        return self.turns.next(self)
+
+    def base(self, e: Experiment) -> str:
+        """What an experiment is compared with and would be kept on: the incumbent, whatever it was written against."""
+        return e.parent if self._lab.task.history == "revert" else self._incumbent_commit
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many decided experiments of the session ended under each label."""
+        return dict(self._labels)
+
+    @property
+    def streak(self) -> int:
+        """How many of the last experiments in a row were not kept."""
+        if self._incumbent is None or not self._recent:
+            return 0
+        return max(0, self._recent[-1].number - self._incumbent.number)
 
     @property
     def required(self) -> Mapping[str, frozenset[str]]:
@@ -135,12 +167,24 @@ class Standing:
             self._required = required_symbols(self._lab.task, read_sources(self._lab.task, self._lab.site.pristine))
         return self._required
 
-    def state(self, e: Experiment) -> ResearchState:
-        """All that a policy is shown."""
+    def state(self, e: Experiment, repair: Repair | None = None) -> ResearchState:
+        """All that a policy is shown, for a proposal or for the repair of one that failed.
+
+        Members of a round are shown what its first was shown.
+        """
+        turn = self.turns.of(e, self)
+        frozen = None if repair is not None else turn.state
+        if frozen is not None:
+            return replace(frozen, number=e.number, seed=self._lab.random_seed(e.number, "policy"))
+        state = self._state(e, turn, repair)
+        if repair is None:
+            self.turns.freeze(e, state)
+        return state
+
+    def _state(self, e: Experiment, turn: Turn, repair: Repair | None) -> ResearchState:
         lab, store = self._lab, self._lab.store
         notes = store.unseen_notes(lab.session_id)
         self._shown = [note.id for note in notes]
-        failures = [x for x in self._recent if x.runs and x.runs[-1].detail and x.runs[-1].of is None]
         return ResearchState(
             tag=lab.tag,
             number=e.number,
@@ -153,10 +197,16 @@ class Standing:
             incumbent_value=self.best,
             sigma=self.sigma,
             notes=tuple(note.text for note in notes),
-            diagnostics={"last_failure": failures[-1].runs[-1].detail} if failures else {},
-            seed=lab.random_seed(e.number, "policy"),
-            state_id=f"{lab.tag}/{e.number}",
-            round_id=f"{lab.tag}/{e.number}",
+            diagnostics=self._diagnostics.of(self.recent, self._incumbent),
+            role=turn.role,
+            seed=lab.random_seed(e.number, "policy" if repair is None else f"repair {repair.attempt}"),
+            state_id=f"{lab.tag}/{e.number}" + (f"/{repair.attempt}" if repair else ""),
+            round_id=f"{lab.tag}/{turn.first}" + (f"/{e.number}/{repair.attempt}" if repair else ""),
+            incumbent=self._incumbent_commit,
+            failures=self.failures,
+            streak=self.streak,
+            memo=lab.memo.read(),
+            repair=repair,
             redactor=lab.redactor,
         )
 
@@ -173,7 +223,8 @@ class Standing:
         if decision is None:
             return
         self._recent.append(e)
-        self.ledger.take(samples_of(self._lab.task, e.runs))
+        self._labels[decision.label.value] += 1
+        self.ledger.take(samples_of(self._lab.task, e.current_runs))
         if decision.value is not None:
             self._values.append(decision.value)
             if self._joins_top(decision.value):
@@ -207,4 +258,4 @@ class Standing:
 
 def is_baseline(e: Experiment) -> bool:
     """Whether the experiment measures the program as it is."""
-    return e.proposal is not None and e.proposal.policy == "baseline"
+    return e.proposal is not None and e.proposal.policy == BASELINE

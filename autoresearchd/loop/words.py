@@ -108,7 +108,8 @@ def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
     asi = e.proposal.asi if e.proposal else ASI()
     if e.proposal and not asi.hypothesis:
         asi = replace(asi, hypothesis=e.proposal.hypothesis)
-    detail = e.runs[-1].detail if e.runs and e.runs[-1].of is None else ""
+    runs = e.current_runs
+    detail = runs[-1].detail if runs and runs[-1].of is None else ""
     extra = {**asi.extra, **({"failure": detail[:500]} if detail else {})}
     hint = asi.next_action_hint
     if not hint and decision.status is Status.CRASH:

@@ -6,12 +6,10 @@ is not sandboxed. What it leaves behind is not: files are read back as data, and
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +17,13 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import answer, prompt
+from autoresearchd.policy import answer, copies, prompt
+from autoresearchd.policy.copies import Materialise
 from autoresearchd.policy.tool import ToolResult, run_tool
 from autoresearchd.ports import Cancel
 
 DEFAULT_TIMEOUT_S = 1800.0
-MAX_FILE_BYTES = 1024 * 1024
 _TAIL_LINES = 12
-
-Materialise = Callable[[ResearchState, Path], None]
-"""Fills an empty folder with the task's folder at ``state.parent``, protected files included."""
 
 
 class CommandPolicy:
@@ -56,6 +51,11 @@ class CommandPolicy:
         """``command:`` and the command."""
         return f"command:{self._command}"
 
+    @property
+    def repairs(self) -> int:
+        """None: a tool of the user's own tries its edit itself, if it wants to."""
+        return 0
+
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """What the tool changed in the editable files."""
         if cancel.is_set():
@@ -76,8 +76,7 @@ class CommandPolicy:
         self._materialise(state, copy)
         state_file.write_text(json.dumps(prompt.as_json(state), indent=1), encoding="utf-8")
         prompt_file.write_text(prompt.render(state), encoding="utf-8", errors="replace")
-        before = {path: read_back(copy, path) for path in state.task.editable}
-        protected = _hashes(copy, state.task.protected)
+        before = copies.look(copy, state.task)
         result = run_tool(
             self._command,
             cwd=copy,
@@ -90,14 +89,7 @@ class CommandPolicy:
         clean = state.redactor.text
         result = replace(result, stdout=clean(result.stdout), stderr=clean(result.stderr))
         self._check(result)
-        touched = _differing(protected, _hashes(copy, state.task.protected))
-        if touched:
-            raise PolicyError(
-                f"the command changed protected files: {', '.join(touched)}",
-                label=Label.ILLEGAL_EDIT,
-                mend=f"only these may be edited: {', '.join(state.task.editable)}",
-            )
-        files = {path: text for path in before if (text := read_back(copy, path)) != before[path]}
+        files = copies.taken_back(copy, state.task, before, who="the command")
         if not files:
             raise PolicyError(
                 f"the command changed nothing in {', '.join(state.task.editable)}",
@@ -132,69 +124,6 @@ class CommandPolicy:
             state_id=state.state_id,
             round_id=state.round_id,
         )
-
-
-def read_back(root: Path, path: str) -> str:
-    """Text of a file that somebody else may have put there: a regular file, reached without links, small, UTF-8."""
-    place = root
-    for part in Path(path).parts:
-        place = place / part
-        if place.is_symlink():
-            raise PolicyError(f"{path} has been made a symbolic link", label=Label.ILLEGAL_EDIT)
-    try:
-        handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise PolicyError(f"{path} has been deleted", label=Label.ILLEGAL_EDIT) from None
-    except OSError as error:
-        raise PolicyError(f"{path} cannot be read back: {error.strerror}", label=Label.ILLEGAL_EDIT) from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise PolicyError(f"{path} is no regular file any more", label=Label.ILLEGAL_EDIT)
-    with os.fdopen(handle, "rb") as file:
-        raw = file.read(MAX_FILE_BYTES + 1)
-    if len(raw) > MAX_FILE_BYTES:
-        raise PolicyError(
-            f"{path} has become larger than {MAX_FILE_BYTES // 1024} KiB",
-            label=Label.ILLEGAL_EDIT,
-            mend="keep it small",
-        )
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"{path} is not UTF-8 (byte {error.start})", label=Label.MALFORMED_ANSWER) from error
-    if "\0" in text:
-        raise PolicyError(f"{path} holds a zero byte", label=Label.MALFORMED_ANSWER)
-    return text
-
-
-def _hashes(root: Path, protected: tuple[str, ...]) -> dict[str, str]:
-    """What the protected files are now: type and content; a folder stands for all in it."""
-    found: dict[str, str] = {}
-    for path in protected:
-        place = root / path
-        if place.is_dir() and not place.is_symlink():
-            inner = [Path(base, name) for base, _, names in os.walk(place) for name in names]
-            found.update({p.relative_to(root).as_posix(): _hash(p) for p in inner if "__pycache__" not in p.parts})
-        else:
-            found[path] = _hash(place)
-    return found
-
-
-def _hash(place: Path) -> str:
-    try:
-        mode = place.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            return f"link:{place.readlink()}"
-        if not stat.S_ISREG(mode):
-            return "other"
-        with place.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return "absent"
-
-
-def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    return sorted(p for p in {*before, *after} if before.get(p, "absent") != after.get(p, "absent"))
 
 
 def _tail(result: ToolResult) -> str:

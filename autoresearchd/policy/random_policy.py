@@ -17,6 +17,7 @@ class RandomPolicy:
     """Draws one to three constants and their values uniformly; what it draws follows from the state's seed alone."""
 
     name = "random"
+    repairs = 0
 
     def __init__(self) -> None:
         self._program = Program()

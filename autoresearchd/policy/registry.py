@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.errors import UsageError
 
 KINDS: dict[str, str] = {
-    "auto": "a configured model, else search",
+    "auto": "the model that config.yaml names, else search",
+    "litellm:MODEL": "any provider's model, e.g. litellm:anthropic/claude-sonnet-4-5",
+    "local[:MODEL]": "a model of your own behind an OpenAI-compatible endpoint (autoresearchd serve), or a folder",
+    "agent:MODEL": "a model with a shell in a sandboxed copy of the workspace; agent:local for the local one",
     "search": "constants of the program, moved by a sampler; no model",
     "random": "the same constants, moved at random",
     "command:CMD": "a tool of your own that edits a copy of the workspace",
@@ -16,7 +19,8 @@ KINDS: dict[str, str] = {
 """What can be asked for here, with a word on each."""
 
 _BARE = frozenset({"auto", "search", "random"})
-_WITH_MODEL = frozenset({"litellm", "local", "agent"})
+_NAMED = frozenset({"litellm", "agent"})
+_MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,11 @@ class PolicySpec:
 
     kind: str
     argument: str = ""
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether proposals are a language model's."""
+        return self.kind in ("litellm", "local", "agent")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.argument}" if self.argument else self.kind
@@ -35,15 +44,18 @@ def parse_spec(text: str) -> PolicySpec:
 
     Raises:
         UsageError: unknown, or an argument is missing or too much.
-        MissingCapability: a policy that this version does not carry.
     """
     kind, colon, argument = text.strip().partition(":")
     kind, argument = kind.strip().lower(), argument.strip()
-    if kind in _WITH_MODEL:
-        raise MissingCapability(
-            f"--policy {kind}: policies with a model are not part of this version",
-            mend="take search (the default), random, or command:CMD with a tool that asks a model",
+    if kind in _NAMED and not argument:
+        raise UsageError(
+            f"--policy {kind}: names no model",
+            mend=f"write it after the colon: --policy {kind}:anthropic/claude-sonnet-4-5",
         )
+    if kind in _NAMED or kind == "local":
+        if len(argument) > _MOST or not argument.isprintable() or argument.startswith("-"):
+            raise UsageError(f"--policy {kind}: {argument[:40]!r} is no name of a model", mend="give a model's name")
+        return PolicySpec(kind, argument)
     if kind == "command":
         if not argument or "\0" in argument:
             raise UsageError(
@@ -59,6 +71,6 @@ def parse_spec(text: str) -> PolicySpec:
 
 
 def _advice(kind: str) -> str:
-    near = difflib.get_close_matches(kind, [*_BARE, "command"], n=1)
+    near = difflib.get_close_matches(kind, [*_BARE, *_NAMED, "local", "command"], n=1)
     meant = f"did you mean {near[0]}? " if near else ""
     return f"{meant}policies: {', '.join(KINDS)}"

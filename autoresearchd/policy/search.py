@@ -55,6 +55,7 @@ class SearchPolicy:
     """
 
     name = "search"
+    repairs = 0
 
     def __init__(self, history: TrialHistory, code_at: Callable[[str], Mapping[str, str]] | None = None) -> None:
         self._history, self._code_at = history, code_at

@@ -20,11 +20,15 @@ FROM experiment e
 LEFT JOIN proposal p ON p.session_id = e.session_id AND p.number = e.number AND p.attempt = e.attempt
 LEFT JOIN asi a ON a.session_id = e.session_id AND a.number = e.number
 """
-RUNS = "SELECT number, seed, value, duration_s, exit_code, label, finished_at, program FROM run"
+RUNS = "SELECT number, seed, value, duration_s, exit_code, label, finished_at, program, attempt FROM run"
 
 
-def experiment(row: tuple[Any, ...], runs: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+def experiment(
+    row: tuple[Any, ...], runs: dict[int, list[dict[str, Any]]], costs: dict[int, float | None]
+) -> dict[str, Any]:
     """An experiment as ``experiments --json`` lists it, from a row of ``EXPERIMENTS``.
+
+    costs: of those whose cost is not that of their one proposal.
 
     The row is taken apart by position: a list may be long, and looking up names would take half of the time.
     """
@@ -47,7 +51,7 @@ def experiment(row: tuple[Any, ...], runs: dict[int, list[dict[str, Any]]]) -> d
         "runs": runs.get(number, []),
         "confidence": confidence,
         "reward": reward,
-        "cost_usd": usd,
+        "cost_usd": costs.get(number, usd),
         "overhead_ms": overhead_ms,
         "started_at": iso(started_at),
         "finished_at": iso(finished_at),
@@ -57,7 +61,7 @@ def experiment(row: tuple[Any, ...], runs: dict[int, list[dict[str, Any]]]) -> d
 def runs_by_experiment(rows: Iterable[tuple[Any, ...]]) -> dict[int, list[dict[str, Any]]]:
     """Runs of each experiment, from rows of ``RUNS``; one that has not ended has no duration."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for number, seed, value, duration_s, exit_code, label, finished_at, program in rows:
+    for number, seed, value, duration_s, exit_code, label, finished_at, program, attempt in rows:
         run = {
             "seed": seed,
             "metric": value,
@@ -65,6 +69,7 @@ def runs_by_experiment(rows: Iterable[tuple[Any, ...]]) -> dict[int, list[dict[s
             "exit_code": exit_code,
             "label": label,
             "of": program,
+            "attempt": attempt,
         }
         if number in found:
             found[number].append(run)

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Float, Integer, Row, Table, bindparam, func, insert, select, update
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy import Connection, Float, Integer, Row, bindparam, func, insert, select, update
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.errors import StoreError
-from autoresearchd.store import codec, rows
+from autoresearchd.store import codec, rows, sums
+from autoresearchd.store.columns import core_table
 from autoresearchd.store.tables import (
     AsiTable,
     ExperimentTable,
@@ -38,17 +38,11 @@ _COUNTERS = {
 }
 
 
-def _table(table: type[DeclarativeBase]) -> Table:
-    found = table.__table__
-    assert isinstance(found, Table)
-    return found
-
-
 # ---------------------------------------------------------------------- statements
 # Made once, like those of ``rows``: building a statement takes longer than running it. Values and keys come with each
 # execution; the keys have names of their own, since the names of columns stand for the values that an update sets.
 _E, _P, _B, _A, _R, _S, _T = map(
-    _table, (ExperimentTable, ProposalTable, ProposalBodyTable, AsiTable, RunTable, SessionTable, TotalsTable)
+    core_table, (ExperimentTable, ProposalTable, ProposalBodyTable, AsiTable, RunTable, SessionTable, TotalsTable)
 )
 _OF_SESSION, _OF_NUMBER, _OF_ATTEMPT, _OF_RUN = (
     bindparam(name, type_=Integer) for name in ("of_session", "of_number", "of_attempt", "of_run")
@@ -110,10 +104,11 @@ def open_experiment(c: Connection, session_id: int, parent: str, segment: int, a
 def record_proposal(
     c: Connection, session_id: int, number: int, proposal: Proposal, diff: str, code_hash: str
 ) -> Experiment:
-    """Store a proposal, or one more attempt (a repair), and charge its cost."""
-    row = _locked(c, session_id, number)
+    """Store a proposal, or one more attempt (a repair), and charge its cost where its answers have not been charged."""
+    row = locked(c, session_id, number)
     if row.attempt is not None and proposal.attempt <= row.attempt:
-        if row.phase == Phase.PROPOSED and _same_proposal(c, row, proposal, code_hash):
+        again = proposal.attempt == row.attempt and row.phase == Phase.PROPOSED
+        if again and _same_proposal(c, row, proposal, code_hash):
             return rows.load_one(c, session_id, number)
         raise _out_of_order(row, f"attempt {proposal.attempt} of a proposal", f"an attempt after {row.attempt}")
     _expect(row, "a proposal", Phase.PROPOSING, Phase.PROPOSED, Phase.MEASURED)
@@ -128,19 +123,14 @@ def record_proposal(
         commit_sha=None,
         **({} if proposal.parent is None else {"parent": proposal.parent}),
     )
-    _count(
-        c,
-        session_id,
-        usd=proposal.cost.usd or 0.0,
-        tokens_in=proposal.cost.tokens_in,
-        tokens_out=proposal.cost.tokens_out,
-    )
+    if not proposal.charged:
+        charge(c, session_id, proposal.cost)
     return rows.load_one(c, session_id, number)
 
 
 def record_commit(c: Connection, session_id: int, number: int, commit: str) -> Experiment:
     """The proposal is in git as ``commit``."""
-    row = _locked(c, session_id, number)
+    row = locked(c, session_id, number)
     if row.commit_sha != commit or row.phase == Phase.PROPOSED:
         _expect(row, f"commit {commit[:10]}", Phase.PROPOSED)
         _change(c, row, phase=Phase.COMMITTED, commit_sha=commit)
@@ -149,7 +139,7 @@ def record_commit(c: Connection, session_id: int, number: int, commit: str) -> E
 
 def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetime, of: int | None = None) -> Run:
     """Announce a run; ``of``: of the program of another experiment."""
-    row = _locked(c, session_id, number)
+    row = locked(c, session_id, number)
     _expect(row, "a run", Phase.COMMITTED)
     index = c.execute(_COUNT_RUNS, {"of_session": session_id, "of_number": number}).scalar_one()
     run_id = c.execute(
@@ -160,6 +150,7 @@ def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetim
             "run_index": index,
             "seed": seed,
             "program": of,
+            "attempt": row.attempt or 0,
             "started_at": at,
             "label": Label.NONE,
             "duration_s": 0.0,
@@ -170,7 +161,7 @@ def open_run(c: Connection, session_id: int, number: int, seed: int, at: datetim
         },
     ).scalar_one()
     _change(c, row, phase=Phase.RUNNING)
-    return Run(run_id, number, index, seed, at, of=of)
+    return Run(run_id, number, index, seed, at, of=of, attempt=row.attempt or 0)
 
 
 def close_run(
@@ -180,7 +171,7 @@ def close_run(
     run = c.execute(_RUN, {"of_run": run_id}).one_or_none()
     if run is None:
         raise KeyError(f"no run {run_id}")
-    row = _locked(c, run.session_id, run.number)
+    row = locked(c, run.session_id, run.number)
     if run.finished_at is not None:
         if (run.label, run.value) == (measurement.label, codec.finite(measurement.value)):
             return rows.load_one(c, run.session_id, run.number)
@@ -203,7 +194,7 @@ def record_decision(
     c: Connection, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, incumbent: str | None
 ) -> Experiment:
     """Store the decision. A new incumbent is the experiment's commit too: the tested tree with its result."""
-    row = _locked(c, session_id, number)
+    row = locked(c, session_id, number)
     if row.phase == Phase.DECIDED:
         if (row.status, row.label, row.value) == (decision.status, decision.label, codec.finite(decision.value)):
             return rows.load_one(c, session_id, number)
@@ -227,6 +218,7 @@ def record_decision(
     _reward(c, row, decision)
     aborted = int(decision.label is Label.ABORTED_EARLY)
     _count(c, session_id, experiments=1, aborted=aborted, **{_COUNTERS[decision.status]: 1})
+    sums.add_decision(c, session_id, number, row.attempt, decision)
     if incumbent is not None:
         changed = {"incumbent": incumbent, "incumbent_experiment": number}
         c.execute(_CHANGE_SESSION, {"of_session": session_id, **changed})
@@ -326,7 +318,7 @@ def asi_values(asi: ASI) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- parts of steps
-def _locked(c: Connection, session_id: int, number: int) -> Row[*tuple[Any, ...]]:
+def locked(c: Connection, session_id: int, number: int) -> Row[*tuple[Any, ...]]:
     """Where the experiment stands; nobody else can change it before the transaction ends."""
     row = c.execute(_LOCK, {"of_session": session_id, "of_number": number}).one_or_none()
     if row is None:
@@ -349,6 +341,12 @@ def _count(c: Connection, session_id: int, **more: float) -> None:
     if any(more.values()):
         added = {f"more_{name}": value for name, value in more.items()}
         c.execute(_COUNT, {"of_session": session_id, **_NOTHING_MORE, **added})
+
+
+def charge(c: Connection, session_id: int, cost: Cost) -> None:
+    """Add a cost to the sums of the session; an unknown price adds nothing to them."""
+    usd = codec.finite(cost.usd) or 0.0
+    _count(c, session_id, usd=usd, tokens_in=cost.tokens_in, tokens_out=cost.tokens_out)
 
 
 def _reward(c: Connection, row: Row[*tuple[Any, ...]], decision: Decision) -> None:

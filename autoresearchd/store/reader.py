@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from autoresearchd.domain.limits import limit_reached
 from autoresearchd.errors import StoreDamaged
-from autoresearchd.store import figures
+from autoresearchd.store import figures, transcripts
 from autoresearchd.store.documents import (
     EXPERIMENTS,
     RUNS,
@@ -34,6 +34,7 @@ from autoresearchd.store.readonly import explain, open_readonly
 
 _ALIVE_STATES = ("running", "paused", "backing_off")
 _OVERHEADS = 1000
+_LAST = 1 << 62
 
 
 class SessionRow(NamedTuple):
@@ -137,15 +138,21 @@ class Reader:
                 f"{EXPERIMENTS} WHERE {where} ORDER BY e.number", session_id, first, status, status
             ).fetchall()
             runs = self._runs(session_id, first)
-        return self._each(found, runs)
+            costs = transcripts.costs(self._db, session_id, first, _LAST)
+        return self._each(found, runs, costs)
 
-    def _each(self, found: list[tuple[Any, ...]], runs: dict[int, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    def _each(
+        self, found: list[tuple[Any, ...]], runs: dict[int, list[dict[str, Any]]], costs: dict[int, float | None]
+    ) -> Iterator[dict[str, Any]]:
         with self._understood():
             for row in found:
-                yield experiment(row, runs)
+                yield experiment(row, runs, costs)
 
-    def show(self, tag: str, number: int) -> dict[str, Any]:
-        """One experiment as in ``experiments``, with ``phase``, ``segment``, ``reason`` and ``diff``."""
+    def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
+        """One experiment as in ``experiments``, with ``phase``, ``reason``, ``diff``, its ``attempts`` and ``answers``.
+
+        full: the answers with their messages and completions.
+        """
         with self._instant():
             session_id = self._session(tag)["id"]
             key = (session_id, number)
@@ -158,11 +165,17 @@ class Reader:
                 (*key, more["attempt"]),
             ).fetchone()
             return {
-                **experiment(row, self._runs(session_id, number, number)),
+                **experiment(
+                    row,
+                    self._runs(session_id, number, number),
+                    transcripts.costs(self._db, session_id, number, number),
+                ),
                 "phase": more["phase"],
                 "segment": more["segment"],
                 "reason": more["reason"] or "",
                 "looks": self._looks(session_id, number),
+                "attempts": transcripts.attempts(self._db, session_id, number),
+                "answers": transcripts.answers(self._db, session_id, number, full=full),
                 "diff": figures.unpack_text(diff["diff"]) if diff else "",
             }
 
@@ -339,7 +352,7 @@ class Reader:
         if last is None:
             return 0
         if last <= 0:
-            return 1 << 62
+            return _LAST
         row = self._db.execute(
             "SELECT min(number) FROM (SELECT number FROM experiment WHERE session_id = ? AND (? IS NULL OR status = ?) "
             "ORDER BY number DESC LIMIT ?)",
@@ -347,7 +360,7 @@ class Reader:
         ).fetchone()
         return row[0] or 0
 
-    def _runs(self, session_id: int, first: int, final: int = 1 << 62) -> dict[int, list[dict[str, Any]]]:
+    def _runs(self, session_id: int, first: int, final: int = _LAST) -> dict[int, list[dict[str, Any]]]:
         query = f"{RUNS} WHERE session_id = ? AND number BETWEEN ? AND ? ORDER BY number, run_index"
         return runs_by_experiment(self._tuples(query, session_id, first, final))
 

@@ -13,17 +13,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, insert, literal, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, literal, select, update
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, Session
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.ports import NewSession
-from autoresearchd.store import migrate, phases, rows
+from autoresearchd.store import migrate, phases, rows, sums
 from autoresearchd.store.database import Database, sqlite_url
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.salvage import Salvage, Values
 from autoresearchd.store.tables import (
+    AnswerTable,
     AsiTable,
     Base,
     ExperimentTable,
@@ -38,7 +39,7 @@ from autoresearchd.store.tables import (
 UNKNOWN = ""
 """Fingerprint of a segment whose conditions are not known: whatever runs next is not compared with it."""
 
-_E, _P, _B, _R = ExperimentTable, ProposalTable, ProposalBodyTable, RunTable
+_E, _P, _B, _R, _A = ExperimentTable, ProposalTable, ProposalBodyTable, RunTable, AnswerTable
 
 
 class Draft:
@@ -112,7 +113,8 @@ class Draft:
 
     def without_runs(self, session_id: int) -> list[int]:
         """Experiments with a value whose runs could not be read."""
-        run = and_(_R.session_id == _E.session_id, _R.number == _E.number)
+        current = _R.attempt == func.coalesce(_E.attempt, 0)
+        run = and_(_R.session_id == _E.session_id, _R.number == _E.number, current)
         wanted = select(_E.number).outerjoin(_R, run).where(_E.session_id == session_id, _E.value.is_not(None))
         with self._db.read() as c:
             return list(c.execute(wanted.where(_R.id.is_(None))).scalars())
@@ -145,12 +147,13 @@ class Draft:
         attempts = select(func.max(_P.attempt)).join(_B, body).where(_P.session_id == session_id, _P.number == number)
         with self._db.write() as c:
             attempt = c.execute(attempts).scalar()
-            there = c.execute(select(_E.attempt).where(_E.session_id == session_id, _E.number == number)).first()
+            stands = select(_E.attempt, _E.phase).where(_E.session_id == session_id, _E.number == number)
+            there = c.execute(stands).first()
             if there is None:
                 bare = {"segment": 0, "phase": Phase.PROPOSING, "parent": parent, "started_at": at, "gpu_s": 0.0}
                 c.execute(insert(_E).values(**key, **bare, attempt=attempt))
             elif there.attempt != attempt:
-                self._change(c, session_id, number, attempt=attempt)
+                self._make_current(c, session_id, number, attempt, decided=there.phase == Phase.DECIDED)
             return rows.load_one(c, session_id, number, full=True)
 
     def add_proposal(
@@ -163,11 +166,30 @@ class Draft:
                 for t in (_P, _B)
             ]
             attempt = 1 + max((found for found in left if found is not None), default=-1)
+            attempt = self._adopt_runs(c, session_id, number, attempt)
             key = {"session_id": session_id, "number": number, "attempt": attempt}
             c.execute(insert(_P).values(**key, **phases.proposal_values(proposal, code_hash)))
             c.execute(insert(_B).values(**key, **phases.body_values(proposal, diff)))
             self._change(c, session_id, number, attempt=attempt)
             return rows.load_one(c, session_id, number, full=True)
+
+    def _make_current(self, c: Connection, session_id: int, number: int, attempt: int | None, *, decided: bool) -> None:
+        """Make another proposal the current one; a commit that was not decided on is of the one before it."""
+        if attempt is None:
+            self._change(c, session_id, number, attempt=None)
+            return
+        self._change(c, session_id, number, attempt=attempt, **({} if decided else {"commit_sha": None}))
+        c.execute(delete(_P).where(_P.session_id == session_id, _P.number == number, _P.attempt > attempt))
+
+    def _adopt_runs(self, c: Connection, session_id: int, number: int, attempt: int) -> int:
+        """Give the runs of the latest attempt to the proposal that takes its place, whose number follows theirs."""
+        of_experiment = (_R.session_id == session_id) & (_R.number == number)
+        latest = c.execute(select(func.max(_R.attempt)).where(of_experiment)).scalar()
+        if latest is None:
+            return attempt
+        attempt = max(attempt, latest)
+        c.execute(update(_R).where(of_experiment, _R.attempt == latest).values(attempt=attempt))
+        return attempt
 
     def add_run(
         self, session_id: int, number: int, index: int, seed: int, at: datetime, found: Measurement, result: RunResult
@@ -175,7 +197,9 @@ class Draft:
         """A run that ended, as its logs have it."""
         started = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "started_at": at}
         with self._db.write() as c:
-            c.execute(insert(_R).values(**started, finished_at=at, **phases.run_values(found, result)))
+            current = select(_E.attempt).where(_E.session_id == session_id, _E.number == number)
+            attempt = c.execute(current).scalar() or 0
+            c.execute(insert(_R).values(**started, attempt=attempt, finished_at=at, **phases.run_values(found, result)))
 
     def close_runs(self, session_id: int, number: int, at: datetime, why: str) -> None:
         """End the runs of an experiment that were never seen to end."""
@@ -206,6 +230,8 @@ class Draft:
     # -- the end
     def finish(self, reason: str) -> None:
         """Sums, incumbents and references as the rows have them; one file."""
+        with closing(sqlite3.connect(self.path)) as db, db:
+            _drop_orphans(db)
         with self._db.write() as c:
             for session in list(c.execute(rows.SESSIONS)):
                 _ensure_segments(c, session.id, session.started_at)
@@ -217,8 +243,6 @@ class Draft:
                     c.execute(update(SessionTable).where(SessionTable.id == session.id).values(**quiet))
         self._db.close()
         with closing(sqlite3.connect(self.path)) as db:
-            with db:
-                _drop_orphans(db)
             db.execute("PRAGMA journal_mode=DELETE")
 
 
@@ -306,12 +330,7 @@ def _count(c: Connection, session_id: int) -> None:
     def number(*conditions: Any) -> int:
         return c.execute(select(func.count()).select_from(_E).where(of_session, *conditions)).scalar_one()
 
-    cost = select(
-        func.coalesce(func.sum(_P.usd), 0.0),
-        func.coalesce(func.sum(_P.tokens_in), 0),
-        func.coalesce(func.sum(_P.tokens_out), 0),
-    ).where(_P.session_id == session_id)
-    usd, tokens_in, tokens_out = c.execute(cost).one()
+    usd, tokens_in, tokens_out = _spent(c, session_id)
     values = {
         "opened": c.execute(select(func.coalesce(func.max(_E.number), literal(-1))).where(of_session)).scalar_one() + 1,
         "experiments": number(_E.phase == Phase.DECIDED),
@@ -330,6 +349,24 @@ def _count(c: Connection, session_id: int) -> None:
         c.execute(insert(t).values(session_id=session_id, **values))
     else:
         c.execute(update(t).where(t.session_id == session_id).values(**values))
+    sums.recount(c, session_id)
+
+
+def _spent(c: Connection, session_id: int) -> tuple[float, int, int]:
+    """US dollars and tokens: of the answers of an experiment where there are any, else of its proposals."""
+    answered = select(_A.number).where(_A.session_id == _P.session_id, _A.number == _P.number).exists()
+    found = [
+        c.execute(
+            select(
+                func.coalesce(func.sum(table.usd), 0.0),
+                func.coalesce(func.sum(table.tokens_in), 0),
+                func.coalesce(func.sum(table.tokens_out), 0),
+            ).where(table.session_id == session_id, *conditions)
+        ).one()
+        for table, conditions in ((_A, ()), (_P, (~answered,)))
+    ]
+    usd, tokens_in, tokens_out = (sum(column) for column in zip(*found, strict=True))
+    return usd, tokens_in, tokens_out
 
 
 def _drop_orphans(db: sqlite3.Connection) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from autoresearchd.domain.events import Event
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Note, RunResult, Segment
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Answer, Generation, Proposal
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.store.repository import SqlStore
 
@@ -17,7 +17,8 @@ class RedactingStore(SqlStore):
     """``SqlStore`` behind a redactor.
 
     Not redacted: the text of a proposal's files, which must stay what is committed (an edit that brings a secret in is
-    refused before it gets here), the names and the task that a session is created with, and hashes.
+    refused before it gets here), the names and the task that a session is created with, and hashes. The tokens of a
+    completion that held a secret are left out: they would spell it.
     """
 
     redactor: Redactor = Redactor()
@@ -41,8 +42,14 @@ class RedactingStore(SqlStore):
     def record_proposal(
         self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
     ) -> Experiment:
-        clean = replace(self.redactor.value(replace(proposal, files={})), files=proposal.files)
+        rest = self.redactor.value(replace(proposal, files={}, generation=Generation()))
+        clean = replace(rest, files=proposal.files, generation=_redacted(self.redactor, proposal.generation))
         return super().record_proposal(session_id, number, clean, diff=self.redactor.text(diff), code_hash=code_hash)
+
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
+        rest = self.redactor.value(replace(answer, generation=Generation()))
+        clean = replace(rest, generation=_redacted(self.redactor, answer.generation))
+        super().record_answer(session_id, number, clean, at)
 
     def close_run(
         self, run_id: int, measurement: Measurement, result: RunResult | None, at: datetime, *, last: bool
@@ -61,3 +68,11 @@ class RedactingStore(SqlStore):
 
     def log_event(self, session_id: int, event: Event) -> None:
         super().log_event(session_id, self.redactor.value(event))
+
+
+def _redacted(redactor: Redactor, generation: Generation) -> Generation:
+    """Messages and completion redacted, and the tokens only where they spell nothing that is hidden."""
+    clean = redactor.value(replace(generation, token_ids=None, logprobs=None))
+    if clean.completion != generation.completion:
+        return clean
+    return replace(clean, token_ids=generation.token_ids, logprobs=generation.logprobs)

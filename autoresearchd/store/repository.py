@@ -18,6 +18,7 @@ from autoresearchd.domain.experiment import (
     Experiment,
     Limits,
     Measurement,
+    Node,
     Note,
     Run,
     RunResult,
@@ -27,9 +28,9 @@ from autoresearchd.domain.experiment import (
     Trial,
 )
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.ports import Control, NewSession
-from autoresearchd.store import codec, looks, migrate, phases, rows, sessions
+from autoresearchd.store import answers, codec, looks, migrate, phases, rows, sessions, sums
 from autoresearchd.store.database import Database
 from autoresearchd.store.tables import (
     ControlTable,
@@ -144,6 +145,18 @@ class SqlStore:
         with self._db.write() as c:
             return phases.record_proposal(c, session_id, number, proposal, diff, code_hash)
 
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
+        with self._db.write() as c:
+            answers.record(c, session_id, number, answer, at)
+
+    def answers(self, session_id: int, number: int) -> Sequence[Answer]:
+        with self._db.read() as c:
+            return answers.of_experiment(c, session_id, number)
+
+    def spent_since(self, at: datetime) -> float:
+        with self._db.read() as c:
+            return answers.spent_since(c, at)
+
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
         with self._db.write_lazily() as c:
             return phases.record_commit(c, session_id, number, commit)
@@ -206,7 +219,7 @@ class SqlStore:
         e = ExperimentTable
         join = (RunTable.session_id == e.session_id) & (RunTable.number == e.number)
         wanted = (
-            rows.RUNS.join(e, join)
+            rows.RUNS.join(e, join & (RunTable.attempt == func.coalesce(e.attempt, 0)))
             .where(e.session_id == session_id, e.segment == segment, e.status.is_not(None))
             .where(RunTable.label == Label.NONE, RunTable.value.is_not(None))
             .order_by(RunTable.number, RunTable.run_index)
@@ -239,12 +252,33 @@ class SqlStore:
             return c.execute(_FIRST_OF_HASH, {"of_session": session_id, "code_hash": code_hash}).scalar_one()
 
     def totals(self, session_id: int) -> Totals:
-        """Counts are of decided experiments; costs are of all proposals and runs."""
+        """Counts are of decided experiments; costs are of all answers, proposals and runs."""
         with self._db.read() as c:
             row = c.execute(_TOTALS, {"of_session": session_id}).one_or_none()
         if row is None:
             raise KeyError(f"no session {session_id}")
         return rows.totals(row)
+
+    # -- what policies ask for
+    def label_counts(self, session_id: int) -> Mapping[str, int]:
+        with self._db.read() as c:
+            return sums.label_counts(c, session_id)
+
+    def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
+        with self._db.read() as c:
+            return sums.role_stats(c, session_id)
+
+    def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
+        with self._db.read() as c:
+            return sums.tree(c, session_id, segment, after)
+
+    def add_visit(self, session_id: int, number: int) -> int:
+        with self._db.write_lazily() as c:
+            return sums.add_visit(c, session_id, number)
+
+    def visits(self, session_id: int) -> Mapping[int, int]:
+        with self._db.read() as c:
+            return sums.visits(c, session_id)
 
     def curve(self, run_id: int) -> Sequence[CurvePoint]:
         with self._db.read() as c:

@@ -118,6 +118,7 @@ def experiment(row: Row[*tuple[Any, ...]], runs: Iterable[Run], *, full: bool = 
         asi=_asi(row),
         finished_at=row.finished_at,
         overhead_ms=row.overhead_ms,
+        attempt=row.attempt or 0,
     )
 
 
@@ -203,6 +204,7 @@ def run(row: Row[*tuple[Any, ...]]) -> Run:
         device=row.device,
         detail=row.detail,
         of=row.program,
+        attempt=row.attempt,
     )
 
 

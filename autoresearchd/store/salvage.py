@@ -21,7 +21,8 @@ from typing import Any
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, Table
 
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
-from autoresearchd.store.tables import Base, UtcMicros
+from autoresearchd.store.columns import UtcMicros
+from autoresearchd.store.tables import Base
 
 Values = dict[str, Any]
 """A row by its columns, as SQLite holds it."""
@@ -217,7 +218,7 @@ def _believable(table: Table, rowid: int, values: Mapping[str, Any]) -> Values |
     kept: Values = {}
     for column in table.columns:
         if column.name not in values:
-            if column.nullable:  # an older version wrote the file
+            if column.nullable or column.server_default is not None:  # an older version wrote the file
                 continue
             return None
         value = values[column.name]
@@ -288,7 +289,16 @@ def _experiment(row: Values, rowid: int) -> bool:
 
 
 def _run(row: Values, _rowid: int) -> bool:
-    return row["label"] in set(Label) and row["number"] >= 0 and row["run_index"] >= 0
+    return row["label"] in set(Label) and row["number"] >= 0 and row["run_index"] >= 0 and row.get("attempt", 0) >= 0
+
+
+def _answer(row: Values, _rowid: int) -> bool:
+    names = ("number", "answer_index", "attempt", "tokens_in", "tokens_out")
+    return all(row[name] >= 0 for name in names) and (row.get("usd") or 0.0) >= 0
+
+
+def _visit(row: Values, _rowid: int) -> bool:
+    return bool(row["visits"] > 0)
 
 
 _WORDS: dict[str, Callable[[Values, int], bool]] = {
@@ -296,4 +306,6 @@ _WORDS: dict[str, Callable[[Values, int], bool]] = {
     "totals": _totals,
     "experiment": _experiment,
     "run": _run,
+    "answer": _answer,
+    "visit": _visit,
 }

@@ -1,103 +1,23 @@
-"""The tables of the journal, as typed SQLAlchemy classes; nothing in them is peculiar to SQLite.
+"""The tables of the journal, as typed SQLAlchemy classes; their types are those of ``columns``.
 
 ``migrations/`` creates them (a test holds the two together) and ``reader.py`` reads them by these names. Times are
 integer microseconds of UTC since 1970, free-form values are JSON, long values are blobs compressed by ``codec.py``.
 
 Rows that belong to an experiment carry its key (session_id, number), so that a step never has to look up another id.
 What is read often (experiment, proposal) is kept apart from what is long (proposal_body), so that lists and sums
-read few pages; sums over a session are counters in ``totals`` that change in the transaction that changes them.
+read few pages; sums over a session are counters (``totals``, ``tally``) that change together with what they count.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Dialect,
-    Float,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Index, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
 
-from autoresearchd.store import codec
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-class UtcMicros(TypeDecorator[datetime]):
-    """A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
-
-    impl = BigInteger
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        """Microseconds of a timezone-aware datetime."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"a time without a time zone cannot be stored: {value!r}")
-        return (value - _EPOCH) // _MICROSECOND
-
-    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
-        """The datetime of stored microseconds, in UTC."""
-        return None if value is None else _EPOCH + timedelta(microseconds=value)
-
-
-class SafeText(TypeDecorator[str]):
-    """Text without what a database cannot hold: much of it was written by models (see ``codec.text``)."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """The text, cleaned."""
-        return None if value is None else codec.text(value)
-
-
-class Base(DeclarativeBase):
-    """What all tables share: names of constraints (so that migrations can name them) and types of annotations."""
-
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map = {  # noqa: RUF012 - read by SQLAlchemy, not an attribute of a table
-        datetime: UtcMicros,
-        str: SafeText,
-        int: Integer,
-        float: Float(53),
-        bool: Boolean,
-        bytes: LargeBinary,
-        dict[str, Any]: JSON(none_as_null=True),
-        list[Any]: JSON(none_as_null=True),
-    }
-
-
-def _session_key(**more: Any) -> Mapped[int]:
-    return mapped_column(ForeignKey("session.id", ondelete="CASCADE"), **more)
-
-
-def _experiment_key() -> ForeignKeyConstraint:
-    return ForeignKeyConstraint(
-        ["session_id", "number"], ["experiment.session_id", "experiment.number"], ondelete="CASCADE"
-    )
+from autoresearchd.store.columns import Base as Base
+from autoresearchd.store.columns import experiment_key, session_key
 
 
 class SessionTable(Base):
@@ -132,7 +52,7 @@ class TotalsTable(Base):
 
     __tablename__ = "totals"
 
-    session_id: Mapped[int] = _session_key(primary_key=True)
+    session_id: Mapped[int] = session_key(primary_key=True)
     opened: Mapped[int]
     experiments: Mapped[int]
     keeps: Mapped[int]
@@ -151,7 +71,7 @@ class SegmentTable(Base):
 
     __tablename__ = "segment"
 
-    session_id: Mapped[int] = _session_key(primary_key=True)
+    session_id: Mapped[int] = session_key(primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     first: Mapped[int]
     fingerprint: Mapped[str]
@@ -170,9 +90,10 @@ class ExperimentTable(Base):
     __table_args__ = (
         Index("ix_experiment_value", "session_id", "segment", "value", "number"),
         Index("ix_experiment_status", "session_id", "status", "number"),
+        Index("ix_experiment_commit", "session_id", "commit_sha"),
     )
 
-    session_id: Mapped[int] = _session_key(primary_key=True)
+    session_id: Mapped[int] = session_key(primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     segment: Mapped[int]
     phase: Mapped[str]
@@ -204,7 +125,7 @@ class ProposalTable(Base):
 
     __tablename__ = "proposal"
     __table_args__ = (
-        _experiment_key(),
+        experiment_key(),
         Index("ix_proposal_code_hash", "session_id", "code_hash", "number"),
     )
 
@@ -261,11 +182,65 @@ class ProposalBodyTable(Base):
     logprobs: Mapped[bytes | None]
 
 
+class AnswerTable(Base):
+    """An answer of a model, usable or not, in the order of their coming; usd: NULL when the price is unknown.
+
+    ``*_hash``: of the base model, its tokenizer and its chat template. What is spent in a day is read off the index.
+    """
+
+    __tablename__ = "answer"
+    __table_args__ = (experiment_key(), Index("ix_answer_spent", "at", "usd"))
+
+    session_id: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    answer_index: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int]
+    at: Mapped[datetime]
+    usd: Mapped[float | None]
+    tokens_in: Mapped[int] = mapped_column(BigInteger)
+    tokens_out: Mapped[int] = mapped_column(BigInteger)
+    seconds: Mapped[float]
+    model: Mapped[str]
+    form: Mapped[str]
+    finish: Mapped[str]
+    model_hash: Mapped[str | None]
+    tokenizer_hash: Mapped[str | None]
+    template_hash: Mapped[str | None]
+    adapter: Mapped[str | None]
+    sampling: Mapped[dict[str, Any] | None]
+    error: Mapped[str]
+
+
+class AnswerBodyTable(Base):
+    """The long parts of an answer, compressed. shared: so many messages are those of the answer before it.
+
+    A question that is asked again goes on from the one before it: ``messages`` holds only what follows the shared ones.
+    """
+
+    __tablename__ = "answer_body"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["session_id", "number", "answer_index"],
+            ["answer.session_id", "answer.number", "answer.answer_index"],
+            ondelete="CASCADE",
+        ),
+    )
+
+    session_id: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    answer_index: Mapped[int] = mapped_column(primary_key=True)
+    shared: Mapped[int]
+    messages: Mapped[bytes | None]
+    completion: Mapped[bytes | None]
+    token_ids: Mapped[bytes | None]
+    logprobs: Mapped[bytes | None]
+
+
 class AsiTable(Base):
     """Actionable side information of a decided experiment."""
 
     __tablename__ = "asi"
-    __table_args__ = (_experiment_key(),)
+    __table_args__ = (experiment_key(),)
 
     session_id: Mapped[int] = mapped_column(primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
@@ -280,10 +255,11 @@ class RunTable(Base):
     """One execution of a program; ``stages``: how each of its processes ended; ``curve``: compressed.
 
     program: number of the experiment whose commit ran, NULL where it is the experiment's own.
+    attempt: of the experiment's proposal when it ran.
     """
 
     __tablename__ = "run"
-    __table_args__ = (_experiment_key(), UniqueConstraint("session_id", "number", "run_index"))
+    __table_args__ = (experiment_key(), UniqueConstraint("session_id", "number", "run_index"))
 
     id: Mapped[int] = mapped_column(primary_key=True)
     session_id: Mapped[int]
@@ -291,6 +267,7 @@ class RunTable(Base):
     run_index: Mapped[int]
     seed: Mapped[int] = mapped_column(BigInteger)
     program: Mapped[int | None]
+    attempt: Mapped[int] = mapped_column(server_default=text("0"))
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     label: Mapped[str]
@@ -304,6 +281,30 @@ class RunTable(Base):
     detail: Mapped[str]
     stages: Mapped[list[Any] | None]
     curve: Mapped[bytes | None]
+
+
+class TallyTable(Base):
+    """Counters of decided experiments by role and label: keeps: of them, those kept; reward: the sum of theirs."""
+
+    __tablename__ = "tally"
+
+    session_id: Mapped[int] = session_key(primary_key=True)
+    role: Mapped[str] = mapped_column(primary_key=True)
+    label: Mapped[str] = mapped_column(primary_key=True)
+    decided: Mapped[int]
+    keeps: Mapped[int]
+    reward: Mapped[float]
+
+
+class VisitTable(Base):
+    """How often an experiment was chosen to go on from; no row: never."""
+
+    __tablename__ = "visit"
+    __table_args__ = (experiment_key(),)
+
+    session_id: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    visits: Mapped[int]
 
 
 class LookTable(Base):
@@ -324,7 +325,7 @@ class AbortMemoryTable(Base):
 
     __tablename__ = "abort_memory"
 
-    session_id: Mapped[int] = _session_key(primary_key=True)
+    session_id: Mapped[int] = session_key(primary_key=True)
     segment: Mapped[int]
     number: Mapped[int]
     figures: Mapped[dict[str, Any] | None]
@@ -338,7 +339,7 @@ class NoteTable(Base):
     __table_args__ = (Index("ix_note_unseen", "session_id", "seen_in"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int] = _session_key()
+    session_id: Mapped[int] = session_key()
     text: Mapped[str]
     created_at: Mapped[datetime]
     seen_in: Mapped[int | None]
@@ -351,7 +352,7 @@ class ControlTable(Base):
     __table_args__ = (Index("ix_control_request_pending", "session_id", "taken"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int] = _session_key()
+    session_id: Mapped[int] = session_key()
     kind: Mapped[str]
     created_at: Mapped[datetime]
     taken: Mapped[bool]
@@ -364,7 +365,7 @@ class EventTable(Base):
     __table_args__ = (Index("ix_event_session", "session_id", "id"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int] = _session_key()
+    session_id: Mapped[int] = session_key()
     kind: Mapped[str]
     at: Mapped[datetime]
     experiment: Mapped[int | None]
@@ -378,7 +379,7 @@ class LearnerRunTable(Base):
     __tablename__ = "learner_run"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int | None] = _session_key(index=True)
+    session_id: Mapped[int | None] = session_key(index=True)
     algo: Mapped[str]
     mode: Mapped[str]
     status: Mapped[str]
@@ -397,7 +398,7 @@ class PolicyVersionTable(Base):
     __tablename__ = "policy_version"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int | None] = _session_key(index=True)
+    session_id: Mapped[int | None] = session_key(index=True)
     learner_run_id: Mapped[int | None] = mapped_column(ForeignKey("learner_run.id", ondelete="SET NULL"))
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("policy_version.id", ondelete="SET NULL"))
     version: Mapped[str] = mapped_column(unique=True)

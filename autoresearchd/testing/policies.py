@@ -25,6 +25,7 @@ class ScriptedPolicy:
         name: its name.
         changes: machine-readable changes of each step, where a test needs them.
         skip: how many steps were used before, for a policy that is made again after a restart.
+        repairs: how often it is given back a proposal that failed; the next step is then the repair.
     """
 
     def __init__(
@@ -34,9 +35,10 @@ class ScriptedPolicy:
         name: str = "scripted",
         changes: Sequence[Mapping[str, object]] = (),
         skip: int = 0,
+        repairs: int = 0,
     ) -> None:
         self._steps, self._changes, self._used = list(steps), list(changes), skip
-        self._name = name
+        self._name, self.repairs = name, repairs
         self.states: list[ResearchState] = []
 
     @property

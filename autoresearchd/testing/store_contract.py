@@ -6,12 +6,15 @@
         @pytest.fixture
         def reopen(self, tmp_path):
             return lambda: MyStore(tmp_path / "journal")
+
+The suite is in parts: sessions, reading and what no database likes are here, the way of one experiment, answers of
+models and sums over a session in modules of their own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta, timezone
 from pathlib import Path
@@ -31,30 +34,14 @@ from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Generation, Proposal
 from autoresearchd.errors import StoreError
 from autoresearchd.ports import Store
+from autoresearchd.testing.store_contract_answers import AnswersContract, new_answer
+from autoresearchd.testing.store_contract_steps import StepsContract
+from autoresearchd.testing.store_contract_sums import SumsContract
 from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session, result
 
 
-class StoreContract:
+class StoreContract(StepsContract, AnswersContract, SumsContract):
     """The suite. Override ``reopen``."""
-
-    @pytest.fixture
-    def reopen(self) -> Callable[[], Store]:
-        """Opens the same journal anew at each call, as a daemon does after it was killed."""
-        raise NotImplementedError("give the suite a store: override the fixture `reopen`")
-
-    @pytest.fixture
-    def store(self, reopen: Callable[[], Store]) -> Iterator[Store]:
-        """A fresh store."""
-        store = reopen()
-        yield store
-        store.close()
-
-    @pytest.fixture
-    def lab(self, store: Store) -> Driver:
-        """A session with a segment."""
-        session = store.create_session(new_session(), AT)
-        store.open_segment(session.id, "f0", "start", "cpu", AT)
-        return Driver(store, session.id)
 
     # -- sessions
     def test_a_session_comes_back_as_it_was_created(self, store: Store) -> None:
@@ -99,6 +86,9 @@ class StoreContract:
             lambda: store.close_run(99, Measurement(Label.NONE), None, AT, last=True),
             lambda: store.record_overhead(lab.id, 99, 1.0),
             lambda: store.diff(lab.id, 99),
+            lambda: store.record_answer(lab.id, 99, new_answer(), AT),
+            lambda: store.answers(lab.id, 99),
+            lambda: store.add_visit(lab.id, 99),
             lambda: store.curve(99),
             lambda: store.record_look(99, {"progress": 0.1}),
             lambda: store.remember_aborts(99, AbortMemory(0, 1, {})),
@@ -139,146 +129,6 @@ class StoreContract:
         assert (opened.number, opened.first) == (1, 2)
         assert store.segment(lab.id) == opened
         assert store.segment(store.create_session(new_session("other"), AT).id) is None
-
-    # -- the way of one experiment
-    def test_an_experiment_goes_through_its_phases_and_keeps_all_it_was_given(self, store: Store, lab: Driver) -> None:
-        e = lab.open()
-        assert (e.number, e.phase, e.parent, e.proposal, e.runs) == (0, Phase.PROPOSING, PARENT, None, ())
-        assert store.experiment(lab.id, 0) == e
-        proposal = new_proposal(0)
-        e = lab.propose(e, proposal)
-        assert e.phase is Phase.PROPOSED
-        e = store.record_commit(lab.id, 0, commit_of(0))
-        assert (e.phase, e.commit) == (Phase.COMMITTED, commit_of(0))
-        run = store.open_run(lab.id, 0, 123, AT)
-        assert run.open
-        assert store.experiment(lab.id, 0).phase is Phase.RUNNING
-        measurement = Measurement(Label.NONE, 0.97, {"val_bpb": 0.97, "peak": 3.0}, "fine", (CurvePoint(1, 5.5),))
-        e = store.close_run(run.id, measurement, result(), AT + timedelta(seconds=9), last=True)
-        assert e.phase is Phase.MEASURED
-        decision = Decision(Status.KEEP, Label.NONE, 0.97, 0.02, {"peak": 3.0}, 2.5, 0.01, 1.5, "better")
-        asi = ASI("h", "a", "r", "n", {"free": {"deep": [1, None, "x"]}})
-        store.record_decision(lab.id, 0, decision, asi, AT, incumbent=commit_of(0))
-        store.record_overhead(lab.id, 0, 42.5)
-        e = store.experiment(lab.id, 0)
-        assert (e.phase, e.decision, e.asi, e.finished_at, e.overhead_ms) == (Phase.DECIDED, decision, asi, AT, 42.5)
-        assert e.proposal == proposal
-        assert e.proposal is not None
-        assert dict(e.proposal.files) == dict(proposal.files)
-        (done,) = e.runs
-        assert (done.id, done.index, done.seed, done.value) == (run.id, 0, 123, 0.97)
-        assert (done.metrics, done.detail) == ({"val_bpb": 0.97, "peak": 3.0}, "fine")
-        assert (done.duration_s, done.exit_code, done.tier, done.device) == (10.0, 0, "bubblewrap", "cpu")
-        assert store.diff(lab.id, 0) == "+LR = 0\n"
-        assert store.latest(lab.id) == e
-
-    def test_numbers_have_no_gap_whatever_became_of_the_proposals(self, store: Store, lab: Driver) -> None:
-        for number in range(6):
-            e = lab.open()
-            assert e.number == number
-            if number % 2:
-                lab.decide(e, Decision(Status.CRASH, Label.MALFORMED_ANSWER))
-        assert [e.number for e in store.experiments(lab.id)] == list(range(6))
-
-    def test_a_step_out_of_order_says_what_was_expected_and_changes_nothing(self, store: Store, lab: Driver) -> None:
-        e = lab.open()
-        before = store.experiment(lab.id, e.number)
-        with pytest.raises(StoreError, match="proposed"):
-            store.record_commit(lab.id, e.number, commit_of(0))
-        with pytest.raises(StoreError, match="committed"):
-            store.open_run(lab.id, e.number, 1, AT)
-        assert store.experiment(lab.id, e.number) == before
-        lab.propose(e)
-        store.record_commit(lab.id, e.number, commit_of(0))
-        with pytest.raises(StoreError, match="proposed"):
-            store.record_commit(lab.id, e.number, commit_of(1))
-        with pytest.raises(StoreError, match="attempt"):
-            lab.propose(e)
-        store.open_run(lab.id, e.number, 1, AT)
-        with pytest.raises(StoreError, match="measured"):
-            lab.decide(e, Decision(Status.KEEP, Label.NONE, 1.0))
-        with pytest.raises(StoreError, match="committed"):
-            store.open_run(lab.id, e.number, 1, AT)
-
-    def test_the_same_step_with_the_same_data_may_be_repeated(self, store: Store, lab: Driver) -> None:
-        e = lab.open()
-        first = lab.propose(e)
-        assert lab.propose(e) == first
-        first = store.record_commit(lab.id, 0, commit_of(0))
-        assert store.record_commit(lab.id, 0, commit_of(0)) == first
-        run = store.open_run(lab.id, 0, 1, AT)
-        ended = Measurement(Label.NONE, 0.5)
-        first = store.close_run(run.id, ended, result("cuda:0"), AT, last=True)
-        assert store.close_run(run.id, ended, result("cuda:0"), AT, last=True) == first
-        kept = Decision(Status.KEEP, Label.NONE, 0.5)
-        first = lab.decide(e, kept, commit_of(0))
-        assert lab.decide(e, kept, commit_of(0)) == first
-        assert store.totals(lab.id) == Totals(1, 1, 0, 0, 0, 0.25, 100, 20, 10.0)
-
-    def test_what_is_written_is_not_written_over(self, store: Store, lab: Driver) -> None:
-        lab.decided(Status.KEEP, 1.0)
-        e = store.experiment(lab.id, 0)
-        with pytest.raises(StoreError):
-            lab.decide(e, Decision(Status.DISCARD, Label.NO_GAIN, 1.0))
-        with pytest.raises(StoreError):
-            store.close_run(e.runs[0].id, Measurement(Label.NONE, 0.1), None, AT, last=True)
-        assert store.experiment(lab.id, 0) == e
-
-    @pytest.mark.parametrize("label", [Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL])
-    def test_an_interrupted_run_leaves_the_experiment_open(self, store: Store, lab: Driver, label: Label) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(0))
-        run = store.open_run(lab.id, e.number, 1, AT)
-        e = store.close_run(run.id, Measurement(label, detail="stopped"), None, AT, last=True)
-        assert (e.phase, e.decision, e.counted_runs) == (Phase.COMMITTED, None, ())
-        with pytest.raises(StoreError, match="open"):
-            lab.decide(e, Decision(Status.DISCARD, label))
-        e = lab.run(e, Measurement(Label.NONE, 2.0))
-        assert e.phase is Phase.MEASURED
-        assert [(r.index, r.label) for r in e.runs] == [(0, label), (1, Label.NONE)]
-
-    def test_several_runs_are_kept_in_order(self, store: Store, lab: Driver) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(0))
-        for value in (1.0, 3.0, 2.0):
-            e = lab.run(e, Measurement(Label.NONE, value), last=value == 2.0)
-        assert e.phase is Phase.MEASURED
-        assert [(r.index, r.value) for r in e.good_runs] == [(0, 1.0), (1, 3.0), (2, 2.0)]
-
-    def test_a_proposal_that_spends_no_job_is_decided_at_once(self, store: Store, lab: Driver) -> None:
-        e = lab.decide(lab.open(), Decision(Status.CRASH, Label.ILLEGAL_EDIT, reason="edits a protected file"))
-        assert (e.phase, e.proposal, e.commit) == (Phase.DECIDED, None, None)
-        e = lab.decide(lab.propose(lab.open()), Decision(Status.DISCARD, Label.DUPLICATE))
-        assert (e.phase, e.runs) == (Phase.DECIDED, ())
-        assert store.totals(lab.id).experiments == 2
-
-    def test_a_crash_may_be_repaired_and_every_attempt_is_charged(self, store: Store, lab: Driver) -> None:
-        e = lab.propose(lab.open())
-        e = store.record_commit(lab.id, e.number, commit_of(1))
-        e = lab.run(e, Measurement(Label.ERROR, detail="NameError"))
-        repaired = new_proposal(9, attempt=1)
-        e = lab.propose(e, repaired)
-        assert (e.phase, e.commit) == (Phase.PROPOSED, None)
-        e = store.record_commit(lab.id, e.number, commit_of(2))
-        e = lab.run(e, Measurement(Label.NONE, 0.9))
-        assert [r.label for r in e.runs] == [Label.ERROR, Label.NONE]
-        assert store.experiment(lab.id, e.number).proposal == repaired
-        assert store.totals(lab.id).usd == 0.5
-
-    def test_a_proposal_may_name_another_parent(self, store: Store, lab: Driver) -> None:
-        proposal = Proposal({}, "combine", "search", parent="b" * 40)
-        assert lab.propose(lab.open(), proposal).parent == "b" * 40
-
-    def test_a_keep_becomes_the_incumbent_and_a_discard_does_not(self, store: Store, lab: Driver) -> None:
-        lab.decided(Status.KEEP, 1.0)
-        lab.decided(Status.DISCARD, 2.0)
-        session = store.session("nov21")
-        assert (session.incumbent, session.incumbent_experiment) == (commit_of(0), 0)
-        e = lab.measured(0.5)
-        e = lab.decide(e, Decision(Status.KEEP, Label.NONE, 0.5), "f" * 40)
-        session = store.session("nov21")
-        assert (session.incumbent, session.incumbent_experiment) == ("f" * 40, 2)
-        assert e.commit == "f" * 40, "the commit that was kept, with its result in the message"
 
     # -- reading
     def test_lists_come_oldest_first_and_without_generations(self, store: Store, lab: Driver) -> None:

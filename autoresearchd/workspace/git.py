@@ -213,6 +213,12 @@ class GitWorkspace:
         self._refs.abandon()
         self._slots.remove()
 
+    def parent(self, commit: str) -> str:
+        parents = self._objects.commit(commit).parents
+        if not parents:
+            raise RepositoryError(f"commit {commit[:10]} has no parent", mend="run `git fsck`")
+        return parents[0]
+
     def advance(self, old: str, new: str) -> None:
         self._objects.commit(new)
         self._refs.advance(old, new)

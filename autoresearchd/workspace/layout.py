@@ -2,7 +2,8 @@
 
 ::
 
-    <root>/.autoresearchd/                      what people read: daemon.log, runs/<tag>/<n>/<index>/, reports
+    <root>/.autoresearchd/                      what people read: daemon.log, runs/<tag>/<n>/<index>/, reports,
+                                                sessions/<tag>/autoresearch.md
     <git common dir>/autoresearchd/
         state.db                                the journal
         locks/<tag>.lock                        held by the daemon of a session
@@ -112,6 +113,11 @@ def setup_dir(root: Path, key: str) -> Path:
 def run_dir(root: Path, tag: str, number: int, index: int) -> Path:
     """Logs and results of one run."""
     return public_dir(root) / "runs" / require_tag(tag) / str(int(number)) / str(int(index))
+
+
+def memo_path(root: Path, tag: str) -> Path:
+    """The living notes of a session, the daemon's and the user's."""
+    return public_dir(root) / "sessions" / require_tag(tag) / "autoresearch.md"
 
 
 def daemon_log(root: Path) -> Path:

@@ -148,11 +148,11 @@ def _check_nothing_vanished(before: Journal, now: Journal, breaches: Breaches, w
         if new is None:
             breaches.add("lost", f"{where}: experiment {old.number} has vanished")
             continue
-        if old.proposal is not None and new.proposal != old.proposal:
+        if old.proposal is not None and new.attempt == old.attempt and new.proposal != old.proposal:
             breaches.add("lost", f"{where}: experiment {old.number} lost its proposal or its cost")
         if old.decision is not None and (new.decision, new.commit) != (old.decision, old.commit):
             breaches.add("lost", f"{where}: experiment {old.number} was decided twice")
-        if len(new.counted_runs) < len(old.counted_runs) or new.started_at != old.started_at:
+        if len(new.runs) < len(old.runs) or new.attempt < old.attempt or new.started_at != old.started_at:
             breaches.add("lost", f"{where}: experiment {old.number} lost a run")
         if old.phase is Phase.DECIDED and new.phase is not Phase.DECIDED:
             breaches.add("lost", f"{where}: experiment {old.number} went back to {new.phase.value}")

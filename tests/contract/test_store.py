@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from autoresearchd.errors import StoreError
 from autoresearchd.ports import Store
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.testing.store_contract import StoreContract
+from autoresearchd.testing.store_contract_answers import new_answer
 from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
 
 LABELS = [label for label in Label if RULES[label].status is not None]
@@ -44,6 +46,8 @@ class LifeCycle(RuleBasedStateMachine):
         self.lab = Driver(self.store, session.id)
         self.model: dict[int, tuple[Phase, int]] = {}
         self.statuses: list[str] = []
+        self.labels: list[str] = []
+        self.answers: dict[int, int] = {}
         self.usd = 0.0
 
     def teardown(self) -> None:
@@ -72,6 +76,12 @@ class LifeCycle(RuleBasedStateMachine):
         if legal:
             self.model[number] = (Phase.PROPOSED, runs)
             self.usd += charged
+
+    @rule(number=open_ones)
+    def answer(self, number: int) -> None:
+        self.store.record_answer(self.lab.id, number, new_answer(usd=0.5), AT)
+        self.answers[number] = self.answers.get(number, 0) + 1
+        self.usd += 0.5
 
     @rule(number=open_ones)
     def commit(self, number: int) -> None:
@@ -112,6 +122,7 @@ class LifeCycle(RuleBasedStateMachine):
         if legal:
             self.model[number] = (Phase.DECIDED, runs)
             self.statuses.append(status.value)
+            self.labels.append(label.value)
 
     @precondition(lambda self: getattr(self, "model", None))
     @rule()
@@ -129,6 +140,10 @@ class LifeCycle(RuleBasedStateMachine):
         assert totals.experiments == len(self.statuses) == sum(e.decision is not None for e in found)
         assert totals.keeps == self.statuses.count("keep")
         assert totals.usd == pytest.approx(self.usd)
+        assert self.store.spent_since(AT) == 0.5 * sum(self.answers.values())
+        assert all(len(self.store.answers(self.lab.id, e.number)) == self.answers.get(e.number, 0) for e in found)
+        assert self.store.label_counts(self.lab.id) == Counter(self.labels)
+        assert all(r.attempt == e.attempt for e in found for r in (*e.counted_runs, *e.control_runs))
         assert all(e.parent == PARENT for e in found)
 
     def _try(self, legal: bool, step: Callable[[], object]) -> None:

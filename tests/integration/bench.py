@@ -33,6 +33,7 @@ class ByNumber:
     """Proposes, for experiment n, the n-th value of a script: a pure function of the number, as after a restart."""
 
     name = "scripted"
+    repairs = 0
     values = (0.0, 4.0, 2.5, 2.0, 0.0, 1.9)
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:

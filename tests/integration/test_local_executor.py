@@ -19,7 +19,7 @@ from autoresearchd.domain.task import Check, Evaluation, Task
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.executor.plan import visible_libraries
+from autoresearchd.executor.sight import visible_libraries
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available, probe
 from autoresearchd.testing.executor_contract import HANG, make_request, make_task
 from autoresearchd.testing.executors import wait_until

@@ -118,6 +118,50 @@ def test_an_older_database_is_copied_before_it_is_upgraded_and_keeps_its_rows(
     assert upgrade(url, migrations=later, head="9999") is None
 
 
+def test_runs_and_counts_of_a_session_from_before_there_were_repairs_are_carried_over(url: str, tmp_path: Path) -> None:
+    upgrade(url, head="0003")
+    decided = (
+        "INSERT INTO experiment (session_id, number, segment, phase, status, label, value, reward, gpu_s, attempt, "
+        "started_at, parent, commit_sha) VALUES (1, ?, 0, ?, ?, ?, ?, ?, 0, ?, 1, 'a', ?)"
+    )
+    db = sqlite3.connect(tmp_path / "state.db")
+    with db:
+        db.execute(
+            "INSERT INTO session VALUES (1, 't', 'autoresearch/t', '.', 'stopped', '', NULL, 'search', 'local', 'a', "
+            "'a', 0, 7, 1, NULL, 0, NULL, NULL, NULL, '{}')"
+        )
+        db.executemany(
+            decided,
+            [
+                (0, "decided", "keep", "", 3.0, None, 0, "a"),
+                (1, "decided", "discard", "no_gain", 4.0, -0.5, 0, "b"),
+                (2, "decided", "discard", "no_gain", 5.0, -1.0, 0, "c"),
+                (3, "decided", "crash", "malformed_answer", None, -2.0, None, None),
+                (4, "running", None, None, None, None, 0, "d"),
+            ],
+        )
+        for number, role in ((0, ""), (1, "data"), (2, "data"), (4, "data")):
+            db.execute(
+                "INSERT INTO proposal (session_id, number, attempt, policy, role, adapter, code_hash, usd, tokens_in, "
+                "tokens_out, seconds, state_id, round_id, censored, hypothesis, description) "
+                "VALUES (1, ?, 0, 'search', ?, '', 'h', 0, 0, 0, 0, '', '', 0, '', '')",
+                (number, role),
+            )
+            body = "INSERT INTO proposal_body (session_id, number, attempt, diff, files) VALUES (1, ?, 0, x'', x'')"
+            db.execute(body, (number,))
+        db.execute(
+            "INSERT INTO run (session_id, number, run_index, seed, started_at, finished_at, label, value, duration_s, "
+            "tier, host, device, detail) VALUES (1, 1, 0, 5, 1, 2, '', 4.0, 3, '', '', 'cpu', '')"
+        )
+    db.close()
+    with open_store(url) as store:
+        assert store.label_counts(1) == {"": 1, "malformed_answer": 1, "no_gain": 2}
+        assert store.role_stats(1) == {"": (2, 1, -2.0), "data": (2, 0, -1.5)}
+        assert [(r.attempt, r.value) for r in store.experiments(1)[1].good_runs] == [(0, 4.0)]
+        assert [(node.number, node.parent) for node in store.tree(1, 0)] == [(0, None), (1, 0), (2, 0)]
+        assert (store.visits(1), list(store.answers(1, 0))) == ({}, [])
+
+
 def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: Path, tmp_path: Path) -> None:
     with SqlStore.open(url) as store:
         store.create_session(new_session(), AT)

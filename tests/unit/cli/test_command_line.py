@@ -18,7 +18,7 @@ from tests.unit.cli.conftest import Command
 
 COMMANDS = [
     "start", "resume", "stop", "pause", "unpause", "status", "note", "experiments", "show", "logs", "task list",
-    "task init", "task check", "plot", "export", "import", "doctor",
+    "task init", "task check", "plot", "export", "import", "serve", "doctor",
 ]  # fmt: skip
 LATER = ["learn", "adapters", "report", "finalize", "web"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.errors import UsageError
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 
 
@@ -15,6 +15,10 @@ from autoresearchd.policy.registry import PolicySpec, parse_spec
         (" Random ", PolicySpec("random")),
         ("auto", PolicySpec("auto")),
         ("command:./x.sh --a b:c", PolicySpec("command", "./x.sh --a b:c")),
+        ("litellm:openai/gpt-5:free", PolicySpec("litellm", "openai/gpt-5:free")),
+        ("local", PolicySpec("local")),
+        ("local:./smollm", PolicySpec("local", "./smollm")),
+        ("agent:local", PolicySpec("agent", "local")),
     ],
 )
 def test_known_policies_are_parsed(text: str, spec: PolicySpec) -> None:
@@ -34,7 +38,8 @@ def test_a_typing_error_gets_a_suggestion() -> None:
         parse_spec("serach")
 
 
-@pytest.mark.parametrize("text", ["litellm:gpt-5", "local", "agent:claude"])
-def test_policies_with_a_model_are_named_as_missing(text: str) -> None:
-    with pytest.raises(MissingCapability, match="model"):
+@pytest.mark.parametrize("text", ["litellm", "litellm:", "agent", "litellm:-x", "local:a\nb", "agent:" + "x" * 300])
+def test_a_policy_with_a_model_needs_a_name_that_can_be_one(text: str) -> None:
+    with pytest.raises(UsageError, match="model") as caught:
         parse_spec(text)
+    assert caught.value.mend

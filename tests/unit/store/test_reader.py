@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.errors import SchemaTooNew, StoreError
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.store_contract_answers import asked_again, new_answer
 from autoresearchd.testing.store_driver import AT, Driver, commit_of, new_proposal, new_session
 
 
@@ -130,6 +132,64 @@ def test_reader_and_repository_tell_the_same_story(lab: Driver, path: Path) -> N
         ]
         assert [r["duration_s"] for r in t["runs"]] == [None if r.open else r.duration_s for r in e.runs]
     assert told[3]["metrics"] == {"loss": None, "ok": 1.0}
+
+
+def test_an_experiment_costs_what_all_its_answers_cost_or_all_its_attempts(lab: Driver, path: Path) -> None:
+    lab.measured()  # one proposal for 0.25
+    e = lab.measured()
+    lab.propose(e, new_proposal(8, attempt=1))
+    unknown = lab.measured()
+    lab.propose(unknown, new_proposal(9, attempt=1, usd=None))
+    for usds in ((0.5, 0.75), (0.5, None), ()):
+        answered = lab.open()
+        for usd in usds:
+            lab.store.record_answer(lab.id, answered.number, new_answer(usd=usd), AT)
+        if usds:
+            proposal = replace(new_proposal(answered.number), charged=True)
+            lab.propose(answered, proposal)
+    with Reader(path) as reader:
+        costs = [e["cost_usd"] for e in reader.experiments("nov21")]
+        assert costs == [0.25, 0.5, None, 1.25, None, None]
+        assert [e["cost_usd"] for e in reader.experiments("nov21", last=3)] == costs[3:]
+        assert [reader.show("nov21", n)["cost_usd"] for n in range(6)] == costs
+
+
+def test_show_tells_answers_and_attempts(lab: Driver, path: Path) -> None:
+    e = lab.open()
+    first = new_answer(error="no such line")
+    second = asked_again(first, {"role": "user", "content": "again"}, usd=None)
+    for answer in (first, second):
+        lab.store.record_answer(lab.id, e.number, answer, AT)
+    e = lab.store.record_commit(lab.id, lab.propose(e).number, commit_of(0))
+    lab.store.close_run(
+        lab.store.open_run(lab.id, 0, 1, AT, of=0).id, Measurement(Label.OOM, detail="beside it"), None, AT, last=False
+    )
+    e = lab.run(e, Measurement(Label.ERROR, detail="NameError: x"))
+    lab.propose(e, new_proposal(5, attempt=1))
+    with Reader(path) as reader:
+        brief, full = reader.show("nov21", 0), reader.show("nov21", 0, full=True)
+    assert json.loads(json.dumps(full, allow_nan=False)) == full
+    assert brief["answers"][0] == {
+        "attempt": 0,
+        "at": AT.isoformat(),
+        "model": "some/model",
+        "form": "",
+        "error": "no such line",
+        "finish": "stop",
+        "cost_usd": 0.5,
+        "tokens_in": 1000,
+        "tokens_out": 200,
+        "seconds": 2.5,
+    }
+    assert brief["answers"][1]["cost_usd"] is None
+    stored = lab.store.answers(lab.id, 0)
+    assert [tuple(a["messages"]) for a in full["answers"]] == [a.generation.messages for a in stored]
+    assert [a["completion"] for a in full["answers"]] == ["<edit>", "<better>"]
+    assert brief["attempts"] == [
+        {"attempt": 0, "description": "LR → 0", "label": "error", "reason": "NameError: x"},
+        {"attempt": 1, "description": "LR → 5", "label": "", "reason": ""},
+    ]
+    assert [r["attempt"] for r in brief["runs"]] == [0, 0]
 
 
 def test_experiments_can_be_narrowed_to_a_status_and_to_the_newest(lab: Driver, path: Path) -> None:

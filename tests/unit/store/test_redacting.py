@@ -12,7 +12,7 @@ import pytest
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.proposal import ASI, Generation, Proposal
+from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.ports import NewSession, Store
 from autoresearchd.store.redacting import RedactingStore
@@ -22,12 +22,13 @@ from tests.unit.domain.canaries import TOKENS, letters
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KNOWN = letters(20)
 SECRET = f"{TOKENS['github-classic']} {KNOWN}"
+HIDDEN = "«redacted:github» «redacted:environment»"
 WITHOUT_FOREIGN_TEXT = {
     "create_session", "delete_session", "session", "sessions", "set_limits", "set_executor", "heartbeat", "segment",
     "open_experiment", "record_commit", "open_run", "record_overhead", "experiment", "latest", "experiments", "top",
     "values", "trials", "decided_runs", "diff", "find_duplicate", "totals", "curve", "unseen_notes", "mark_notes_seen",
     "add_control", "take_controls", "events", "backup", "close", "record_look", "looks", "remember_aborts",
-    "abort_memory",
+    "abort_memory", "answers", "spent_since", "label_counts", "role_stats", "tree", "add_visit", "visits",
 }  # fmt: skip
 """Methods that take numbers, hashes and names of ours only, or that read."""
 
@@ -54,13 +55,19 @@ def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: R
     proposal = Proposal(
         {"train.py": "KEEP = 1\n"}, SECRET, f"command:{SECRET}", SECRET, changes={"X": SECRET}, role=SECRET,
         adapter=SECRET, asi=asi,
-        generation=Generation(({"role": "user", "content": SECRET},), SECRET, sampling={"stop": [SECRET]}),
+        generation=Generation(
+            ({"role": "user", "content": SECRET},), SECRET, (1, 2), (-0.1, -0.2), sampling={"stop": [SECRET]}
+        ),
     )  # fmt: skip
     stored = store.record_proposal(session.id, experiment.number, proposal, diff=f"+ {SECRET}\n", code_hash="h")
     assert stored.proposal is not None
     assert dict(stored.proposal.files) == {"train.py": "KEEP = 1\n"}
     again = store.record_proposal(session.id, experiment.number, proposal, diff=f"+ {SECRET}\n", code_hash="h")
     assert again == stored, "recovery may repeat a step"
+    answer = Answer(SECRET, Cost(), proposal.generation, SECRET, SECRET, SECRET)
+    for _ in range(2):
+        store.record_answer(session.id, experiment.number, answer, AT)
+    assert [a.generation.messages[0]["content"] for a in store.answers(session.id, 0)] == [HIDDEN, HIDDEN]
     store.record_commit(session.id, experiment.number, "b" * 40)
     run = store.open_run(session.id, experiment.number, 3, AT)
     result = RunResult((StageResult("training", "failed", 1, 1.0, "log", detail=SECRET),), 1.0, "bubblewrap", SECRET)
@@ -70,7 +77,7 @@ def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: R
     assert tuple(store.curve(run.id)) == curve
     decision = Decision(Status.DISCARD, Label.NO_GAIN, 1.0, metrics={SECRET: 1.0}, reason=SECRET)
     store.record_decision(session.id, experiment.number, decision, asi, AT, incumbent=None)
-    assert store.add_note(session.id, SECRET, AT).text == "«redacted:github» «redacted:environment»"
+    assert store.add_note(session.id, SECRET, AT).text == HIDDEN
     store.log_event(session.id, Event(EventKind.FAULT, AT, SECRET, 0, {"traceback": SECRET, SECRET: [SECRET]}))
     assert store.diff(session.id, experiment.number) == "+ «redacted:github» «redacted:environment»\n"
     dump = tmp_path / "dump"
@@ -85,3 +92,23 @@ def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: R
     for path in tmp_path.iterdir():
         assert KNOWN.encode() not in path.read_bytes(), path
         assert TOKENS["github-classic"].encode() not in path.read_bytes(), path
+
+
+def test_tokens_do_not_spell_what_the_text_hides(store: RedactingStore) -> None:
+    session = store.create_session(NewSession("t", "autoresearch/t", "{}", "search", "local", "a" * 40, seed=1), AT)
+    store.open_experiment(session.id, parent="a" * 40, segment=0, at=AT)
+    told = Generation(({"role": "user", "content": "go"},), f"the key is {SECRET}", (7, 8), (-0.1, -0.2))
+    harmless = Generation(({"role": "user", "content": SECRET},), "x = 1", (7, 8), (-0.1, -0.2))
+    for generation in (told, harmless):
+        store.record_answer(session.id, 0, Answer("m", Cost(), generation), AT)
+        store.record_proposal(
+            session.id,
+            store.open_experiment(session.id, parent="a" * 40, segment=0, at=AT).number,
+            Proposal({}, "", "m", generation=generation),
+            diff="",
+            code_hash="h",
+        )
+    stored = [a.generation for a in store.answers(session.id, 0)]
+    proposed = [store.experiment(session.id, number).proposal for number in (1, 2)]
+    for found in (stored, [p.generation for p in proposed if p is not None]):
+        assert [(g.token_ids, g.logprobs) for g in found] == [(None, None), ((7, 8), (-0.1, -0.2))]

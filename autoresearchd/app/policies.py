@@ -1,0 +1,222 @@
+"""The policy of a session, from its name, the user's settings, and what the session offers to it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autoresearchd.app.checks import EditCheck
+from autoresearchd.domain.proposal import Answer
+from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import MissingCapability
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.policy.client import ModelClient
+from autoresearchd.policy.registry import PolicySpec
+from autoresearchd.ports import AnswerLog, Clock, Executor, Policy, Store, TrialHistory
+from autoresearchd.workspace.git import GitWorkspace
+
+if TYPE_CHECKING:
+    from autoresearchd.sandbox.workshop import Surroundings, Workshop
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswers:
+    """The answers of models in one session, in its store."""
+
+    store: Store
+    session_id: int
+    clock: Clock
+
+    def record(self, number: int, answer: Answer) -> None:
+        self.store.record_answer(self.session_id, number, answer, self.clock.now())
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a session offers to its policy.
+
+    pristine: the unedited task; setup: what the set-up commands made; source: the user's own folder; warn: tells the
+    user; max_usd: the session's spend cap.
+    """
+
+    session_id: int
+    task: Task
+    store: Store
+    workspace: GitWorkspace
+    executor: Executor
+    clock: Clock
+    trials: TrialHistory
+    pristine: Path
+    setup: Path
+    source: Path
+    settings: ModelSettings
+    warn: Callable[[str], None]
+    max_usd: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def materialise(self, state: ResearchState, target: Path) -> None:
+        """The task's folder at the state's parent."""
+        self.workspace.materialise(state.parent, target)
+
+    def code_at(self, commit: str) -> Mapping[str, str]:
+        """Text of the editable files at a commit."""
+        return {path: self.workspace.read(commit, path) for path in self.task.editable}
+
+
+def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
+    """The policy of ``--policy``; each is imported only when it is the one."""
+    match spec.kind:
+        case "auto" | "search":
+            return _search(offer)
+        case "random":
+            from autoresearchd.policy.random_policy import RandomPolicy
+
+            return RandomPolicy()
+        case "command":
+            from autoresearchd.policy.command import CommandPolicy
+
+            return CommandPolicy(spec.argument, offer.materialise)
+        case _:
+            return _with_model(spec, offer)
+
+
+def _search(offer: Offer) -> Policy:
+    from autoresearchd.policy.search import SearchPolicy
+
+    return SearchPolicy(offer.trials, offer.code_at)
+
+
+def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
+    from autoresearchd.policy.spend import Caps, Frugal, WatchedAnswers
+
+    def today() -> float:
+        now = datetime.now(UTC)
+        return offer.store.spent_since(now.replace(hour=0, minute=0, second=0, microsecond=0))
+
+    settings = offer.settings
+    caps = Caps(
+        session_usd=lambda: offer.store.totals(offer.session_id).usd,
+        day_usd=today,
+        session_cap=offer.max_usd,
+        day_cap=settings.per_day,
+    )
+    log: AnswerLog = SessionAnswers(offer.store, offer.session_id, offer.clock)
+    answers = WatchedAnswers(log, caps, offer.warn)
+    check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
+    clients = make_clients(spec, settings, offer.source, offer.environment)
+    policy: Policy
+    if spec.kind == "agent":
+        from autoresearchd.policy.agent import AgentPolicy
+
+        policy = AgentPolicy(
+            clients,
+            settings,
+            name=str(spec),
+            answers=answers,
+            purse=caps,
+            check=check.legal,
+            shells=_workshop(offer),
+        )
+    else:
+        from autoresearchd.policy.model import ModelPolicy
+
+        policy = ModelPolicy(
+            clients,
+            settings,
+            name=str(spec),
+            answers=answers,
+            purse=caps,
+            check=check.legal,
+            near=check.near,
+        )
+    return Frugal(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
+
+
+def require_packages(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:
+    """Raise MissingCapability where a package is not installed that the policy's models need."""
+    if not spec.asks_model:
+        return
+    name = spec.argument if spec.kind == LOCAL else spec.argument.removeprefix("local").lstrip(":")
+    local = spec.kind == LOCAL or spec.argument.partition(":")[0] == LOCAL
+    place = folder / Path(name or settings.local_model).expanduser() if name or settings.local_model else None
+    needed = {"litellm": "llm"} if not local or settings.fallbacks else {}
+    if local:
+        needed |= {"transformers": "learn"} if place is not None and place.exists() else {"httpx2": "local"}
+    for package, extra in needed.items():
+        if not _installed(package):
+            raise MissingCapability(
+                f"--policy {spec} needs the package {package}", mend=f"pip install 'autoresearchd[{extra}]'"
+            )
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # it is being kept from being imported
+        return False
+
+
+def make_clients(
+    spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]
+) -> list[ModelClient]:
+    """The model of a policy, then those that are asked in its place."""
+    model = spec.argument
+    if spec.kind == "agent":
+        kind, _, rest = model.partition(":")
+        if kind == LOCAL:
+            return [local_client(rest, settings, folder, environment), *_fallbacks(settings)]
+    if spec.kind == LOCAL:
+        return [local_client(model, settings, folder, environment), *_fallbacks(settings)]
+    from autoresearchd.policy.litellm_client import LitellmClient
+
+    return [LitellmClient(model, prices=settings.prices), *_fallbacks(settings)]
+
+
+def _fallbacks(settings: ModelSettings) -> list[ModelClient]:
+    if not settings.fallbacks:
+        return []
+    from autoresearchd.policy.litellm_client import LitellmClient
+
+    return [LitellmClient(model, prices=settings.prices) for model in settings.fallbacks]
+
+
+def local_client(
+    model: str, settings: ModelSettings, folder: Path, environment: Mapping[str, str], adapter: Path | None = None
+) -> ModelClient:
+    """A model of the user's own: a folder is loaded into this process, anything else is asked of the endpoint."""
+    name = model or settings.local_model
+    place = (folder / Path(name).expanduser()) if name else None
+    if place is not None and place.exists():
+        from autoresearchd.policy.transformers_client import TransformersClient
+
+        return TransformersClient(place, adapter=adapter)
+    from autoresearchd.policy.openai_client import OpenAIClient, read_key
+
+    key = read_key(settings.key_file, environment)
+    return OpenAIClient(settings.base_url, name, key=key, prices=settings.prices)
+
+
+def _workshop(offer: Offer) -> Workshop:
+    from autoresearchd.executor.sight import agent_surroundings, link_data
+    from autoresearchd.sandbox.workshop import Workshop
+
+    executor = offer.executor
+    if not isinstance(executor, LocalExecutor):
+        raise MissingCapability("--policy agent works on this machine only", mend="take --executor local")
+
+    def copy(state: ResearchState, target: Path) -> None:
+        offer.materialise(state, target)
+        link_data(target, offer.task, setup=offer.setup, source=offer.source)
+
+    def surroundings(tools: Path) -> Surroundings:
+        return agent_surroundings(offer.task, tools, setup=offer.setup, source=offer.source, pristine=offer.pristine)
+
+    return Workshop(executor.tier, copy, surroundings)

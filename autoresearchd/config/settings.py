@@ -1,0 +1,299 @@
+"""The user's own settings, ``config.yaml``: which model is asked, what it may cost, how often it is asked again."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, Strict, ValidationError
+
+from autoresearchd.config.document import Document, Place, dotted, parse_yaml, read_text
+from autoresearchd.config.explain import explain
+from autoresearchd.config.fields import Flag, Line, Number, Seconds, wrong
+from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
+from autoresearchd.config.schema import Section
+from autoresearchd.domain import secret_formats
+from autoresearchd.domain.settings import ModelSettings, Price
+from autoresearchd.errors import ConfigError
+
+FILE_NAME = "config.yaml"
+VARIABLE = "AUTORESEARCHD_CONFIG"
+
+_KEYS_BELONG = (
+    "keep keys out of this file: put the key into its provider's variable (e.g. ANTHROPIC_API_KEY), or, for the policy "
+    "local, into a file of its own that local.key_file names"
+)
+_KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
+_KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
+
+
+def _between(low: float, high: float) -> AfterValidator:
+    def check(value: float) -> float:
+        if not low <= value <= high:
+            raise wrong(f"{shown(value)} is not between {low:,} and {high:,}", "write a number in between")
+        return value
+
+    return AfterValidator(check)
+
+
+def _money(value: float) -> float:
+    if value < 0:
+        raise wrong(f"{shown(value)} is no amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
+    return value
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except ValueError:
+        good = False
+    if not good:
+        raise wrong(f"{shown(text)} is no http address", "write it as http://127.0.0.1:8000/v1")
+    return text.rstrip("/")
+
+
+Whole = Annotated[int, Strict()]
+Dollars = Annotated[Number, AfterValidator(_money)]
+Url = Annotated[Line, AfterValidator(_url)]
+
+
+class PriceFile(Section):
+    """What a model costs."""
+
+    input: Dollars
+    output: Dollars
+
+
+class SpendFile(Section):
+    """What models may cost."""
+
+    per_day: Dollars | None = None
+    when_reached: Literal["stop", "search"] = "stop"
+
+
+class LocalFile(Section):
+    """The endpoint of the policy ``local``."""
+
+    base_url: Url = "http://127.0.0.1:8000/v1"
+    model: Line | None = None
+    key_file: Line | None = None
+
+
+class AgentFile(Section):
+    """Limits of the policy ``agent``."""
+
+    turns: Annotated[Whole, _between(1, 1_000)] = 20
+    seconds: Seconds = 900.0
+    output_bytes: Annotated[Whole, _between(100, 10_000_000)] = 10_000
+    usd: Dollars | None = None
+
+
+class SettingsFile(Section):
+    """All of config.yaml."""
+
+    policy: Line | None = None
+    fallbacks: tuple[Line, ...] = ()
+    context_tokens: Annotated[Whole, _between(1_000, 10_000_000)] = 64_000
+    max_tokens: Annotated[Whole, _between(16, 1_000_000)] = 8_192
+    temperature: Annotated[Number, _between(0, 2)] | None = None
+    timeout: Seconds = 300.0
+    retries: Annotated[Whole, _between(0, 20)] = 5
+    reasks: Annotated[Whole, _between(0, 10)] = 2
+    repairs: Annotated[Whole, _between(0, 2)] = 2
+    feedback: Flag = True
+    prices: dict[str, PriceFile] = Field(default_factory=dict)
+    spend: SpendFile = SpendFile()
+    local: LocalFile = LocalFile()
+    agent: AgentFile = AgentFile()
+    roles: Flag = False
+    parents: Literal["incumbent", "puct"] = "incumbent"
+    group: Annotated[Whole, _between(1, 64)] = 1
+
+
+_SECTIONS: Mapping[str, type[Section]] = {"spend": SpendFile, "local": LocalFile, "agent": AgentFile}
+_MOVED = {key: name for name, section in _SECTIONS.items() for key in section.model_fields} | {
+    "when_spent": "spend",
+    "local_model": "local",
+    **{f"agent_{key}": "agent" for key in AgentFile.model_fields},
+}
+_RENAMED = {"when_spent": "when_reached", "local_model": "model"} | {f"agent_{k}": k for k in AgentFile.model_fields}
+"""Keys of the sections, and of the settings as the program calls them, that somebody may write at the top."""
+
+
+def settings_path(environment: Mapping[str, str]) -> Path | None:
+    """Where the settings are: ``$AUTORESEARCHD_CONFIG``, else below ``$XDG_CONFIG_HOME``, else below ``~/.config``.
+
+    None where there is no such place. A relative ``XDG_CONFIG_HOME`` does not count
+    (https://specifications.freedesktop.org/basedir-spec/latest/).
+    """
+    if environment.get(VARIABLE):
+        return _path(environment[VARIABLE], Path(), environment)
+    folder = environment.get("XDG_CONFIG_HOME", "")
+    if folder.startswith("/"):
+        return Path(folder, "autoresearchd", FILE_NAME)
+    return Path(environment["HOME"], ".config", "autoresearchd", FILE_NAME) if environment.get("HOME") else None
+
+
+def load_settings(environment: Mapping[str, str]) -> ModelSettings:
+    """The user's settings; the defaults where there is no file.
+
+    Raises:
+        ConfigError: the file cannot be used, or ``$AUTORESEARCHD_CONFIG`` names none: a cap that is relied upon must
+            not be left out in silence. ``/dev/null`` stands for no settings.
+    """
+    path = settings_path(environment)
+    if path is None or str(path) == os.devnull:
+        return ModelSettings()
+    if not _is_there(path):
+        if not environment.get(VARIABLE):
+            return ModelSettings()
+        raise ConfigError("there is no such file", file=str(path), mend=f"write it, or unset {VARIABLE}")
+    with _own_words():
+        text = read_text(path)
+    return read_settings_text(text, file=str(path), environment=environment)
+
+
+def read_settings_text(
+    text: str, *, file: str = FILE_NAME, environment: Mapping[str, str] | None = None
+) -> ModelSettings:
+    """As ``load_settings``, from the text of a config.yaml; ``file``: its path, and how messages call it."""
+    # Before anything else is said of the file: other messages quote it.
+    spans = secret_formats.spans(text)
+    _refuse(file, (Problem(*_key(kind), line=text.count("\n", 0, begin) + 1) for begin, _, kind in spans))
+    if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+        return ModelSettings()
+    with _own_words():
+        document = parse_yaml(text, file)
+    _refuse(file, _pasted_keys(document, document.root, ()))
+    values, problems = _known(document, document.root, (), SettingsFile), document.problems
+    try:
+        checked = SettingsFile.model_validate(values)
+    except ValidationError as error:
+        raise_all(file, [*problems, *explain(error, document, "", frozenset())])
+    _refuse(file, problems)
+    return _settings(checked, Path(file).parent, environment or {})
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", file=str(path), mend="make it a file that you may read"
+        ) from None
+    return True
+
+
+@contextmanager
+def _own_words() -> Iterator[None]:
+    """Remedies that speak of a task.yaml are of no use here."""
+    try:
+        yield
+    except ConfigError as error:
+        if "task" in error.mend:
+            error.mend = "write lines of `key: value`, e.g. `max_tokens: 8192`"
+        raise
+
+
+def _refuse(file: str, problems: Iterable[Problem]) -> None:
+    found = list(problems)
+    if found:
+        raise_all(file, found)
+
+
+def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
+    """A path as users write it: with ``~/``, or relative to ``folder``."""
+    if text.startswith("~/") and environment.get("HOME"):
+        return Path(environment["HOME"], text[2:])
+    return folder / text
+
+
+# ---------------------------------------------------------------------- keys that do not belong here
+def _key(kind: str) -> tuple[str, str]:
+    """(what, mend); the key itself is not shown."""
+    return f"this looks like a key or a password ({kind})", _KEYS_BELONG
+
+
+def _pasted_keys(document: Document, value: object, place: Place) -> Iterator[Problem]:
+    """Values that begin as keys do, though they may be too short or too plain for one."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _pasted_keys(document, inner, (*place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _pasted_keys(document, inner, (*place, index))
+    elif isinstance(value, str) and _KEY_VALUE.match(value.strip()):
+        yield Problem(*_key("sk-…"), dotted(place), document.line(place))
+
+
+# ---------------------------------------------------------------------- keys that are not known
+def _known(document: Document, values: Mapping[str, Any], place: Place, section: type[Section]) -> dict[str, Any]:
+    """What a section knows of ``values``, with a problem for every other key.
+
+    Keys without a value are as if they were not there.
+    """
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        here = (*place, key)
+        if key not in section.model_fields:
+            what = "there is no such key"
+            document.problems.append(Problem(what, _advice(key, place, section), dotted(here), document.line(here)))
+        elif not place and key in _SECTIONS and isinstance(value, dict):
+            kept[key] = _known(document, value, here, _SECTIONS[key])
+        elif not place and key == "prices" and isinstance(value, dict):
+            kept[key] = {
+                model: _known(document, price, (*here, model), PriceFile) if isinstance(price, dict) else price
+                for model, price in value.items()
+            }
+        elif value is not None:
+            kept[key] = value
+    return kept
+
+
+def _advice(key: str, place: Place, section: type[Section]) -> str:
+    """What would be right in place of a key that is not known."""
+    if _KEY_NAMES.fullmatch(key):
+        return _KEYS_BELONG
+    if not place and key == "model":
+        return "write `policy: litellm:MODEL`, or for an endpoint of your own `local: {model: MODEL}`"
+    if not place and key in _MOVED:
+        return f"it belongs to {_MOVED[key]}: `{_MOVED[key]}: {{{_RENAMED.get(key, key)}: …}}`"
+    return did_you_mean(key, section.model_fields)
+
+
+# ---------------------------------------------------------------------- the settings after validation
+def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
+    key_file = file.local.key_file
+    return ModelSettings(
+        policy=file.policy or "",
+        fallbacks=file.fallbacks,
+        context_tokens=file.context_tokens,
+        max_tokens=file.max_tokens,
+        temperature=file.temperature,
+        timeout=file.timeout,
+        retries=file.retries,
+        reasks=file.reasks,
+        repairs=file.repairs,
+        feedback=file.feedback,
+        prices={model: Price(price.input, price.output) for model, price in file.prices.items()},
+        per_day=file.spend.per_day,
+        when_spent=file.spend.when_reached,
+        base_url=file.local.base_url,
+        local_model=file.local.model or "",
+        key_file=str(_path(key_file, folder, environment)) if key_file else "",
+        roles=file.roles,
+        parents=file.parents,
+        group=file.group,
+        agent_turns=file.agent.turns,
+        agent_seconds=file.agent.seconds,
+        agent_output_bytes=file.agent.output_bytes,
+        agent_usd=file.agent.usd,
+    )

@@ -1,0 +1,56 @@
+"""What a user has set up for models: which is asked, what it may cost, how often it is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens."""
+
+    input: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How models are asked, from ``config.yaml``.
+
+    policy: what ``--policy auto`` stands for; empty: ``search``. fallbacks: models asked in turn when the first gives
+    no reply. context_tokens: how long a prompt may be. max_tokens: how long an answer may be. timeout: seconds for one
+    reply. retries: how often a question is repeated after a passing trouble. reasks: how often a malformed answer is
+    sent back. repairs: how often a failed proposal is given back. feedback: whether a model is shown what came of
+    earlier experiments; without, each proposal is made from the code alone (a baseline for comparisons).
+
+    prices: by model, over what the provider's list says. per_day: US dollars that all sessions together may spend in a
+    day (UTC), None: no cap. when_spent: ``stop`` (wait for the next day, end at the session's cap) or ``search``.
+    base_url, local_model: the endpoint of the policy ``local``. key_file: a file with the key of that endpoint. roles:
+    whether the daemon's own roles take turns. parents: ``incumbent`` or ``puct``. group: proposals from one state.
+    agent_*: limits of the policy ``agent``.
+    """
+
+    policy: str = ""
+    fallbacks: tuple[str, ...] = ()
+    context_tokens: int = 64_000
+    max_tokens: int = 8_192
+    temperature: float | None = None
+    timeout: float = 300.0
+    retries: int = 5
+    reasks: int = 2
+    repairs: int = 2
+    feedback: bool = True
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    per_day: float | None = None
+    when_spent: str = "stop"
+    base_url: str = "http://127.0.0.1:8000/v1"
+    local_model: str = ""
+    key_file: str = ""
+    roles: bool = False
+    parents: str = "incumbent"
+    group: int = 1
+    agent_turns: int = 20
+    agent_seconds: float = 900.0
+    agent_output_bytes: int = 10_000
+    agent_usd: float | None = None

@@ -1,0 +1,89 @@
+"""What edited code may see of the machine beside its own folder: interpreter, data, and what is hidden in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from autoresearchd.domain.task import Task
+from autoresearchd.executor.data import find_data, place_links
+from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
+from autoresearchd.sandbox.view import is_inside, way_to
+from autoresearchd.sandbox.workshop import Surroundings
+
+_PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "nvvm", "targets", "pyvenv.cfg")
+
+
+def agent_surroundings(task: Task, tools: Path, *, setup: Path, source: Path, pristine: Path) -> Surroundings:
+    """What the commands of an agent see: as a job of the task does, without its output folder and its GPUs.
+
+    Args:
+        task: names interpreter, data, and what only the evaluation may read.
+        tools: a folder of its own, where links to the interpreter may be made.
+        setup: where setup commands left their data.
+        source: the task's folder in the user's checkout.
+        pristine: the unedited task.
+
+    Raises:
+        BaselineError: data that task.yaml names is not there.
+        MissingCapability: ``execution.python`` names no interpreter, or it does not run.
+    """
+    python = inspect(resolve_python(task, setup))
+    data = find_data(task.data, (setup, source), "workspace.data")
+    names = task.evaluation.private if task.evaluation else ()
+    private = find_data(names, (setup, source), "evaluation.private")
+    programs = tuple(python.search_folders(tools))
+    around = (Path.home(), source, setup, pristine)
+    return Surroundings(
+        readable=(*interpreter_folders(python, around), *programs, *(entry.real for entry in data)),
+        hidden=(*hidden_places(task, python), *(entry.real for entry in private)),
+        programs=programs,
+    )
+
+
+def link_data(folder: Path, task: Task, *, setup: Path, source: Path) -> None:
+    """Show the task's data at its place in a copy of the task's folder, by links."""
+    place_links(folder, find_data(task.data, (setup, source), "workspace.data"))
+
+
+def interpreter_folders(python: Interpreter, around: Iterable[Path]) -> list[Path]:
+    """The interpreter's folders; of one that lies around any of ``around`` only the parts that an interpreter has."""
+    places = [way_to(place).real for place in around]
+    found = [python.executable]
+    for folder in python.folders:
+        real = way_to(folder).real
+        if any(is_inside(place, [real]) for place in places):
+            found += [folder / part for part in _PREFIX_PARTS if (folder / part).exists()]
+        else:
+            found.append(folder)
+    return found
+
+
+def hidden_places(task: Task, python: Interpreter) -> list[Path]:
+    """The task's ``evaluation.hide``, in every Python that a job can see."""
+    hide = task.evaluation.hide if task.evaluation else ()
+    libraries, packages = visible_libraries(python)
+    found = []
+    for entry in hide:
+        for mark, folders in (("{stdlib}", libraries), ("{purelib}", packages)):
+            if entry == mark or entry.startswith(mark + "/"):
+                found += [folder / entry.removeprefix(mark).lstrip("/") for folder in folders]
+                break
+        else:
+            found.append(Path(entry).expanduser())
+    return [p for p in found if p.exists()]
+
+
+@lru_cache(maxsize=16)
+def visible_libraries(python: Interpreter) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Folders of standard libraries and of packages that jobs of an interpreter can see: its own and the system's.
+
+    What must not be seen in one must not be seen in its neighbours, which may hold a copy.
+    """
+    roots = dict.fromkeys([*python.folders, Path("/usr"), Path("/usr/local")])
+    own = [lib for root in roots for lib in root.glob("lib*/python3*") if lib.is_dir()]
+    libraries = dict.fromkeys([python.stdlib, *own])
+    inner = [lib / name for lib in own for name in ("site-packages", "dist-packages")]
+    packages = dict.fromkeys([python.purelib, *python.folders, *(p for p in inner if p.is_dir())])
+    return tuple(libraries), tuple(packages)

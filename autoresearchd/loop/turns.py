@@ -1,0 +1,139 @@
+"""Whose turn the next experiment is: its role, the commit that it builds on, and the round that it belongs to.
+
+Members of a round see one frozen state, and build on one commit. All of them are run; each is compared with the best
+so far, so the best of them is what stays. A round that a restart interrupts is not gone on with: the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.policy.puct import Tree
+from autoresearchd.policy.turns import PUCT, next_turn
+
+if TYPE_CHECKING:
+    from autoresearchd.loop.standing import Standing
+
+
+REMEMBERED = 400
+"""Turns that a bandit is told of: enough for nine roles, of which it forgets the older by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn. parent: a commit; node: the experiment whose commit that is, where it was selected from the tree.
+
+    first: number of the round's first experiment, −1 until that is known; left: members of the round still to come.
+    """
+
+    parent: str
+    role: str = ""
+    reason: str = ""
+    node: int | None = None
+    first: int = -1
+    left: int = 0
+    state: ResearchState | None = None
+
+
+class Turns:
+    """Gives turns, for one segment. Owned by the loop's thread."""
+
+    def __init__(self, lab: Laboratory) -> None:
+        self._lab = lab
+        self._pending: Turn | None = None
+        self._current: tuple[int, Turn] | None = None
+        self._round: Turn | None = None
+        self._tree: Tree | None = None
+        self._paid: deque[tuple[int, str, float]] = deque(maxlen=REMEMBERED)
+
+    def next(self, standing: Standing) -> str:
+        """Decide on the next turn; the commit that it builds on."""
+        if self._round is not None and self._round.left > 0:
+            self._pending = self._round = replace(self._round, left=self._round.left - 1)
+        else:
+            self._pending, self._round = self._fresh(standing), None
+        return self._pending.parent
+
+    def of(self, e: Experiment, standing: Standing) -> Turn:
+        """The turn of an experiment; one that was found open after a restart is given its turn anew."""
+        if self._current is not None and self._current[0] == e.number:
+            return self._current[1]
+        turn = self._pending if self._pending is not None and self._pending.parent == e.parent else None
+        if turn is None:
+            fresh = self._fresh(standing)
+            turn = fresh if fresh.parent == e.parent else replace(fresh, parent=e.parent, node=None)
+        if turn.first < 0:
+            turn = replace(turn, first=e.number)
+            self._announce(e, turn)
+        self._pending, self._current = None, (e.number, turn)
+        return turn
+
+    def freeze(self, e: Experiment, state: ResearchState) -> None:
+        """Keep what the first member of a round was shown for the others."""
+        group, turn = self._lab.task.proposing.group, self._current[1] if self._current else None
+        if group > 1 and turn is not None and turn.first == e.number and turn.state is None:
+            self._round = replace(turn, state=state, left=group - 1)
+
+    def _fresh(self, standing: Standing) -> Turn:
+        lab, task = self._lab, self._lab.task
+        parent = standing.parent
+        if standing.needs_baseline:
+            return Turn(parent)
+        number = standing.totals.experiments
+        roles = [role.name for role in task.roles]
+        chosen = next_turn(
+            standing.streak,
+            roles,
+            task.proposing.parents,
+            self._past(standing) if roles else (),
+            lab.random_seed(number, "turn"),
+            bandit=task.proposing.turns == "bandit",
+        )
+        node = None
+        if chosen.parent == PUCT and task.history != "revert":
+            node, parent = self._select(standing)
+        return Turn(parent, chosen.role, chosen.reason, node)
+
+    def _past(self, standing: Standing) -> list[tuple[str, float]]:
+        """Role and pay of the latest experiments, oldest first; read from the store once."""
+        if not self._paid:
+            found = self._lab.store.experiments(self._lab.session_id, last=REMEMBERED)
+            self._paid.extend((e.number, e.proposal.role, _pay(e)) for e in found if e.decision and e.proposal)
+        newest = self._paid[-1][0] if self._paid else -1
+        late = (e for e in standing.recent if e.number > newest and e.proposal is not None)
+        self._paid.extend((e.number, e.proposal.role if e.proposal else "", _pay(e)) for e in late)
+        return [(role, pay) for _, role, pay in self._paid]
+
+    def _select(self, standing: Standing) -> tuple[int, str]:
+        """An experiment of this segment, by the tree of all that were measured, and its commit."""
+        store, session_id = self._lab.store, self._lab.session_id
+        if self._tree is None:
+            self._tree = Tree(maximize=self._lab.task.metric.direction is Direction.MAXIMIZE)
+            self._tree.visited(store.visits(session_id))
+        self._tree.add(store.tree(session_id, standing.segment, self._tree.newest))
+        number = self._tree.select()
+        commit = store.experiment(session_id, number).commit
+        return (number, commit) if commit is not None else (standing.incumbent.number, standing.parent)
+
+    def _announce(self, e: Experiment, turn: Turn) -> None:
+        """Say where a turn is out of the ordinary, and count the visit."""
+        if turn.node is not None:
+            self._lab.store.add_visit(self._lab.session_id, turn.node)
+            if self._tree is not None:
+                self._tree.visit(turn.node)
+        if turn.reason:
+            self._lab.emit(
+                EventKind.TURN, turn.reason, experiment=e.number, role=turn.role, parent=turn.parent, node=turn.node
+            )
+
+
+def _pay(e: Experiment) -> float:
+    """What a turn paid: 1 for a keep, else nothing; the figure that bandits are told."""
+    return 1.0 if e.decision is not None and e.decision.status.value == "keep" else 0.0

@@ -1,0 +1,297 @@
+"""The policy ``agent``: a model works on a private copy of the workspace by shell commands, turn by turn, and submits.
+
+The commands are a model's, so they run in the sandbox (`autoresearchd.policy.shell`), and what they leave is read back
+as data. Only what was submitted becomes a proposal: edits that were under way when a limit was reached are thrown away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Generation, Proposal
+from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.policy import agent_words, answer, chat, copies, derived
+from autoresearchd.policy.agent_words import Step
+from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
+from autoresearchd.policy.conversation import Conversation
+from autoresearchd.policy.copies import Before
+from autoresearchd.policy.exchange import Exchange, Means, storable
+from autoresearchd.policy.shell import Shell, Shells
+from autoresearchd.ports import AnswerLog, Cancel, Purse
+
+PROMPT_SHARE = 0.5
+"""Share of ``context_tokens`` that the prompt may take; the rest is for the work."""
+COMMAND_S = 30.0
+"""Seconds that one command may take."""
+SHRINKS = 3
+"""How often a conversation is shortened that the model finds too long."""
+_LEAST_S = 1.0
+_REFUSALS = 1
+_SUBMIT_FORM, _COMMAND_FORM = "submit", "command"
+
+Check = Callable[[ResearchState, Mapping[str, str]], None]
+"""Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
+
+
+class AgentPolicy:
+    """Lets a model edit by commands.
+
+    Args:
+        clients: the model, then those that are asked when it gives no reply.
+        settings: the user's; ``agent_*`` are the limits of one proposal.
+        name: as in ``--policy``.
+        answers: where each answer is written down before anything is done with it.
+        purse: looked into before each question.
+        check: whether an edit is legal.
+        shells: make the sandboxed shells.
+        command_seconds: how long one command may take.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[ModelClient],
+        settings: ModelSettings,
+        *,
+        name: str,
+        answers: AnswerLog,
+        purse: Purse,
+        check: Check,
+        shells: Shells,
+        command_seconds: float = COMMAND_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._means = Means(tuple(clients), settings, name, answers, purse, clock)
+        self._check, self._shells, self._command_seconds = check, shells, command_seconds
+
+    @property
+    def name(self) -> str:
+        """As given."""
+        return self._means.name
+
+    @property
+    def repairs(self) -> int:
+        """As the user has set it."""
+        return self._means.settings.repairs
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """What the model submitted.
+
+        Raises:
+            PolicyError: it submitted nothing usable within its limits; its cost has been charged.
+            EnvironmentFailure: no model gave a reply, or the shell or its copy cannot be had.
+            SpendCapReached: nothing more may be spent.
+            Interrupted: ``cancel`` was set.
+        """
+        if cancel.is_set():
+            raise Interrupted("the policy was asked to stop")
+        try:
+            with self._shells.open(state) as shell:
+                work = _Work(self._means, self._check, self._command_seconds, state, shell, cancel)
+                try:
+                    return work.done()
+                except PolicyError as error:
+                    error.cost = work.exchange.cost if work.exchange.asked else None
+                    raise
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"the agent's copy of the workspace could not be made or read: {error}", mend="see to the disk"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Until:
+    """A ``Cancel`` that is also set once the time is over."""
+
+    cancel: Cancel
+    deadline: float
+    clock: Callable[[], float]
+
+    def is_set(self) -> bool:
+        return self.cancel.is_set() or self.clock() >= self.deadline
+
+    def wait(self, timeout: float | None = None) -> bool:
+        rest = max(0.0, self.deadline - self.clock())
+        self.cancel.wait(rest if timeout is None else min(timeout, rest))
+        return self.is_set()
+
+
+class _Work:
+    """The work on one proposal."""
+
+    def __init__(
+        self, means: Means, check: Check, command_seconds: float, state: ResearchState, shell: Shell, cancel: Cancel
+    ) -> None:
+        self._means, self._settings, self._check = means, means.settings, check
+        self._state, self._shell, self._cancel = state, shell, cancel
+        self._command_seconds = command_seconds
+        self._deadline = means.clock() + means.settings.agent_seconds
+        self.exchange = Exchange(means, state)
+        self._parent, self._start = self._prepared()
+        self._refused = self._malformed = 0
+        self._conversation = Conversation(
+            self._prompt(), budget=self._settings.context_tokens, count=self.exchange.count_tokens
+        )
+
+    def _prepared(self) -> tuple[Before, Before]:
+        """The copy at the parent, and as the agent finds it: with the failed edit where one is to be mended."""
+        root, task = self._shell.folder, self._state.task
+        parent = copies.look(root, task)
+        if self._state.repair is None:
+            return parent, parent
+        copies.put(root, self._state.repair.files, task)
+        return parent, copies.look(root, task)
+
+    def _prompt(self) -> tuple[Message, ...]:
+        return chat.messages(
+            self._state,
+            forms=agent_words.rules(self._state, self._settings, self._command_seconds),
+            budget=int(PROMPT_SHARE * self._settings.context_tokens),
+            count=self.exchange.count_tokens,
+        )
+
+    # -- the turns
+    def done(self) -> Proposal:
+        """Turn after turn, until something is submitted or a limit is reached."""
+        turns = self._settings.agent_turns
+        for turn in range(1, turns + 1):
+            reply = self._ask(turn)
+            step = agent_words.read(reply.text, reply.finish)
+            form = "" if step.error else _SUBMIT_FORM if step.submits else _COMMAND_FORM
+            generation = self.exchange.record(reply, error=step.error, form=form)
+            outcome = self._again(step) if step.error else self._run(step, reply, generation)
+            if isinstance(outcome, Proposal):
+                return outcome
+            told = outcome + agent_words.left(turns - turn)
+            # An empty turn is refused by most providers.
+            self._conversation.add(storable(reply.text) if reply.text.strip() else "(nothing)", told)
+        raise self._limit(f"within {turns} answers", "agent.turns")
+
+    def _ask(self, turn: int) -> Reply:
+        for _ in range(SHRINKS + 1):
+            self._look_at_limits()
+            rest = max(_LEAST_S, self._deadline - self._means.clock())
+            try:
+                return self.exchange.ask(
+                    self._conversation.messages(),
+                    turn,
+                    min(self._settings.timeout, rest),
+                    _Until(self._cancel, self._deadline, self._means.clock),
+                )
+            except Interrupted:
+                if self._cancel.is_set():
+                    raise
+                raise self._late() from None
+            except ModelError as error:  # the context is too long
+                too_long = error.what
+                self._conversation.too_long()
+        raise PolicyError(
+            f"the model finds the agent's conversation too long, however much is left out: {too_long}",
+            mend="set context_tokens in config.yaml to what the model can read",
+        )
+
+    def _again(self, step: Step) -> str:
+        """An answer without a command: its exact error goes back, so many times in a row."""
+        self._malformed += 1
+        if self._malformed > self._settings.reasks:
+            raise PolicyError(
+                f"none of {self._malformed} answers in a row held a command that could be run, the last: {step.error}",
+                label=Label.MALFORMED_ANSWER,
+            )
+        return step.error
+
+    def _run(self, step: Step, reply: Reply, generation: Generation) -> Proposal | str:
+        self._malformed = 0
+        self._look_at_limits()
+        rest = max(_LEAST_S, self._deadline - self._means.clock())
+        ran = self._shell.run(step.command, timeout=min(self._command_seconds, rest), cancel=self._cancel)
+        if step.submits and agent_words.submitted(ran):
+            return self._submit(step, reply, generation)
+        told = agent_words.observation(ran, self._state.redactor, self._settings.agent_output_bytes)
+        return f"{told}\n\n{agent_words.not_submitted(ran)}" if step.submits else told
+
+    # -- submitting
+    def _submit(self, step: Step, reply: Reply, generation: Generation) -> Proposal | str:
+        try:
+            files = self._edit()
+        except PolicyError as error:
+            self._refused += 1
+            if self._refused > _REFUSALS:
+                raise
+            return f"Your submission cannot be taken: {error}\n\nMend it and submit again: the next one is the last."
+        return self._proposal(files, step, reply, generation)
+
+    def _edit(self) -> dict[str, str]:
+        """The editable files that differ from the parent's, once they are known to be legal."""
+        task = self._state.task
+        changed = copies.taken_back(self._shell.folder, task, self._start, who="the agent")
+        if not changed:
+            before = "the edit that failed" if self._state.repair else "what they were"
+            raise PolicyError(f"{', '.join(task.editable)}: nothing differs from {before}", label=Label.NO_OP)
+        now = {**self._start.texts, **changed}
+        files = {path: text for path, text in now.items() if text != self._parent.texts[path]}
+        if not files:
+            raise PolicyError(f"{', '.join(task.editable)}: the failed edit was only undone", label=Label.NO_OP)
+        self._check(self._state, files)
+        return files
+
+    def _proposal(self, files: Mapping[str, str], step: Step, reply: Reply, generation: Generation) -> Proposal:
+        state = self._state
+        words = state.redactor.value(step.words())
+        description = answer.clean(words.get("description"), answer.MAX_LINE)
+        hypothesis = answer.clean(words.get("hypothesis"), answer.MAX_TEXT) or description
+        if not hypothesis and state.repair is not None:
+            hypothesis = answer.clean(state.repair.description, answer.MAX_LINE)
+        hypothesis = hypothesis or derived.hypothesis(self._parent.texts, files)
+        return Proposal(
+            files=dict(files),
+            hypothesis=hypothesis,
+            policy=self._means.name,
+            description=description or answer.clean(hypothesis, answer.MAX_LINE),
+            expected_delta=answer.number(words.get("expected_delta")),
+            changes=derived.changes(self._parent.texts, files),
+            role=state.role,
+            adapter=answer.clean(reply.adapter, answer.MAX_LINE),
+            asi=answer.asi_of(words, hypothesis),
+            cost=self.exchange.cost,
+            generation=generation,
+            state_id=state.state_id,
+            round_id=state.round_id,
+            attempt=self.exchange.attempt,
+            charged=True,
+        )
+
+    # -- limits
+    def _look_at_limits(self) -> None:
+        if self._cancel.is_set():
+            raise Interrupted("the agent was asked to stop")
+        if self._means.clock() >= self._deadline:
+            raise self._late()
+        cap = self._settings.agent_usd
+        if cap is not None and self.exchange.known_usd >= cap:
+            raise self._limit(f"for ${cap:g}", "agent.usd")
+
+    def _late(self) -> PolicyError:
+        return self._limit(f"within {self._settings.agent_seconds:.0f} s", "agent.seconds")
+
+    def _limit(self, which: str, key: str) -> PolicyError:
+        unpriced = self.exchange.unpriced
+        unknown = f"; the price of {unpriced} of its answers is not known, and counts as nothing" if unpriced else ""
+        return PolicyError(
+            f"the agent did not submit {which}{unknown}. {self._unsubmitted()}",
+            mend=f"raise {key} in config.yaml, or take a model that needs less",
+        )
+
+    def _unsubmitted(self) -> str:
+        try:
+            changed = copies.taken_back(self._shell.folder, self._state.task, self._start, who="the agent")
+        except PolicyError as error:
+            return f"What it left is not used ({error.what})."
+        if not changed:
+            return "It had changed nothing."
+        return f"It had changed {', '.join(changed)}, which is not used: an edit counts once it is submitted."

@@ -1,0 +1,95 @@
+"""Names of files in an answer: only those of the editable files count, letter by letter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.policy.edits.model import EditError, shown
+
+_LONGEST = 300
+_QUOTES = "`'\"*"
+_DECORATION = " \t\r*`'\"#:()[]<>"
+_LEAD = re.compile(r"(?:#{1,6}\s*|>\s*|[-*+]\s+|\d{1,3}[.)]\s+|//\s+)*")
+_TITLE = re.compile(r"(?:file(?:[ _-]?(?:name|path))?|path)\s*:\s*", re.IGNORECASE)
+_KEY = re.compile(r"(?:title|file|filename|filepath|path|name)=", re.IGNORECASE)
+_PATH = re.compile(
+    r"(?:\.{0,2}/|~/|[A-Za-z]:\\|\.\w+$)"
+    r"|.*\.(?:py|pyi|ipynb|c|h|cc|cpp|hpp|cu|cuh|rs|go|js|ts|sh|ya?ml|json|toml|cfg|ini|txt|md|csv|lock|patch)$"
+)
+
+
+def resolve(name: str, code: Mapping[str, str]) -> str | None:
+    """The editable file that a name means, None where it means none."""
+    bare = name.strip().strip(_QUOTES).strip()
+    candidates = [bare, bare.removeprefix("./")]
+    candidates += [c[2:] for c in candidates if c.startswith(("a/", "b/"))]
+    return next((c for c in candidates if c in code), None)
+
+
+def known(name: object, code: Mapping[str, str], what: str) -> str:
+    """The editable file that ``what`` names; raises where that is none."""
+    found = resolve(name, code) if isinstance(name, str) else None
+    if found is None:
+        raise illegal(name, code, what)
+    return found
+
+
+def illegal(name: object, code: Mapping[str, str], what: str) -> EditError:
+    """The error for another file than the editable ones."""
+    return EditError(
+        f"{what}: {shown(name)} is not one of the files that may be edited",
+        label=Label.ILLEGAL_EDIT,
+        mend=f"edit only {allowed(code)}, under exactly this name",
+    )
+
+
+def allowed(code: Mapping[str, str]) -> str:
+    """The editable files in words."""
+    return ", ".join(shown(path) for path in code)
+
+
+def only(code: Mapping[str, str]) -> str | None:
+    """The editable file where there is just one."""
+    return next(iter(code)) if len(code) == 1 else None
+
+
+def title(line: str, code: Mapping[str, str], what: str) -> str | None:
+    """The editable file that a line consists of the name of, however decorated; raises for the name of another file."""
+    if not line or len(line) > _LONGEST:
+        return None
+    lead = _LEAD.match(line.strip())
+    text = line.strip()[lead.end() if lead else 0 :].strip(_DECORATION)
+    explicit = _TITLE.match(text)
+    if explicit:
+        text = text[explicit.end() :].strip(_DECORATION)
+    found = resolve(text, code)
+    if found is None and text and len(text.split()) == 1 and (explicit or _PATH.match(text)):
+        raise illegal(text, code, what)
+    return found
+
+
+def in_info(info: str, code: Mapping[str, str], what: str) -> str | None:
+    """The editable file that the words after an opening fence name; raises for another file."""
+    for word in re.split(r"[\s,{}]+", info[:_LONGEST]):
+        # "python:train.py" as well as "python train.py" and "file=train.py"
+        for part in (word, *(word.split(":", 1)[1:])):
+            name = _KEY.sub("", part, count=1)
+            found = resolve(name, code)
+            if found is not None:
+                return found
+        name = _KEY.sub("", word.split(":", 1)[-1], count=1).strip(_QUOTES)
+        if _PATH.match(name):
+            raise illegal(name, code, what)
+    return None
+
+
+def mentioned(lines: Iterable[str], code: Mapping[str, str]) -> str | None:
+    """The one editable file that the first line to mention any of them mentions."""
+    for line in lines:
+        words = {word.strip(_DECORATION + ".,;!?") for word in line[:_LONGEST].split()}
+        found = {path for path in (resolve(word, code) for word in words) if path is not None}
+        if found:
+            return found.pop() if len(found) == 1 else None
+    return None

@@ -1,0 +1,115 @@
+"""Whole files: fenced blocks that are said to be a file or look like one, or texts in a JSON object."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autoresearchd.policy.edits import paths
+from autoresearchd.policy.edits.model import EditError, counted, shown
+from autoresearchd.policy.edits.segments import Fence
+from autoresearchd.policy.edits.source import Source, Splice, lines_of, spliced
+
+_CODE = frozenset({"", "python", "py", "python3"})
+_MOST_PARSED = 200_000
+
+
+def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, str]:
+    """New text of each file that a block is said to be, or that the only block of code looks like."""
+    named: dict[str, Fence] = {}
+    unnamed: list[Fence] = []
+    for fence in fences:
+        what = f"the {fence.language or 'fenced'} block"
+        told = paths.in_info(fence.info, code, what)
+        file = told or paths.title(fence.before, code, what) or _commented(fence, code)
+        if file is None:
+            unnamed += [fence] if fence.language in _CODE else []
+            continue
+        if file in named:
+            raise EditError(f"{file} is given as a whole twice", mend="give each file once")
+        if told is None:
+            _check_whole(fence, file, code[file])
+        named[file] = fence
+    if not named and unnamed:
+        named = {_meant(unnamed, code): unnamed[0]}
+    for file, fence in named.items():
+        if not fence.closed:
+            raise EditError(f"the block with {file} has no end", mend="close it with ``` on a line of its own")
+    lines = {file: tuple(line.removesuffix("\r") for line in fence.lines) for file, fence in named.items()}
+    return {file: _as_file(new, code[file], file) for file, new in lines.items()}
+
+
+def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, str]:
+    """New text of each file in a JSON object of names and texts."""
+    found: dict[str, str] = {}
+    for name, text in files.items():
+        file = paths.known(name, code, '"files"')
+        if not isinstance(text, str):
+            raise EditError(f'"files": {shown(name)} is no text', mend="give the whole new text of the file")
+        found[file] = _as_file(lines_of(text), code[file], file)
+    return found
+
+
+def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
+    """The lines with the line ends of the old file."""
+    source = Source.of(old)
+    return spliced(source, [Splice(0, len(source.lines), lines, "the block")], file)
+
+
+def _commented(fence: Fence, code: Mapping[str, str]) -> str | None:
+    """The file that the first line of the block names in a comment."""
+    first = next((line for line in fence.lines if line.strip()), "").strip()
+    return paths.resolve(first.lstrip("#/ "), code) if first.startswith(("#", "//")) else None
+
+
+def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:
+    file = paths.only(code)
+    if file is None:
+        raise EditError(
+            "a block of code does not say which file it is",
+            mend=f"write the file's name after the opening ```, one of: {paths.allowed(code)}",
+        )
+    if len(unnamed) > 1:
+        raise EditError(
+            f"there are {len(unnamed)} blocks of code, and none says that it is {file}",
+            mend=f"write ```python {file} before the whole file, or use SEARCH/REPLACE blocks for a part of it",
+        )
+    _check_whole(unnamed[0], file, code[file])
+    return file
+
+
+def _check_whole(fence: Fence, file: str, old: str) -> None:
+    """Raise where a block that may be a mere fragment does not look like the whole file."""
+    new = "\n".join(fence.lines)
+    if 2 * len(new) >= len(old):
+        return
+    before = _names(old)
+    if file.endswith((".py", ".pyi")) and before and before <= _names(new):
+        return
+    raise EditError(
+        f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
+        f"({counted(len(Source.of(old).lines), 'line')})",
+        mend=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
+    )
+
+
+def _names(text: str) -> set[str]:
+    """What a program defines at its top level; nothing where it cannot be parsed."""
+    if len(text) > _MOST_PARSED:
+        return set()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair
+            tree = ast.parse(text.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found

@@ -1,0 +1,207 @@
+"""HTTP to a model's endpoint: one bounded exchange with a deadline, which another thread can cut short.
+
+httpx2 is adapted here. It is used without its comforts: no proxy, netrc or other setting of the environment (the key
+goes to the configured address and nowhere else), no redirects, no compression (its bound would be another one), and no
+connection is kept, so that each exchange has a socket of its own to be cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.policy.provider import words_of
+
+if TYPE_CHECKING:
+    import httpx2
+
+_CONNECT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an endpoint answered, whatever its status. headers: names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def object(self) -> dict[str, Any]:
+        """The body as a JSON object; ModelError(BROKEN_REPLY) when it is none."""
+        try:
+            found = json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise ModelError(
+                Trouble.BROKEN_REPLY, f"the reply is no JSON: {words_of(self.body[:200].decode('utf-8', 'replace'))!r}"
+            ) from error
+        if not isinstance(found, dict):
+            raise ModelError(Trouble.BROKEN_REPLY, "the reply is JSON, but no object")
+        return found
+
+
+class Line:
+    """The sockets of one question, so that they can be shut by a thread that does not want the reply any more.
+
+    The server notices, and does not go on to generate it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._cut = False
+
+    def cut(self) -> None:
+        """Shut the connection, and each that is opened from now on."""
+        with self._lock:
+            self._cut = True
+            self._shut()
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Takes the socket out of the events of httpcore2 (its ``trace`` extension)."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket")
+                if self._cut:
+                    self._shut()
+
+    def _shut(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class Endpoint:
+    """An address that questions are sent to.
+
+    Args:
+        url: up to and with ``/v1``.
+        key: sent as a bearer token; empty: none.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        self.url = _checked(url)
+        self._key = key
+        self._client: httpx2.Client | None = None
+
+    def exchange(
+        self, line: Line, path: str, payload: Mapping[str, Any] | None, *, deadline: float, most: int
+    ) -> Answered:
+        """Send a request and read the whole answer.
+
+        Args:
+            line: what cuts it short.
+            path: below the address.
+            payload: posted as JSON; None: a GET.
+            deadline: by the monotonic clock.
+            most: bytes that the body may have; not many more are read.
+
+        Raises:
+            ModelError: the endpoint cannot be reached, is too slow, breaks off, or answers too much. A status that
+                tells of an error is no exception here.
+        """
+        import httpx2
+
+        left = max(0.001, deadline - time.monotonic())
+        try:
+            with self._open().stream(
+                "GET" if payload is None else "POST",
+                f"{self.url}/{path}",
+                content=None if payload is None else json.dumps(payload).encode(),
+                headers=self._headers(payload is not None),
+                timeout=httpx2.Timeout(left, connect=min(left, _CONNECT_S)),
+                extensions={"trace": line.trace},
+            ) as response:
+                headers = {name.lower(): value for name, value in response.headers.items()}
+                if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+                    raise ModelError(Trouble.BROKEN_REPLY, "the reply is compressed, which was not asked for")
+                return Answered(response.status_code, headers, _body(response, deadline, most))
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise ModelError(
+                Trouble.UNREACHABLE,
+                f"{self.url} cannot be reached: {words_of(str(error), [self._key])}",
+                mend="is the server running? `autoresearchd serve` starts one; local.base_url says where it is",
+            ) from error
+        except httpx2.TimeoutException as error:
+            raise ModelError(Trouble.TIMEOUT, f"{self.url} did not reply in time") from error
+        except httpx2.HTTPError as error:
+            said = words_of(str(error), [self._key])
+            raise ModelError(
+                Trouble.BROKEN_REPLY, f"the reply of {self.url} broke off: {type(error).__name__}: {said}"
+            ) from error
+
+    def words(self, answered: Answered) -> str:
+        """What an answer with an error says: its code and message, or how its body begins."""
+        text = answered.body.decode("utf-8", "replace")
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(text)
+            error = found.get("error", found) if isinstance(found, dict) else text
+            if isinstance(error, dict):
+                parts = (error.get(name) for name in ("code", "type", "message", "detail"))
+                text = " ".join(str(part) for part in parts if part) or text
+            elif isinstance(error, str):
+                text = error
+        return words_of(text[:20_000], [self._key])
+
+    def _open(self) -> httpx2.Client:
+        if self._client is None:
+            import httpx2
+
+            self._client = httpx2.Client(
+                trust_env=False, follow_redirects=False, limits=httpx2.Limits(max_keepalive_connections=0)
+            )
+        return self._client
+
+    def _headers(self, with_body: bool) -> dict[str, str]:
+        headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "autoresearchd"}
+        if with_body:
+            headers["content-type"] = "application/json"
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key}"
+        return headers
+
+
+def require() -> None:
+    """MissingCapability where httpx2 is not installed."""
+    try:
+        import httpx2  # noqa: F401
+    except ImportError as error:
+        raise MissingCapability(
+            f"the policy local needs the package httpx2: {error}", mend="pip install 'autoresearchd[local]'"
+        ) from error
+
+
+def _body(response: httpx2.Response, deadline: float, most: int) -> bytes:
+    data = bytearray()
+    for chunk in response.iter_raw():
+        data += chunk
+        if len(data) > most:
+            raise ModelError(
+                Trouble.BROKEN_REPLY, f"the reply is longer than {most:,} bytes and was not read to its end"
+            )
+        if time.monotonic() > deadline:
+            raise ModelError(Trouble.TIMEOUT, "the reply came too slowly")
+    return bytes(data)
+
+
+def _checked(url: str) -> str:
+    """The address without a slash at its end. Raises UsageError for what is none, or carries a password."""
+    mend = "local.base_url in config.yaml is like http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(url.strip())
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not url.isascii() or not url.strip().isprintable():
+        raise UsageError(f"{words_of(url)!r} is no address of an endpoint", mend=mend)
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise UsageError("the address of the endpoint carries a name, a key or a query", mend=f"{mend}; keys: key_file")
+    return url.strip().rstrip("/")

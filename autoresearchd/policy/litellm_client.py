@@ -1,0 +1,274 @@
+"""Models of any provider, through litellm: its calls, its exceptions and its price list, adapted in this one place.
+
+litellm takes seconds to import and does much at its import that a daemon does not want (it fetches a price list, reads
+``.env`` files, prints); so it is imported at the first question, with that turned off.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import math
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from autoresearchd.domain.proposal import Cost
+from autoresearchd.domain.settings import Price
+from autoresearchd.errors import MissingCapability
+from autoresearchd.policy import abandon, provider
+from autoresearchd.policy.answer import clean
+from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
+from autoresearchd.policy.fit import estimate_tokens
+from autoresearchd.policy.prices import priced
+from autoresearchd.ports import Cancel
+
+_IMPORT_S = 120.0
+_QUIET_IMPORT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}
+"""The list of prices that came with it; no ``.env`` of whatever folder; no words."""
+
+_TROUBLES: tuple[tuple[str, Trouble], ...] = (
+    ("ContextWindowExceededError", Trouble.CONTEXT_TOO_LONG),
+    ("ContentPolicyViolationError", Trouble.REFUSED),
+    ("RejectedRequestError", Trouble.REFUSED),
+    ("BudgetExceededError", Trouble.REFUSED),
+    ("AuthenticationError", Trouble.UNAUTHORISED),
+    ("PermissionDeniedError", Trouble.UNAUTHORISED),
+    ("NotFoundError", Trouble.NOT_FOUND),
+    ("Timeout", Trouble.TIMEOUT),
+    ("APIResponseValidationError", Trouble.BROKEN_REPLY),
+)
+"""Classes of litellm that say by themselves what is wrong; of the others, the status and the words do."""
+
+_ADDRESSED = frozenset({"azure", "azure_ai", "databricks", "snowflake"})
+"""Providers that are always spoken to at an address of the user's own: it does not make their prices unknown."""
+
+_COUNTED = frozenset({"openai", "azure", "text-completion-openai"})
+"""Providers whose tokenizer litellm has with it."""
+
+_MAX_NAME = 300
+
+
+class LitellmClient:
+    """Asks a model of a provider that litellm knows; keys come from the environment, as the provider names them.
+
+    The price of a call is the user's, else that of litellm's list for the model's name. It is unknown (None) where
+    neither has one, where the list says nothing is to be paid (it says so of every model that runs on a machine of
+    one's own), and where the model is asked at an address of the user's own: a name alone tells no price there.
+
+    Args:
+        model: as litellm names it, e.g. ``anthropic/claude-…`` or ``openai/gpt-…``.
+        prices: of the user, by the model's name with or without the provider before it.
+        api_base: another address than the provider's.
+        key: for that address; the provider's key of the environment is never sent there.
+    """
+
+    def __init__(
+        self, model: str, *, prices: Mapping[str, Price] | None = None, api_base: str | None = None, key: str = ""
+    ) -> None:
+        self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
+
+    @property
+    def name(self) -> str:
+        """The model as litellm names it."""
+        return self._model
+
+    def ask(self, question: Question, cancel: Cancel) -> Reply:
+        """As the protocol says; the time that the import takes is none of the question's."""
+        litellm = abandon.call(_library, cancel, _IMPORT_S)
+        return abandon.call(lambda: self._ask(litellm, question), cancel, question.timeout)
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """By the tokenizer that litellm has with it where the model is one of OpenAI's, else an estimate."""
+        litellm = _library()
+        estimate = estimate_tokens(messages)
+        if self._api_base is not None or self._provider(litellm) not in _COUNTED:
+            return estimate
+        try:
+            counted = litellm.token_counter(model=self._model, messages=[dict(message) for message in messages])
+        except Exception:  # noqa: BLE001 - whatever it is, there is an estimate to be used in its place
+            return estimate
+        return counted if isinstance(counted, int) and counted > 0 else estimate
+
+    # -- asking
+    def _ask(self, litellm: ModuleType, question: Question) -> Reply:
+        arguments = self._arguments(litellm, question)
+        began = time.monotonic()
+        try:
+            response = litellm.completion(
+                model=self._model,
+                messages=[dict(message) for message in question.messages],
+                timeout=question.timeout,
+                stream=False,
+                num_retries=0,  # the caller's affair: litellm's end in a bare Exception
+                max_retries=0,
+                drop_params=True,
+                **self._address(),
+                **arguments,
+            )
+        except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
+            # Without its cause: requests and their headers hang on that.
+            raise self._trouble(litellm, error) from None
+        return self._reply(litellm, question, arguments, response, time.monotonic() - began)
+
+    def _address(self) -> dict[str, str]:
+        if self._api_base is None:
+            return {}
+        # Some value has to be there, else the provider's own key is taken from the environment.
+        return {"api_base": self._api_base, "api_key": self._key or "none"}
+
+    def _arguments(self, litellm: ModuleType, question: Question) -> dict[str, Any]:
+        """Parameters of the sampling, those alone that the model has."""
+        wanted: dict[str, Any] = {
+            "max_tokens": question.max_tokens,
+            "temperature": question.temperature,
+            "seed": question.seed,
+            "stop": list(question.stop) or None,
+        }
+        known = self._known(litellm)
+        if question.schema is not None and self._takes_schema(litellm):
+            strict = question.schema.get("additionalProperties") is False
+            schema = {"name": "answer", "schema": dict(question.schema), "strict": strict}
+            wanted["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return {
+            name: value
+            for name, value in wanted.items()
+            if value is not None and (known is None or name in known or name == "max_tokens")
+        }
+
+    def _known(self, litellm: ModuleType) -> frozenset[str] | None:
+        """Parameters that the model has, None where litellm does not know."""
+        try:
+            found = litellm.get_supported_openai_params(model=self._model)
+        except Exception:  # noqa: BLE001 - it knows no such model; the provider will say what it thinks of it
+            return None
+        return frozenset(found) if found else None
+
+    def _takes_schema(self, litellm: ModuleType) -> bool:
+        try:
+            return bool(litellm.supports_response_schema(model=self._model))
+        except Exception:  # noqa: BLE001 - as above
+            return False
+
+    def _provider(self, litellm: ModuleType) -> str:
+        try:
+            return str(litellm.get_llm_provider(model=self._model)[1])
+        except Exception:  # noqa: BLE001 - as above
+            return ""
+
+    # -- reading
+    def _reply(
+        self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any], response: Any, seconds: float
+    ) -> Reply:
+        cost = self._cost(litellm, response, seconds)
+        try:
+            choice = response.choices[0]
+            content, finish = choice.message.content, clean(choice.finish_reason, 40) or "stop"
+            refusal = getattr(choice.message, "refusal", None)
+        except (AttributeError, IndexError, TypeError) as error:
+            raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost) from error
+        if not (content is None or isinstance(content, str)):
+            raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is no text", cost=cost)
+        text = provider.checked_text(content or "", finish, refusal if isinstance(refusal, str) else "", cost)
+        return Reply(
+            text=provider.before_stop(text, question.stop),
+            model=clean(getattr(response, "model", None), _MAX_NAME) or self._model,
+            cost=cost,
+            finish=finish,
+            sampling={name: value for name, value in arguments.items() if name != "response_format"},
+        )
+
+    def _cost(self, litellm: ModuleType, response: Any, seconds: float) -> Cost:
+        usage = getattr(response, "usage", None)
+        tokens_in = provider.count(getattr(usage, "prompt_tokens", None))
+        tokens_out = provider.count(getattr(usage, "completion_tokens", None))
+        usd = self._listed(litellm, response)
+        cost = Cost(usd=usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
+        return priced(cost, self._prices, self._model)
+
+    def _listed(self, litellm: ModuleType, response: Any) -> float | None:
+        """What the call cost by litellm's list, None where that would be a guess."""
+        if self._api_base is not None or _moved(self._provider(litellm)):
+            return None
+        try:
+            usd = litellm.completion_cost(completion_response=response, model=self._model)
+        except Exception:  # noqa: BLE001 - it has no price for the model, which it tells by exceptions of many kinds
+            return None
+        good = isinstance(usd, (int, float)) and math.isfinite(usd) and usd > 0
+        return float(usd) if good else None
+
+    def _trouble(self, litellm: ModuleType, error: Exception) -> ModelError:
+        kind = type(error).__name__
+        said = provider.words_of(str(error), [self._key])
+        what = f"{self._model}: {kind}: {said}"
+        return ModelError(_trouble_of(litellm, error), what, retry_after=provider.retry_after(_headers(error)))
+
+
+def _trouble_of(litellm: ModuleType, error: Exception) -> Trouble:
+    for name, trouble in _TROUBLES:
+        kind = getattr(litellm, name, None) or getattr(litellm.exceptions, name, None)
+        if isinstance(kind, type) and isinstance(error, kind):
+            return trouble
+    if any(isinstance(cause, (json.JSONDecodeError, UnicodeDecodeError)) for cause in _causes(error)):
+        return Trouble.BROKEN_REPLY
+    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    if kinds & {"RemoteProtocolError", "ReadError", "DecodingError"}:
+        return Trouble.BROKEN_REPLY
+    if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
+        return Trouble.UNREACHABLE
+    status = getattr(error, "status_code", None)
+    if "APIConnectionError" in kinds:  # its status is always 500, whatever happened
+        return Trouble.UNREACHABLE
+    if isinstance(status, int):
+        return provider.trouble_of(status, str(error)[:20_000])
+    return Trouble.BAD_REQUEST if isinstance(error, (ValueError, TypeError, KeyError)) else Trouble.BROKEN_REPLY
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from, or while handling."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Headers of the reply that an error was made from, names in lower case."""
+    given = getattr(error, "litellm_response_headers", None) or getattr(
+        getattr(error, "response", None), "headers", None
+    )
+    if not isinstance(given, Mapping):
+        return {}
+    return {str(name).lower(): value for name, value in given.items() if isinstance(value, str)}
+
+
+def _moved(name: str) -> bool:
+    """Whether the environment sends a provider's questions to another address than its own."""
+    if not name or name in _ADDRESSED:
+        return False
+    return any(os.environ.get(f"{name.upper()}_{end}") for end in ("API_BASE", "BASE_URL"))
+
+
+def _library() -> ModuleType:
+    """litellm, imported and silenced."""
+    try:
+        with provider.environment(_QUIET_IMPORT), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pydantic, about litellm's own types
+            litellm = importlib.import_module("litellm")
+            litellm.ModelResponse()  # its types are made at the first use
+    except ImportError as error:
+        raise MissingCapability(
+            f"the policy litellm needs the package litellm: {error}", mend="pip install 'autoresearchd[llm]'"
+        ) from error
+    litellm.telemetry = False  # type: ignore[attr-defined]
+    litellm.suppress_debug_info = True  # type: ignore[attr-defined]
+    litellm.disable_hf_tokenizer_download = True  # type: ignore[attr-defined]
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).disabled = True
+    return litellm

@@ -1,0 +1,169 @@
+"""Specialists over one shared lineage: the roles that come with the daemon, and which definitions belong to whom.
+
+The partition follows *Auto Research with Specialist Agents Develops Effective and Non-Trivial Training Recipes*. There
+it is a matter of prompts alone; here a surface can be checked as well: it is a list of terms, and what an edit touches
+outside of them is flagged, never refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from autoresearchd.domain.task import Role, Task
+from autoresearchd.policy.definitions import touched
+from autoresearchd.policy.ranges import bag, range_of, words_of
+
+SMALL_ARTEFACT = 100_000_000
+"""A limit on the artefact's size below so many bytes makes quantisation a role of its own."""
+
+ARCHITECTURE = Role(
+    "architecture",
+    "depth, width, aspect ratio, head, layer, block, attention, MLP, norm, residual, resid, rope, rotary, rotate, "
+    "window, activation, gate, value embedding, init, softcap, model, config, GPT, net",
+    "Shape of the model: what a step computes. A larger model takes fewer steps within the time; say what you expect "
+    "of both. One structural change at a time.",
+)
+OPTIMISER = Role(
+    "optimiser",
+    "optimiser, learning rate, average, epsilon, momentum, beta, muon, adam, sgd, newton schulz, orthogonalise, "
+    "gradient, grad, clip, weight decay",
+    "The update rule and its constants: rates by group of parameters, momentum, preconditioning, clipping. Rates and "
+    "batch size go together.",
+)
+SCHEDULE = Role(
+    "schedule",
+    "schedule, warmup, warmdown, cooldown, anneal, multiplier, final lr, lr decay, progress",
+    "How rates and momentum change over the time budget: warm-up, plateau, warm-down, final value. Write schedules "
+    "over progress, not over steps: the number of steps is not fixed.",
+)
+DATA = Role(
+    "data",
+    "batch size, context, batch, sequence, seq, loader, dataset, token, sampling, packing, shuffle, curriculum, "
+    "augment",
+    "What the model is fed, and in which order: batch size, length of a row, sampling, packing, curriculum. Only the "
+    "training data is yours.",
+)
+LOSS = Role(
+    "loss",
+    "loss, cross entropy, objective, criterion, logit, softcap, target, smoothing, auxiliary, distill",
+    "What is minimised in training: the loss, auxiliary terms, the treatment of logits. The metric is measured "
+    "elsewhere and stays as it is.",
+)
+REGULARISATION = Role(
+    "regularisation",
+    "weight decay, dropout, regularise, noise, penalty, smoothing, stochastic depth, ema",
+    "What keeps the model from fitting too closely: decay and on which parameters, dropout, noise, averaging. In a "
+    "short run less of it is often better.",
+)
+SYSTEMS = Role(
+    "systems",
+    "device batch, compile, precision, dtype, autocast, kernel, flash, fused, cuda, thread, worker, accumulate, "
+    "memory, prefetch, untimed",
+    "Speed without another result: precision, fused kernels, compilation, memory, the data pipeline. More steps within "
+    "the time are worth more than most ideas.",
+)
+EVALUATION_TIME = Role(
+    "evaluation-time",
+    "load model, inference, predict, generate, checkpoint, average weight, ema, swa, cache",
+    "How the trained model is handed over and run: averages of weights, what is stored, how logits are computed. The "
+    "scorer and its data are not yours.",
+)
+QUANTISATION = Role(
+    "quantisation",
+    "quant, bit, calibrate, round, codebook, pack, compress, prune, checkpoint",
+    "How many bytes the model takes, and what is lost by it: bits by tensor, calibration, training that expects it.",
+)
+META = Role(
+    "meta",
+    "",
+    "The whole recipe is yours. Look for what nobody has tried, combine near misses of different roles, take small "
+    "steps on constants that were never moved, and undo kept changes that may have become useless.",
+)
+
+_ALWAYS = (ARCHITECTURE, OPTIMISER, SCHEDULE, DATA, LOSS, REGULARISATION, SYSTEMS, EVALUATION_TIME)
+_SIZE_WORDS = bag("byte bytes artifact artefact")
+_SPLIT = re.compile(r"[,;:.()/\n]|\band\b|\bor\b")
+_SHARED = frozenset({"main", "train", "run"})
+"""Where everything is put together: touched by all, and flagged for nobody."""
+_FILLERS = bag("the a an of its their all in for on with every each other what how")
+_BRITISH = re.compile(r"is(e|er|ed|ing|ation)$")
+_STEM = 4
+"""A word of a term stands for all words that begin with it, from so many letters on."""
+
+
+def preset(task: Task) -> tuple[Role, ...]:
+    """The roles of a task: its own where it names any, else those that come with the daemon."""
+    if task.roles:
+        return task.roles
+    return (*_ALWAYS, QUANTISATION, META) if _is_small(task) else (*_ALWAYS, META)
+
+
+def _is_small(task: Task) -> bool:
+    """Whether the size of what training leaves behind is limited so much that it matters."""
+    return any(
+        c.max is not None and c.max < SMALL_ARTEFACT and set(words_of(c.metric)) & _SIZE_WORDS
+        for c in task.scoring.constraints
+    )
+
+
+def owns(role: Role, name: str, value: int | float | None = None) -> bool:
+    """Whether a definition belongs to a role's surface.
+
+    It does where all words of one term are words of its name (``final lr``: ``FINAL_LR_FRAC``), or where a term names
+    the family of the constant (``learning rate``: ``MATRIX_LR``). An empty surface is the whole program.
+
+    Args:
+        role: the role.
+        name: of a function, a class or a constant, with or without its file.
+        value: of the constant, where it is a number.
+    """
+    terms = _terms(role.surface)
+    if not terms:
+        return True
+    words = frozenset(_spelled(word) for word in words_of(name))
+    if any(all(_stands_for(term, words) for term in terms_of) for terms_of in terms):
+        return True
+    found = range_of(name, 8 if value is None else value)
+    return found is not None and frozenset(map(_spelled, found.family.split())) in terms
+
+
+def off_surface(role: Role, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """Definitions that an edit changed or removed and that are none of the role's, such as ``train.py:MATRIX_LR``.
+
+    New definitions are whose they are made by, and ``main`` is everybody's. A file that is no Python, or cannot be
+    parsed, is not looked at.
+
+    Args:
+        role: who made the edit.
+        before: the editable files, by path.
+        after: the same after the edit; files that are missing here were not touched.
+    """
+    if not _terms(role.surface):
+        return ()
+    return tuple(
+        f"{path}:{name}"
+        for path in sorted(after)
+        if path.endswith(".py") and path in before and before[path] != after[path]
+        for name, value in touched(before[path], after[path]).items()
+        if name not in _SHARED and not owns(role, name, value)
+    )
+
+
+def _stands_for(term: str, words: frozenset[str]) -> bool:
+    return term in words or (len(term) >= _STEM and any(word.startswith(term) for word in words))
+
+
+@lru_cache(maxsize=64)
+def _terms(surface: str) -> frozenset[frozenset[str]]:
+    """The terms of a surface, each as the set of its words."""
+    terms = (
+        frozenset(_spelled(word) for word in words_of(part) if word not in _FILLERS) for part in _SPLIT.split(surface)
+    )
+    return frozenset(term for term in terms if term)
+
+
+def _spelled(word: str) -> str:
+    """One spelling for both sides of the ocean."""
+    return _BRITISH.sub(r"iz\1", word)

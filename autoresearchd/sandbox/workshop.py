@@ -1,0 +1,328 @@
+"""The shell of the policy ``agent``: each command a sandboxed process of its own, over a private copy of the workspace.
+
+A command sees what a job would (system, interpreter, data) and may write the copy only. It has no network, no GPU, an
+environment that is made from nothing, and limits on time, memory, processes, files and output. A supervisor ends its
+whole tree at its end, at its deadline, and when the daemon dies; a copy that a dead daemon left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoresearchd.domain.experiment import StageResult
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import EnvironmentFailure, Interrupted, MissingCapability
+from autoresearchd.ports import Cancel
+from autoresearchd.sandbox.environment import search_path
+from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, launch
+from autoresearchd.sandbox.tiers import PLAIN, Tier
+from autoresearchd.sandbox.view import View
+
+KEPT_BYTES = 64 * 1024
+"""How much of the beginning and of the end of a command's output is kept."""
+MOST_OUTPUT = 32 << 20
+"""A command that prints more is ended."""
+MOST_COMMAND = 256 * 1024
+"""Bytes that a command may have."""
+_PREFIX = "autoresearchd-agent-"
+_LOOK_S = 0.05
+_SCRATCH_BYTES = 256 << 20
+_MEMORY_MB = 4096
+_LIMITS = RunLimits(processes=256, threads=1024, size=512 << 20, files=50_000)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended.
+
+    ended: why it was ended from outside; head, tail: what it printed, with ``omitted`` bytes left out between them.
+    """
+
+    exit_code: int | None
+    ended: str
+    head: str
+    tail: str
+    omitted: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What commands see beside the copy.
+
+    readable: the interpreter's folders and the task's data; hidden: what in them no job may see; programs: folders that
+    lead PATH.
+    """
+
+    readable: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
+    programs: tuple[Path, ...] = ()
+
+
+class Workshop:
+    """Makes shells over private copies.
+
+    Args:
+        tier: the isolation, as ``tiers.choose`` gives it.
+        materialise: fills an empty folder with the workspace at a state's parent, links to data included.
+        surroundings: what else commands see; asked for once for each copy, with a folder of its own for links to
+            programs, which need not be there yet.
+        scratch: where the copies are made; the system's place for temporary files by default.
+        limits: what a command may use beside memory and time.
+
+    Raises:
+        MissingCapability: nothing isolates here, and nobody asked to do without.
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        materialise: Callable[[ResearchState, Path], None],
+        surroundings: Callable[[Path], Surroundings] = lambda _: Surroundings(),
+        *,
+        scratch: Path | None = None,
+        limits: RunLimits = _LIMITS,
+    ) -> None:
+        if not tier.isolates and tier != PLAIN:
+            raise MissingCapability(
+                f"--policy agent runs commands that a model wrote, and no sandbox works on this machine: {tier.reason}",
+                mend="apt install bubblewrap and allow user namespaces; or, to run them with all that you may do "
+                "yourself, --sandbox none",
+            )
+        self._tier, self._materialise, self._surroundings, self._limits = tier, materialise, surroundings, limits
+        self._scratch = scratch if scratch is not None else Path(tempfile.gettempdir())
+
+    @contextlib.contextmanager
+    def open(self, state: ResearchState) -> Iterator[SandboxedShell]:
+        """A shell over a fresh copy; the copy is gone at the end, whatever is in it."""
+        _remove_stale(self._scratch)
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch)).resolve()
+            lock = _lock(folder)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"the agent's copy of the workspace could not be made in {self._scratch}: {error}",
+                mend="see to the disk",
+            ) from error
+        try:
+            with _disk_trouble(folder):
+                shell = SandboxedShell(
+                    folder, state.task, self._tier, self._surroundings(folder / "tools"), self._limits
+                )
+                self._materialise(state, shell.folder)
+                _withhold(shell.folder, state.task)
+            yield shell
+        finally:
+            _remove(folder)
+            os.close(lock)
+
+
+class SandboxedShell:
+    """Runs commands in the sandbox. ``Workshop`` makes it."""
+
+    def __init__(self, folder: Path, task: Task, tier: Tier, surroundings: Surroundings, limits: RunLimits) -> None:
+        self._tier, self._surroundings, self._limits = tier, surroundings, limits
+        self._memory_mb = min(task.execution.memory_mb or _MEMORY_MB, _MEMORY_MB)
+        self._copy, self._script = folder / "workspace", folder / "command"
+        self._run_dir, self._scratch = folder / "run", folder / "scratch"
+        self._bash = next((p for p in (Path("/bin/bash"), Path("/usr/bin/bash")) if p.exists()), Path("/bin/sh"))
+        for made in (self._copy, self._run_dir):
+            made.mkdir(mode=0o700)
+
+    @property
+    def folder(self) -> Path:
+        """The copy."""
+        return self._copy
+
+    def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
+        """Run a script in the copy, at most ``timeout`` seconds; see the port."""
+        if cancel.is_set():
+            raise Interrupted("the agent was stopped on request")
+        script = command.encode("utf-8", "replace")
+        if len(script) > MOST_COMMAND:
+            return CommandResult(
+                None, f"it is longer than {MOST_COMMAND // 1024} KiB, so it was not run", "", "", 0, 0.0
+            )
+        with _disk_trouble(self._copy.parent):
+            self._script.write_bytes(script + b"\n")
+            plan = self._plan(timeout)
+        supervised = launch(plan)
+        flooded = False
+        try:
+            while (done := supervised.wait(_LOOK_S)) is None:
+                if cancel.is_set():
+                    supervised.kill()
+                    supervised.wait()
+                    raise Interrupted("the agent was stopped on request")
+                if not flooded and self._log.with_name(self._log.name + ".1").exists():
+                    flooded = True
+                    supervised.kill()
+        finally:
+            if not self._tier.scratch:
+                _remove(self._scratch)
+        stages, seconds = done
+        return self._result(stages[-1], seconds, timeout, flooded)
+
+    @property
+    def _log(self) -> Path:
+        return self._run_dir / "output.log"
+
+    def _plan(self, timeout: float) -> Plan:
+        scratch = self._tier.scratch or self._scratch
+        if not self._tier.scratch:
+            self._scratch.mkdir(mode=0o700, exist_ok=True)
+        written = () if self._tier.scratch else (self._scratch,)
+        return Plan(
+            run_dir=self._run_dir,
+            stages=(Stage("command", self._program(scratch), timeout),),
+            plain=not self._tier.isolates,
+            output=self._copy,
+            memory_mb=self._memory_mb,
+            limits=self._limits,
+            written=written,
+            log_limit=MOST_OUTPUT,
+        )
+
+    def _program(self, scratch: Path) -> Program:
+        around = self._surroundings
+        home = Path.home() if self._tier.scratch else scratch
+        view = View(
+            cwd=self._copy,
+            home=home,
+            readable=(self._script, *around.readable),
+            writable=(self._copy, *(() if self._tier.scratch else (scratch,))),
+            hidden=around.hidden,
+            scratch_bytes=_SCRATCH_BYTES,
+        )
+        # The script is a file that is read, so that nothing of it is ever part of a command line.
+        argv = self._tier.command(view, (str(self._bash), str(self._script)))
+        env = {
+            "PATH": search_path(*around.programs),
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "TMPDIR": str(scratch),
+            "TERM": "dumb",
+            "PAGER": "cat",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return Program(argv, Path("/") if self._tier.isolates else self._copy, env, self._log)
+
+    def _result(self, stage: StageResult, seconds: float, timeout: float, flooded: bool) -> CommandResult:
+        if stage.outcome in ("disk_full", "lost"):
+            raise EnvironmentFailure(
+                f"a command of the agent could not be run: {stage.detail or stage.outcome}",
+                mend="free disk space, and see whether somebody ends the daemon's processes",
+            )
+        ended = ""
+        if flooded:
+            ended = f"it printed more than {MOST_OUTPUT >> 20} MiB"
+        elif stage.outcome == "timeout":
+            ended = f"it took longer than {timeout:.0f} s"
+        elif stage.outcome == "oom" or (stage.outcome == "failed" and stage.detail.startswith("it ")):  # a ceiling
+            ended = stage.detail
+        with _disk_trouble(self._run_dir):
+            head, tail, omitted = _kept(self._log)
+        return CommandResult(None if ended else stage.exit_code, ended, head, tail, omitted, seconds)
+
+
+# -- output ----------------------------------------------------------------------------------------------------------
+
+
+def _kept(log: Path) -> tuple[str, str, int]:
+    """Beginning and end of a log that may lie in two files, and how many bytes between them were left out."""
+    parts = [p for p in (log.with_name(log.name + ".1"), log) if p.exists()]
+    sizes = [p.stat().st_size for p in parts]
+    total = sum(sizes)
+    if total <= 2 * KEPT_BYTES:
+        return _text(b"".join(p.read_bytes() for p in parts)), "", 0
+    with parts[0].open("rb") as file:
+        head = file.read(KEPT_BYTES)
+    tail = b""
+    for part, size in zip(reversed(parts), reversed(sizes), strict=True):
+        with part.open("rb") as file:
+            file.seek(max(0, size - (KEPT_BYTES - len(tail))))
+            tail = file.read() + tail
+        if len(tail) >= KEPT_BYTES:
+            break
+    return _text(head), _text(tail), total - len(head) - len(tail)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def _withhold(copy: Path, task: Task) -> None:
+    """Take out of a copy what only the evaluation may read, should the commit hold it."""
+    for name in task.evaluation.private if task.evaluation else ():
+        parts = Path(name).parts
+        if Path(name).is_absolute() or ".." in parts or any((copy / p).is_symlink() for p in _above(parts)):
+            continue  # what a link leads to is not in the copy; the view hides it where it is
+        place = copy / name
+        if place.is_dir() and not place.is_symlink():
+            _remove(place)
+        else:
+            place.unlink(missing_ok=True)
+
+
+def _above(parts: tuple[str, ...]) -> list[Path]:
+    """The folders on the way to a path."""
+    return [Path(*parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _lock(folder: Path) -> int:
+    """Hold a folder: a lock that ends with this process, so that a dead daemon's can be told from a living one's."""
+    making = folder / "lock.new"
+    lock = os.open(making, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    making.rename(folder / "lock")  # it is never there without being held
+    return lock
+
+
+def _remove_stale(scratch: Path) -> None:
+    """Remove the copies that dead daemons of this user left behind."""
+    with contextlib.suppress(OSError):
+        for folder in scratch.glob(_PREFIX + "*"):
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                continue
+            with contextlib.suppress(OSError):
+                lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its daemon lives
+                    _remove(folder)
+                finally:
+                    os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that hostile commands filled: folders nested a thousand deep or closed to us are no hindrance.
+
+    The system's own programs do it, which follow no links and need no recursion; the path is ours.
+    """
+    for program in (("chmod", "-R", "u+rwx"), ("rm", "-rf")):
+        with contextlib.suppress(OSError):
+            subprocess.run(
+                [*program, "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                env={"PATH": search_path()},
+            )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _disk_trouble(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"the agent's copy of the workspace in {where} could not be made or read: {error}", mend="see to the disk"
+        ) from error

@@ -1,0 +1,220 @@
+"""What every client of a model must do, as tests: subclass one of these in a test module and say how it is made.
+
+``ClientContract`` is for all; ``HttpClientContract`` goes on with the faults of a provider, for those that speak HTTP.
+
+::
+
+    class TestMine(HttpClientContract):
+        def make_client(self, url: str) -> ModelClient:
+            return MyClient(url)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+from autoresearchd.errors import Interrupted
+from autoresearchd.policy.client import ModelClient, ModelError, Question, Reply, Trouble
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.model_server import ScriptedServer, Turn
+
+QUESTION = Question(
+    messages=(
+        {"role": "system", "content": "You improve a program."},
+        {"role": "user", "content": "What would you change in train.py?"},
+    ),
+    max_tokens=64,
+    temperature=0.7,
+    seed=17,
+    timeout=60.0,
+)
+SOON_S = 5.0
+"""Within which a client must have let go; generous, for machines that are busy."""
+
+FAULTS: Mapping[str, tuple[Turn, Trouble]] = {
+    "429": (server.rate_limited(7.0), Trouble.RATE_LIMITED),
+    "429 without a word on when": (server.rate_limited(None), Trouble.RATE_LIMITED),
+    "an account without money": (server.out_of_money(), Trouble.UNAUTHORISED),
+    "500": (server.server_error(), Trouble.OVERLOADED),
+    "503": (server.overloaded(), Trouble.OVERLOADED),
+    "401": (server.unauthorised(), Trouble.UNAUTHORISED),
+    "a model that is not there": (server.no_model(), Trouble.NOT_FOUND),
+    "a prompt that does not fit": (server.context_too_long(), Trouble.CONTEXT_TOO_LONG),
+    "a bad request": (server.bad_request(), Trouble.BAD_REQUEST),
+    "a connection cut in the body": (server.cut(), Trouble.BROKEN_REPLY),
+    "a connection cut before the answer": (server.drop(), Trouble.BROKEN_REPLY),
+    "a refusal": (server.refusal(), Trouble.REFUSED),
+    "no JSON": (server.invalid_json(), Trouble.BROKEN_REPLY),
+    "no choices": (server.no_choices(), Trouble.BROKEN_REPLY),
+    "two megabytes": (server.too_large(), Trouble.BROKEN_REPLY),
+}
+"""Each fault of a provider, and what it is to the caller."""
+
+
+class ClientContract:
+    """The suite for any client."""
+
+    def client(self) -> AbstractContextManager[ModelClient]:
+        """A client whose model answers."""
+        raise NotImplementedError
+
+    def test_a_reply_says_who_gave_it_and_what_it_cost(self) -> None:
+        with self.client() as client:
+            reply = client.ask(QUESTION, threading.Event())
+        assert isinstance(reply, Reply)
+        assert reply.model
+        assert reply.finish
+        assert reply.cost.seconds > 0
+        assert reply.cost.tokens_in > 0
+        assert reply.cost.usd is None or (math.isfinite(reply.cost.usd) and reply.cost.usd >= 0)
+
+    def test_what_is_stored_of_a_reply_is_json(self) -> None:
+        with self.client() as client:
+            reply = client.ask(QUESTION, threading.Event())
+        json.dumps([reply.text, reply.token_ids, reply.logprobs, dict(reply.sampling)], allow_nan=False).encode()
+        reply.text.encode()
+
+    def test_token_ids_and_log_probabilities_belong_to_each_other(self) -> None:
+        with self.client() as client:
+            reply = client.ask(QUESTION, threading.Event())
+        if reply.token_ids is not None and reply.logprobs is not None:
+            assert len(reply.token_ids) == len(reply.logprobs)
+            assert all(math.isfinite(value) and value <= 1e-6 for value in reply.logprobs)
+            assert reply.sampling.get("logprobs_of"), "log-probabilities of which distribution?"
+
+    def test_nothing_is_asked_once_a_stop_was_requested(self) -> None:
+        cancel = threading.Event()
+        cancel.set()
+        with self.client() as client:
+            try:
+                client.ask(QUESTION, cancel)
+            except Interrupted:
+                return
+        raise AssertionError("cancel was set, and the model was asked all the same")
+
+    def test_longer_messages_count_for_more_tokens(self) -> None:
+        with self.client() as client:
+            short = client.count_tokens([{"role": "user", "content": "lr = 3e-4"}])
+            long = client.count_tokens([{"role": "user", "content": "lr = 3e-4\n" * 50}])
+        assert 0 < short < long
+
+    def test_a_client_has_a_name_before_it_is_asked(self) -> None:
+        with self.client() as client:
+            assert client.name
+
+
+class HttpClientContract(ClientContract):
+    """The suite for clients that speak to an OpenAI-compatible server."""
+
+    def make_client(self, url: str) -> ModelClient:
+        """A client of the server at ``url``, which knows the model ``scripted-model``."""
+        raise NotImplementedError
+
+    @contextmanager
+    def client(self) -> Iterator[ModelClient]:
+        """A client of a server that answers well."""
+        with ScriptedServer(after=server.says("Raise the learning rate.")) as scripted:
+            yield self.make_client(scripted.url)
+
+    def fails(self, turn: Turn) -> ModelError:
+        """The error with which a question ends that meets this, also where it is asked with fewer fields."""
+        with ScriptedServer(after=turn) as scripted:
+            client = self.make_client(scripted.url)
+            self.warm(client)
+            try:
+                client.ask(QUESTION, threading.Event())
+            except ModelError as error:
+                return error
+        raise AssertionError("the question was answered all the same")
+
+    def warm(self, client: ModelClient) -> None:
+        """Whatever takes long at a first question and at no other."""
+        client.count_tokens(QUESTION.messages)
+
+    def test_the_question_arrives_as_it_was_asked(self) -> None:
+        with ScriptedServer() as scripted:
+            self.make_client(scripted.url).ask(QUESTION, threading.Event())
+            [asked] = scripted.questions
+        assert asked["messages"] == [dict(message) for message in QUESTION.messages]
+        assert asked["max_tokens"] == 64
+        assert asked["temperature"] == 0.7
+        assert not asked.get("stream")
+
+    def test_the_reply_arrives_as_it_was_given(self) -> None:
+        text = "Use AdamW.\n\n```python\nlr = 3e-4\n```\n"
+        with ScriptedServer([server.says(text, "length")]) as scripted:
+            reply = self.make_client(scripted.url).ask(QUESTION, threading.Event())
+        assert reply.text == text
+        assert reply.finish == "length"
+        assert (reply.cost.tokens_in, reply.cost.tokens_out) == (10, 7)
+
+    def test_each_fault_of_a_provider_is_told_for_what_it_is(self) -> None:
+        found = {name: self.fails(turn) for name, (turn, _) in FAULTS.items()}
+        assert {name: error.trouble for name, error in found.items()} == {n: t for n, (_, t) in FAULTS.items()}
+        assert all(error.what.isprintable() and 0 < len(error.what) < 1000 for error in found.values())
+        assert found["429"].retry_after == 7.0
+        assert found["429 without a word on when"].retry_after is None
+
+    def test_a_reply_that_is_paid_and_useless_still_has_its_cost(self) -> None:
+        error = self.fails(server.too_large())
+        assert error.cost is not None
+        assert error.cost.tokens_in > 0
+
+    def test_one_question_is_one_attempt(self) -> None:
+        for turn in (server.server_error(), server.rate_limited(0.0), server.drop()):
+            with ScriptedServer([turn] * 5) as scripted:
+                with suppress(ModelError):
+                    self.make_client(scripted.url).ask(QUESTION, threading.Event())
+                assert scripted.left == 4, "retries are the caller's, who counts and charges them"
+
+    def test_an_empty_answer_is_a_reply(self) -> None:
+        with ScriptedServer([server.empty()]) as scripted:
+            assert self.make_client(scripted.url).ask(QUESTION, threading.Event()).text == ""
+
+    def test_terminal_escapes_and_half_characters_do_not_end_the_client(self) -> None:
+        with ScriptedServer([server.escapes("done")]) as scripted:
+            reply = self.make_client(scripted.url).ask(QUESTION, threading.Event())
+        assert "done" in reply.text
+        reply.text.encode()
+
+    def test_a_server_that_hangs_costs_the_time_that_was_allowed_and_no_more(self) -> None:
+        with ScriptedServer(after=server.hang()) as scripted:
+            client = self.make_client(scripted.url)
+            self.warm(client)
+            began = time.monotonic()
+            try:
+                client.ask(Question(QUESTION.messages, timeout=0.3), threading.Event())
+            except ModelError as error:
+                assert error.trouble is Trouble.TIMEOUT
+            else:
+                raise AssertionError("nobody answered, and there is a reply")
+            assert time.monotonic() - began < SOON_S
+
+    def test_a_stop_ends_the_waiting_for_a_reply(self) -> None:
+        cancel = threading.Event()
+        with ScriptedServer(after=server.hang()) as scripted:
+            client = self.make_client(scripted.url)
+            self.warm(client)
+            threading.Timer(0.2, cancel.set).start()
+            began = time.monotonic()
+            try:
+                client.ask(QUESTION, cancel)
+            except Interrupted:
+                assert time.monotonic() - began < SOON_S
+                return
+        raise AssertionError("cancel was set, and the client did not let go")
+
+    def test_a_server_that_is_not_there_cannot_be_reached(self) -> None:
+        with ScriptedServer() as scripted:
+            url = scripted.url
+        try:
+            self.make_client(url).ask(QUESTION, threading.Event())
+        except ModelError as error:
+            assert error.trouble is Trouble.UNREACHABLE
+            return
+        raise AssertionError("nobody listens, and there is a reply")

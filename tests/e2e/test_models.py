@@ -1,0 +1,113 @@
+"""A session with a model as a user has it: set up in config.yaml, started by name, read afterwards with ``show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.model_server import ScriptedServer
+from tests.e2e.conftest import Project
+
+BETTER = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
+PROSE = server.says("Lower the rate, I would say.")
+
+
+def configure(project: Project, tmp_path: Path, url: str, more: str = "") -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"local: {{base_url: '{url}'}}\nretries: 0\nreasks: 1\n{more}")
+    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
+
+
+def test_a_local_model_proposes_and_show_tells_what_it_said(project: Project, tmp_path: Path) -> None:
+    with ScriptedServer([PROSE, BETTER]) as scripted:
+        configure(project, tmp_path, scripted.url)
+        done = project.cli("start", "--policy", "local:m", "--max-experiments", "1", "--foreground")
+    assert done.returncode == 0, done.stderr
+    shown = project.cli("show", "1").stdout
+    assert "keep" in shown
+    assert "search_replace" in shown
+    assert "the bowl has its bottom at two" in shown
+    answers = project.cli("show", "1", "--answers").stdout
+    assert "Lower the rate, I would say." in answers
+    assert "<<<<<<< SEARCH" in answers
+    record = project.json("show", "1", "--json")
+    assert [bool(a["error"]) for a in record["answers"]] == [True, False]
+    status = project.json("status", "--json")
+    assert status["cost"]["tokens_in"] == sum(a["tokens_in"] for a in record["answers"])
+    assert status["policy"]["name"] == "local:m"
+
+
+def test_auto_takes_the_model_that_is_configured(project: Project, tmp_path: Path) -> None:
+    with ScriptedServer([BETTER]) as scripted:
+        configure(project, tmp_path, scripted.url, "policy: local:m\n")
+        done = project.cli("start", "--max-experiments", "1", "--foreground")
+    assert done.returncode == 0, done.stderr
+    assert project.json("status", "--json")["policy"]["name"] == "local:m"
+
+
+def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Project, tmp_path: Path) -> None:
+    worse = [server.edits("train.py", "SCALE = 1.0", f"SCALE = {n}.5") for n in range(5, 12)]
+    with ScriptedServer(worse) as scripted:
+        configure(project, tmp_path, scripted.url, "prices: {m: {input: 1000, output: 1000}}\n")
+        done = project.cli(
+            "start", "--policy", "local:m", "--max-experiments", "4", "--max-cost", "0.01", "--foreground"
+        )
+        assert done.returncode == 0, done.stderr
+        status = project.json("status", "--json")
+        assert status["session"]["state"] == "stopped"
+        assert "0.01" in status["session"]["reason"]
+        first = status["session"]["experiments"]
+        assert first < 4
+        more = project.cli("resume", "--max-cost", "1000", "--foreground")
+        assert more.returncode == 0, more.stderr
+    assert project.json("status", "--json")["session"]["experiments"] == 4
+
+
+def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project, tmp_path: Path) -> None:
+    with ScriptedServer([BETTER]) as scripted:
+        configure(
+            project,
+            tmp_path,
+            scripted.url,
+            "prices: {m: {input: 1000, output: 1000}}\nspend: {when_reached: search}\n",
+        )
+        done = project.cli(
+            "start", "--policy", "local:m", "--max-experiments", "3", "--max-cost", "0.01", "--foreground"
+        )
+    assert done.returncode == 0, done.stderr
+    policies = [e["policy"] for e in project.json("experiments", "--json")[1:]]
+    assert policies == ["local:m", "search", "search"]
+
+
+def test_the_notes_of_a_session_are_kept_up_and_read(project: Project, tmp_path: Path) -> None:
+    with ScriptedServer([BETTER, server.edits("train.py", "SHIFT = 0.5", "SHIFT = 1.0")]) as scripted:
+        configure(project, tmp_path, scripted.url)
+        started = project.cli("start", "--policy", "local:m", "--tag", "t", "--max-experiments", "1", "--foreground")
+        assert started.returncode == 0, started.stderr
+        memo = project.root / ".autoresearchd/sessions/t/autoresearch.md"
+        assert "SCALE" in memo.read_text()
+        memo.write_text(memo.read_text() + "\n## Ideas\n\nMove SHIFT next.\n")
+        more = project.cli("resume", "t", "--max-experiments", "2", "--foreground")
+        assert more.returncode == 0, more.stderr
+        assert "Move SHIFT next." in str(scripted.questions[-1]["messages"])
+    assert "Move SHIFT next." in memo.read_text()
+
+
+def test_a_policy_whose_package_is_missing_says_how_to_install_it(project: Project) -> None:
+    aside = project.root.parent / "aside"
+    aside.mkdir()
+    (aside / "sitecustomize.py").write_text("import sys\nsys.modules['litellm'] = None\n")
+    done = project.cli("start", "--policy", "litellm:x/y", "--foreground", env={"PYTHONPATH": str(aside)})
+    assert done.returncode == 5
+    assert "autoresearchd[llm]" in done.stderr
+    assert not (project.root / ".git/autoresearchd").exists(), "nothing was begun"
+
+
+def test_a_wrong_setting_is_named_with_file_and_line(project: Project, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("retries: 2\nspend: {per_day: lots}\n")
+    done = project.cli("start", "--foreground", env={"AUTORESEARCHD_CONFIG": str(config)})
+    assert done.returncode == 2
+    assert "config.yaml:2" in done.stderr
+    assert "per_day" in done.stderr
+    assert not (project.root / ".git/autoresearchd").exists(), "nothing was begun"

@@ -1,0 +1,375 @@
+"""Commands of an agent in the real sandbox: what they may not do fails or is cut, and the agent goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Evaluation
+from autoresearchd.errors import Interrupted, MissingCapability
+from autoresearchd.evaluator.legality import check_edit
+from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.sight import agent_surroundings, link_data
+from autoresearchd.policy.agent import AgentPolicy
+from autoresearchd.policy.agent_words import SENTINEL
+from autoresearchd.sandbox.launch import RunLimits
+from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
+from autoresearchd.sandbox.workshop import CommandResult, Surroundings, Workshop
+from autoresearchd.testing.models import MemoryAnswers, OpenPurse, ScriptedClient
+from autoresearchd.testing.policies import make_state, make_task
+
+TOP = Path(__file__).parents[2]
+TIERS = [tier for tier in available() if tier.isolates]
+EACH = pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name.value)
+CODE = "DEPTH = 4\n"
+SECRET = "the-secret-of-the-user"
+LIMITS = RunLimits(processes=64, threads=256, size=16 << 20, files=2000)
+SETTINGS = ModelSettings(agent_turns=30, agent_seconds=240.0, agent_output_bytes=4000)
+NEVER = threading.Event()
+
+pytestmark = pytest.mark.skipif(not TIERS, reason="no sandbox works here")
+
+
+def materialise(state: ResearchState, folder: Path) -> None:
+    for path, text in state.code.items():
+        (folder / path).write_text(text, encoding="utf-8")
+    (folder / "prepare.py").write_text("# protected\n")
+    (folder / "data").mkdir()
+    (folder / "data" / "train.txt").write_text("training text\n")
+    (folder / "data" / "val.txt").write_text(SECRET)
+
+
+def surroundings(_: Path) -> Surroundings:
+    python = inspect(Path(sys.executable))
+    return Surroundings(readable=(python.executable, *python.folders), programs=(python.bin,))
+
+
+def the_state() -> ResearchState:
+    task = make_task()
+    task = dataclasses.replace(
+        task,
+        execution=dataclasses.replace(task.execution, memory_mb=400),
+        evaluation=Evaluation("true", private=("data/val.txt",)),
+    )
+    return make_state(CODE, task=task)
+
+
+def workshop(tier: Tier, scratch: Path, around: Callable[[Path], Surroundings] = surroundings) -> Workshop:
+    return Workshop(tier, materialise, around, scratch=scratch, limits=LIMITS)
+
+
+def run(tier: Tier, scratch: Path, command: str, timeout: float = 30.0) -> CommandResult:
+    with workshop(tier, scratch).open(the_state()) as shell:
+        return shell.run(command, timeout=timeout, cancel=NEVER)
+
+
+def work(tier: Tier, scratch: Path, commands: Sequence[str]) -> tuple[Proposal, Mapping[str, str]]:
+    """The proposal of a model that gives these commands, and what it was told of each."""
+
+    def check(state: ResearchState, files: Mapping[str, str]) -> None:
+        check_edit(state.task, state.code, {**state.code, **files})
+
+    client = ScriptedClient([f"Now this.\n````bash\n{command}\n````" for command in commands])
+    policy = AgentPolicy(
+        [client],
+        SETTINGS,
+        name="agent:scripted",
+        answers=MemoryAnswers(),
+        purse=OpenPurse(),
+        check=check,
+        shells=workshop(tier, scratch),
+        command_seconds=3.0,
+    )
+    proposal = policy.propose(the_state(), threading.Event())
+    told = [question.messages[-1]["content"] for question in client.questions[1:]]
+    return proposal, dict(zip(commands, told, strict=False))
+
+
+def running(mark: str) -> list[int]:
+    """Processes with a word in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        threading.Event().wait(0.02)
+    return False
+
+
+@pytest.fixture
+def victims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """What an agent would like to have."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for folder in (home, elsewhere, tmp_path / "scratch"):
+        folder.mkdir()
+    (home / ".netrc").write_text(SECRET)
+    (elsewhere / "state.db").write_text(SECRET)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield {
+            "home": f"cat {home}/.netrc $HOME/.netrc",
+            "elsewhere": f"cat {elsewhere}/state.db",
+            "keys": "env; cat /proc/self/environ /proc/1/environ /proc/$PPID/environ | tr '\\0' '\\n'",
+            "private": "cat data/val.txt",
+            "network": f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo con''nected",
+            "write": f"echo planted > {elsewhere}/planted; ls {elsewhere}/planted && echo writ''ten",
+            "system": "echo planted > /usr/planted && rm /usr/planted && echo writ''ten",
+        }
+
+
+# -- the way of an honest agent --------------------------------------------------------------------------------------
+
+
+@EACH
+def test_it_looks_edits_checks_and_submits(tier: Tier, tmp_path: Path) -> None:
+    commands = [
+        "cat train.py data/train.txt",
+        "sed -i 's/DEPTH = 4/DEPTH = 6/' train.py",
+        "python -m py_compile train.py && python -c 'import train; print(train.DEPTH * 7)'",
+        f"echo {SENTINEL}",
+    ]
+    proposal, told = work(tier, tmp_path, commands)
+    assert proposal.files == {"train.py": "DEPTH = 6\n"}
+    assert "DEPTH = 4\ntraining text" in told[commands[0]]
+    assert "42" in told[commands[2]]
+    assert not list(tmp_path.iterdir()), "the copy was left behind"
+
+
+@EACH
+def test_a_command_is_data_whatever_is_in_it(tier: Tier, tmp_path: Path) -> None:
+    text = "-x $HOME `id` $(id) \"'\\ \n--\n"
+    result = run(tier, tmp_path, f"cat > train.py <<'EOF'\n{text}EOF\ncat train.py")
+    assert (result.exit_code, result.head) == (0, text)
+
+
+@EACH
+def test_files_last_and_the_working_directory_and_variables_do_not(tier: Tier, tmp_path: Path) -> None:
+    with workshop(tier, tmp_path).open(the_state()) as shell:
+        shell.run("mkdir sub && cd sub && X=1 && echo here > file", timeout=20, cancel=NEVER)
+        result = shell.run('pwd; cat sub/file; echo "[$X]"', timeout=20, cancel=NEVER)
+        assert result.head == f"{shell.folder}\nhere\n[]\n"
+
+
+@EACH
+def test_exit_codes_and_both_streams_come_back(tier: Tier, tmp_path: Path) -> None:
+    result = run(tier, tmp_path, "echo out; echo err >&2; exit 3")
+    assert (result.exit_code, result.head, result.ended) == (3, "out\nerr\n", "")
+    assert run(tier, tmp_path, "kill -9 $$").exit_code == -9
+
+
+# -- the way of another one ------------------------------------------------------------------------------------------
+
+
+def test_the_attacks_work_where_nothing_is_isolated(victims: dict[str, str], tmp_path: Path) -> None:
+    """Else the next test would pass for want of anything to see."""
+    names = ("home", "elsewhere", "network", "write")
+    worked = {name: run(PLAIN, tmp_path / "scratch", victims[name]).head for name in names}
+    assert SECRET in worked["home"]
+    assert SECRET in worked["elsewhere"]
+    assert "connected" in worked["network"]
+    assert "written" in worked["write"]
+
+
+@EACH
+def test_it_reads_writes_and_reaches_nothing_that_is_not_its_own_and_goes_on(
+    tier: Tier, victims: dict[str, str], tmp_path: Path
+) -> None:
+    commands = [*victims.values(), "echo 'DEPTH = 5' > train.py", f"echo {SENTINEL}"]
+    proposal, told = work(tier, tmp_path / "scratch", commands)
+    assert proposal.files == {"train.py": "DEPTH = 5\n"}
+    assert {name for name, command in victims.items() if SECRET in told[command]} == set()
+    assert "connected" not in told[victims["network"]]
+    assert "written" not in told[victims["write"]] + told[victims["system"]]
+    assert not (tmp_path / "elsewhere" / "planted").exists()
+    assert "No such file" in told[victims["private"]]
+
+
+@EACH
+def test_what_only_the_evaluation_may_read_is_hidden_where_it_lies_too(tier: Tier, tmp_path: Path) -> None:
+    data, scratch = tmp_path / "data", tmp_path / "scratch"
+    for folder in (data, scratch):
+        folder.mkdir()
+    (data / "val.txt").write_text(SECRET)
+    (data / "train.txt").write_text("training\n")
+
+    def linked(state: ResearchState, folder: Path) -> None:
+        materialise(state, folder)
+        for path in (folder / "data").iterdir():
+            path.unlink()
+        (folder / "data").rmdir()
+        (folder / "data").symlink_to(data)
+
+    around = Surroundings(readable=(data,), hidden=(data / "val.txt",))
+    with Workshop(tier, linked, lambda _: around, scratch=scratch).open(the_state()) as shell:
+        result = shell.run(f"cat data/train.txt data/val.txt {data}/val.txt", timeout=20, cancel=NEVER)
+    assert "training" in result.head
+    assert SECRET not in result.head
+    assert (data / "val.txt").read_text() == SECRET, "the user's own file was taken away"
+
+
+@EACH
+def test_it_sees_of_the_machine_what_a_job_of_the_task_sees(tier: Tier, tmp_path: Path) -> None:
+    setup, source, scratch = (tmp_path / name for name in ("setup", "source", "scratch"))
+    for folder in (setup / "data", source, scratch):
+        folder.mkdir(parents=True)
+    (setup / "data" / "train.txt").write_text("training\n")
+    (setup / "data" / "val.txt").write_text(SECRET)
+    (source / "notes.txt").write_text(SECRET)
+    state = the_state()
+    task = dataclasses.replace(state.task, data=("data",), evaluation=Evaluation("true", private=("data/val.txt",)))
+
+    def prepared(state: ResearchState, folder: Path) -> None:
+        (folder / "train.py").write_text(CODE)
+        link_data(folder, task, setup=setup, source=source)
+
+    def around(tools: Path) -> Surroundings:
+        return agent_surroundings(task, tools, setup=setup, source=source, pristine=tmp_path / "pristine")
+
+    with Workshop(tier, prepared, around, scratch=scratch).open(dataclasses.replace(state, task=task)) as shell:
+        command = f"python -c 'import numpy; print(numpy.arange(3).sum())'; cat data/* {setup}/data/* {source}/*"
+        result = shell.run(command, timeout=60, cancel=NEVER)
+    assert result.head.startswith("3\ntraining\n")
+    assert SECRET not in result.head
+    assert (setup / "data" / "val.txt").read_text() == SECRET
+
+
+@EACH
+def test_it_cannot_wear_the_machine_out_and_goes_on(tier: Tier, tmp_path: Path) -> None:
+    mark = f"6{os.getpid()}.25"
+    commands = {
+        "left": f"(setsid sleep {mark} >/dev/null 2>&1 &) ; sleep {mark} & echo started",
+        # Not one that doubles: as root nothing but the supervisor bounds it, and the machine is not ours alone.
+        "bomb": "for i in $(seq 1000); do sleep 60 & done; wait",
+        "flood": "echo first; head -c 10000000 /dev/zero | tr '\\0' x; echo; echo last",
+        "endless": f"echo begun; trap '' TERM; while :; do sleep {mark}; done",
+        "memory": "exec tail /dev/zero",
+        "disk": "head -c 100000000 /dev/zero > big; ls -l big | awk '{print $5}'; rm -f big",
+        "edit": "rm -f big; echo 'DEPTH = 5' > train.py",
+        "submit": f"echo {SENTINEL}",
+    }
+    proposal, told = work(tier, tmp_path, list(commands.values()))
+    assert proposal.files == {"train.py": "DEPTH = 5\n"}
+    assert "started" in told[commands["left"]]
+    assert not running(mark)
+    assert "more than 64 processes" in told[commands["bomb"]]
+    assert "bytes left out" in told[commands["flood"]]
+    assert "first\n" in told[commands["flood"]]
+    assert "\nlast\n" in told[commands["flood"]]
+    assert len(told[commands["flood"]]) < 4200
+    assert "Ended: it took longer than 3 s." in told[commands["endless"]]
+    assert "begun" in told[commands["endless"]]
+    assert "100000000" not in told[commands["disk"]]
+    assert "more than 400 MB together" in told[commands["memory"]]
+
+
+@EACH
+def test_a_command_that_never_stops_printing_is_ended(tier: Tier, tmp_path: Path) -> None:
+    result = run(tier, tmp_path, "echo first; yes")
+    assert "printed more than" in result.ended
+    assert result.head.startswith("first\n")
+    assert result.omitted > 1 << 20
+
+
+@EACH
+def test_a_program_that_became_a_link_is_not_read_and_can_be_mended(tier: Tier, tmp_path: Path) -> None:
+    commands = [
+        "rm train.py; ln -s /etc/passwd train.py",
+        f"echo {SENTINEL}",
+        "rm train.py; echo 'DEPTH = 5' > train.py",
+        f"echo {SENTINEL} ",
+    ]
+    proposal, told = work(tier, tmp_path, commands)
+    assert proposal.files == {"train.py": "DEPTH = 5\n"}
+    assert "symbolic link" in told[commands[1]]
+    assert "root:" not in json.dumps([proposal.files, told])
+
+
+def test_a_copy_is_removed_whatever_was_made_in_it(tmp_path: Path) -> None:
+    deep = "for i in $(seq 22); do mkdir -p $(printf 'd/%.0s' $(seq 50)) && cd $(printf 'd/%.0s' $(seq 50)); done"
+    result = run(
+        TIERS[0], tmp_path, f"({deep}); mkdir closed && touch closed/x && chmod 0 closed; ln -s / root; mkfifo p"
+    )
+    assert result.exit_code == 0
+    assert not list(tmp_path.iterdir())
+    assert Path("/etc/passwd").exists()
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+class _SoonSet:
+    """A cancel that is set when it has been looked at a few times."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks > 5
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+@EACH
+def test_a_stop_request_ends_the_command(tier: Tier, tmp_path: Path) -> None:
+    mark = f"7{os.getpid()}.5"
+    with workshop(tier, tmp_path).open(the_state()) as shell, pytest.raises(Interrupted):
+        shell.run(f"sleep {mark}", timeout=60, cancel=_SoonSet())
+    assert not running(mark)
+    assert not list(tmp_path.iterdir())
+
+
+@EACH
+def test_nothing_runs_on_when_the_daemon_dies_and_the_next_removes_its_copy(tier: Tier, tmp_path: Path) -> None:
+    mark = f"8{os.getpid()}.75"
+    driver = f"""
+import threading
+from pathlib import Path
+from autoresearchd.sandbox.tiers import choose
+from tests.integration.test_agent_sandbox import the_state, workshop
+with workshop(choose({tier.name.value!r}), Path({str(tmp_path)!r})).open(the_state()) as shell:
+    shell.run("sleep {mark}", timeout=500, cancel=threading.Event())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(TOP)}
+    with subprocess.Popen([sys.executable, "-c", driver], cwd=TOP, env=environment) as daemon:
+        assert until(lambda: bool(running(mark)))
+        with workshop(tier, tmp_path).open(the_state()):
+            assert len(list(tmp_path.iterdir())) == 2, "a copy in use was removed"
+        daemon.send_signal(signal.SIGKILL)
+    assert until(lambda: not running(mark))
+    assert len(list(tmp_path.iterdir())) == 1
+    with workshop(tier, tmp_path).open(the_state()):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_sandbox_an_agent_is_refused_unless_it_was_asked_for() -> None:
+    with pytest.raises(MissingCapability, match="--sandbox none"):
+        Workshop(Tier(TierName.NONE, reason="namespaces are forbidden"), materialise)
+    Workshop(PLAIN, materialise)

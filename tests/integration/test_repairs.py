@@ -1,0 +1,127 @@
+"""A proposal that fails for a simple reason is given back to be mended, at most twice, within its experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import EnvironmentFailure, PolicyError
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.testing.executors import Script, prints
+from tests.integration.bench import Bench, job
+
+NAME_ERROR = (
+    "Traceback (most recent call last):\n  File \"train.py\", line 2\nNameError: name 'SCALES' is not defined\n"
+)
+MEMORY = "Traceback (most recent call last):\nMemoryError\n"
+
+
+class Clumsy:
+    """Writes a broken program first; each repair is the next of ``repairs_with``."""
+
+    name = "clumsy"
+
+    def __init__(self, *repairs_with: str | Exception, repairs: int = 2) -> None:
+        self._with, self.repairs = list(repairs_with), repairs
+        self.asked: list[ResearchState] = []
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        if state.repair is None:
+            text = "SCALE = 2.0\nBROKEN = 1\n"
+        else:
+            self.asked.append(state)
+            answer = self._with.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            text = answer
+        return Proposal({"train.py": text}, "it may be better", self.name, description="an edit")
+
+
+def run(tmp_path: Path, policy: Clumsy, log: str = NAME_ERROR) -> tuple[Bench, Experiment]:
+    bench = Bench(tmp_path)
+    bench.policy = policy
+
+    def broken(request: RunRequest) -> Script | str:
+        if "BROKEN" in (request.workspace / "train.py").read_text():
+            return prints(log, outcome="failed", exit_code=1)
+        return job(request)
+
+    bench.job = broken
+    SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    return bench, bench.store.experiment(bench.session.id, 1)
+
+
+def test_a_mended_program_is_run_and_kept_under_the_same_number(tmp_path: Path) -> None:
+    policy = Clumsy("SCALE = 2.0\n")
+    bench, first = run(tmp_path, policy)
+    assert first.decision is not None
+    assert first.decision.status is Status.KEEP
+    assert first.proposal is not None
+    assert first.proposal.attempt == 1
+    assert bench.store.totals(bench.session.id).experiments == 2
+    assert bench.workspace().read(bench.workspace().tip(), "train.py") == "SCALE = 2.0\n"
+
+
+def test_the_policy_is_shown_its_own_edit_and_how_it_failed(tmp_path: Path) -> None:
+    policy = Clumsy("SCALE = 2.0\n")
+    run(tmp_path, policy)
+    repair = policy.asked[0].repair
+    assert repair is not None
+    assert repair.files == {"train.py": "SCALE = 2.0\nBROKEN = 1\n"}
+    assert "NameError: name 'SCALES' is not defined" in repair.reason
+    assert "Traceback" in repair.log
+    assert policy.asked[0].code["train.py"] == "SCALE = 1.0\n", "edits are against the parent"
+
+
+def test_it_is_given_back_twice_and_then_it_is_a_crash(tmp_path: Path) -> None:
+    policy = Clumsy("SCALE = 2.0\nBROKEN = 2\n", "SCALE = 2.0\nBROKEN = 3\n", "SCALE = 2.0\n")
+    _, first = run(tmp_path, policy)
+    assert len(policy.asked) == 2
+    assert first.decision is not None
+    assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.ERROR)
+    assert len(first.runs) == 3
+
+
+def test_what_is_no_slip_is_not_given_back(tmp_path: Path) -> None:
+    policy = Clumsy("SCALE = 2.0\n")
+    _, first = run(tmp_path, policy, MEMORY)
+    assert policy.asked == []
+    assert first.decision is not None
+    assert first.decision.label is Label.OOM
+
+
+def test_a_policy_that_mends_nothing_is_not_asked(tmp_path: Path) -> None:
+    policy = Clumsy("SCALE = 2.0\n", repairs=0)
+    _, first = run(tmp_path, policy)
+    assert policy.asked == []
+    assert first.decision is not None
+    assert first.decision.label is Label.ERROR
+
+
+def test_a_repair_without_an_answer_leaves_the_crash_with_both_reasons(tmp_path: Path) -> None:
+    policy = Clumsy(PolicyError("no block was found", label=Label.MALFORMED_ANSWER))
+    _, first = run(tmp_path, policy)
+    assert first.decision is not None
+    assert first.decision.label is Label.ERROR
+    assert "NameError" in first.decision.reason
+    assert "no block was found" in first.decision.reason
+
+
+def test_a_service_that_is_away_while_mending_is_waited_for(tmp_path: Path) -> None:
+    policy = Clumsy(EnvironmentFailure("the model is away"), "SCALE = 2.0\n")
+    _, first = run(tmp_path, policy)
+    assert first.decision is not None
+    assert first.decision.status is Status.KEEP
+    assert len(policy.asked) == 2
+
+
+def test_the_runs_of_the_broken_program_do_not_count_for_the_mended_one(tmp_path: Path) -> None:
+    bench, first = run(tmp_path, Clumsy("SCALE = 2.0\n"))
+    assert [r.label for r in first.runs if r.attempt == 0] == [Label.ERROR]
+    assert all(r.attempt == 1 for r in first.counted_runs)
+    again = SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0))
+    assert again.standing.best == first.decision.value if first.decision else False

@@ -1,0 +1,264 @@
+"""The user's config.yaml: where it is found, what it may say, and how each mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.config.settings import load_settings, read_settings_text, settings_path
+from autoresearchd.domain.settings import ModelSettings, Price
+from autoresearchd.errors import ConfigError
+
+FULL = """\
+policy: litellm:anthropic/claude-x
+fallbacks: [openai/gpt-x, local-model]
+context_tokens: 32000
+max_tokens: 4096
+temperature: 0.7
+timeout: 2m
+retries: 3
+reasks: 1
+repairs: 1
+prices:
+  anthropic/claude-x: {input: 3.0, output: 15}
+  gpt-4.1: {input: 0, output: 0.5}
+spend: {per_day: 20, when_reached: search}
+local: {base_url: "http://127.0.0.1:9000/v1/", model: smollm2, key_file: keys/local}
+agent: {turns: 10, seconds: 5m, output_bytes: 5000, usd: 0.5}
+roles: on
+parents: puct
+group: 4
+"""
+
+
+def mistake(text: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        read_settings_text(text)
+    assert caught.value.mend, "an error says how to mend it"
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def written(folder: Path, text: str = "retries: 7\n") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+# ---------------------------------------------------------------------- where it is
+def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
+    assert load_settings({"HOME": str(tmp_path)}) == ModelSettings()
+    assert load_settings({}) == ModelSettings()
+
+
+def test_the_file_is_found_at_home(tmp_path: Path) -> None:
+    written(tmp_path / ".config" / "autoresearchd")
+    assert load_settings({"HOME": str(tmp_path)}).retries == 7
+
+
+def test_the_folder_of_the_desktop_standard_goes_first_when_it_is_absolute(tmp_path: Path) -> None:
+    written(tmp_path / "xdg" / "autoresearchd")
+    written(tmp_path / ".config" / "autoresearchd", "retries: 1\n")
+    home = {"HOME": str(tmp_path)}
+    assert load_settings({**home, "XDG_CONFIG_HOME": str(tmp_path / "xdg")}).retries == 7
+    assert load_settings({**home, "XDG_CONFIG_HOME": "xdg"}).retries == 1
+
+
+def test_a_file_of_ones_own_goes_before_all_others(tmp_path: Path) -> None:
+    written(tmp_path / ".config" / "autoresearchd", "retries: 1\n")
+    mine = written(tmp_path / "mine")
+    home = {"HOME": str(tmp_path)}
+    assert load_settings({**home, "AUTORESEARCHD_CONFIG": str(mine)}).retries == 7
+    assert load_settings({**home, "AUTORESEARCHD_CONFIG": "~/mine/config.yaml"}).retries == 7
+    assert load_settings({**home, "AUTORESEARCHD_CONFIG": ""}).retries == 1
+    assert settings_path({}) is None
+
+
+def test_a_file_that_was_asked_for_and_is_not_there_is_told_because_its_caps_would_not_hold(tmp_path: Path) -> None:
+    gone = tmp_path / "gone.yaml"
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"AUTORESEARCHD_CONFIG": str(gone)})
+    assert str(gone) in str(caught.value)
+    assert "AUTORESEARCHD_CONFIG" in caught.value.mend
+
+
+def test_no_settings_at_all_can_be_asked_for(tmp_path: Path) -> None:
+    written(tmp_path / ".config" / "autoresearchd")
+    assert load_settings({"HOME": str(tmp_path), "AUTORESEARCHD_CONFIG": "/dev/null"}) == ModelSettings()
+
+
+def test_a_file_that_cannot_be_read_is_told_and_its_remedy_speaks_of_this_file(tmp_path: Path) -> None:
+    for name, content in (("latin", "policy: caf\xe9\n".encode("latin-1")), ("large", b"#" * 300_000)):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(ConfigError) as caught:
+            load_settings({"AUTORESEARCHD_CONFIG": str(path)})
+        assert "task" not in str(caught.value).replace(str(tmp_path), "")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load_settings({"AUTORESEARCHD_CONFIG": str(tmp_path)})
+
+
+# ---------------------------------------------------------------------- what it says
+def test_every_key_reaches_the_settings() -> None:
+    found = read_settings_text(FULL, file="/home/me/config.yaml")
+    assert found == ModelSettings(
+        policy="litellm:anthropic/claude-x",
+        fallbacks=("openai/gpt-x", "local-model"),
+        context_tokens=32_000,
+        max_tokens=4_096,
+        temperature=0.7,
+        timeout=120.0,
+        retries=3,
+        reasks=1,
+        repairs=1,
+        prices={"anthropic/claude-x": Price(3.0, 15.0), "gpt-4.1": Price(0.0, 0.5)},
+        per_day=20.0,
+        when_spent="search",
+        base_url="http://127.0.0.1:9000/v1",
+        local_model="smollm2",
+        key_file="/home/me/keys/local",
+        roles=True,
+        parents="puct",
+        group=4,
+        agent_turns=10,
+        agent_seconds=300.0,
+        agent_output_bytes=5_000,
+        agent_usd=0.5,
+    )
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing yet\n  # retries: 3\n", "{}", "spend:\nlocal: {}\npolicy:\n"])
+def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
+    assert read_settings_text(text) == ModelSettings()
+
+
+@pytest.mark.parametrize(
+    ("key_file", "found"),
+    [("~/.keys/local", "/home/me/.keys/local"), ("/etc/key", "/etc/key"), ("key", "/etc/ar/key")],
+)
+def test_a_key_file_is_found_from_home_or_from_the_settings(key_file: str, found: str) -> None:
+    text = f"local: {{key_file: {key_file}}}"
+    settings = read_settings_text(text, file="/etc/ar/config.yaml", environment={"HOME": "/home/me"})
+    assert settings.key_file == found
+
+
+# ---------------------------------------------------------------------- mistakes
+@pytest.mark.parametrize(
+    ("text", "key", "words", "mend"),
+    [
+        ("polcy: search", "polcy", "no such key", "'policy'"),
+        ("max-tokens: 5", "max-tokens", "no such key", "'max_tokens'"),
+        ("max_token: 5", "max_token", "no such key", "'max_tokens'"),
+        ("zzz: 5", "zzz", "no such key", "known here: policy, fallbacks"),
+        ("per_day: 5", "per_day", "no such key", "`spend: {per_day: …}`"),
+        ("when_spent: stop", "when_spent", "no such key", "`spend: {when_reached: …}`"),
+        ("base_url: http://a", "base_url", "no such key", "`local: {base_url: …}`"),
+        ("agent_turns: 5", "agent_turns", "no such key", "`agent: {turns: …}`"),
+        ("model: claude-x", "model", "no such key", "policy: litellm:MODEL"),
+        ("spend: {perday: 5}", "spend.perday", "no such key", "'per_day'"),
+        ("local: {url: http://a}", "local.url", "no such key", "known here: base_url, model, key_file"),
+        ("prices: {m: {in: 1, input: 1, output: 1}}", "prices.m.in", "no such key", ""),
+        ("prices: {m: {input: 1}}", "prices.m.output", "missing", "output"),
+        ("prices: {m: 3}", "prices.m", "a mapping", ""),
+        ("prices: {m: }", "prices.m", "a mapping", ""),
+        ("prices: {m: {input: -1, output: 1}}", "prices.m.input", "no amount of money", "zero or more"),
+        ("prices: {m: {input: .nan, output: 1}}", "prices.m.input", "finite", ""),
+        ("prices: [1]", "prices", "a mapping", ""),
+        ("spend: 20", "spend", "a mapping", ""),
+        ("spend: {per_day: -1}", "spend.per_day", "no amount of money", "US dollars"),
+        ("spend: {per_day: '20'}", "spend.per_day", "a number", ""),
+        ("spend: {when_reached: pause}", "spend.when_reached", "not among stop, search", ""),
+        ("agent: {usd: -0.5}", "agent.usd", "no amount of money", ""),
+        ("agent: {turns: 0}", "agent.turns", "not between 1 and 1,000", "in between"),
+        ("agent: {seconds: 0}", "agent.seconds", "no duration", "5m"),
+        ("agent: {output_bytes: 1.5}", "agent.output_bytes", "whole number", ""),
+        ("context_tokens: 10", "context_tokens", "not between 1,000 and 10,000,000", ""),
+        ("max_tokens: -1", "max_tokens", "not between 16", ""),
+        ("max_tokens: true", "max_tokens", "whole number", ""),
+        ("temperature: 3", "temperature", "not between 0 and 2", ""),
+        ("temperature: hot", "temperature", "a number", ""),
+        ("timeout: 0", "timeout", "no duration", "5m"),
+        ("retries: -1", "retries", "not between 0 and 20", ""),
+        ("reasks: many", "reasks", "whole number", ""),
+        ("repairs: 3", "repairs", "not between 0 and 2", ""),
+        ("fallbacks: openai/gpt-x", "fallbacks", "a list", "[openai/gpt-x]"),
+        ("fallbacks: [5]", "fallbacks[0]", "found the number 5", ""),
+        ("policy: ''", "policy", "not a short line", ""),
+        ("policy: 5", "policy", "found the number 5", '"5"'),
+        ("roles: perhaps", "roles", "true or false", ""),
+        ("parents: best", "parents", "not among incumbent, puct", ""),
+        ("group: 0", "group", "not between 1 and 64", ""),
+        ("group: 65", "group", "not between 1 and 64", ""),
+        ("local: {base_url: 127.0.0.1:8000}", "local.base_url", "no http address", "http://127.0.0.1:8000/v1"),
+        ("local: {base_url: 'ftp://a'}", "local.base_url", "no http address", ""),
+        ("local: {base_url: 'http://'}", "local.base_url", "no http address", ""),
+        ("local: {base_url: 'http://a:99999'}", "local.base_url", "no http address", ""),
+        ("local: {base_url: 'http://[a'}", "local.base_url", "no http address", ""),
+        ("group: 1\ngroup: 2", "group", "given twice", ""),
+    ],
+)
+def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, key: str, words: str, mend: str) -> None:
+    error = mistake(text)
+    assert error.key == key
+    assert words in error.what.replace("config.yaml", "") or words in str(error)
+    assert mend in str(error)
+
+
+def test_all_mistakes_are_told_at_once_each_with_its_line() -> None:
+    error = mistake("retries: -1\n\nspend:\n  per_day: x\nlokal: {}\n")
+    told = [line.split(": ")[0] for line in str(error).splitlines() if line.startswith("config.yaml")]
+    assert told == ["config.yaml:1", "config.yaml:4", "config.yaml:5"]
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: [", "a: b: c", "\t- x", "---\na: 1\n---\nb: 2", "a: \0"])
+def test_what_is_no_settings_at_all_is_told_without_a_word_of_task_files(text: str) -> None:
+    assert "task" not in str(mistake(text))
+
+
+# ---------------------------------------------------------------------- keys
+SECRET = "sk-ant-api03-AbC1dEf2GhI3jKl4MnO5pQr6StU7vWx8"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"policy: {SECRET}",
+        f"# my key: {SECRET}",
+        f"api_key: {SECRET}",
+        f"local: {{key_file: {SECRET}}}",
+        f"fallbacks: [{SECRET}",
+        f"{SECRET}: 1",
+        "local: {base_url: 'http://me:pa55w0rdpa55@host/v1'}",
+    ],
+)
+def test_a_key_in_the_file_is_refused_and_never_shown(text: str) -> None:
+    error = mistake("retries: 3\n" + text)
+    assert error.line == 2
+    assert "looks like a key" in str(error)
+    assert "ANTHROPIC_API_KEY" in error.mend and "key_file" in error.mend
+    assert SECRET not in str(error) and "pa55" not in str(error)
+
+
+@pytest.mark.parametrize("text", ["local: {key_file: sk-short-one}", "fallbacks: [a, sk-12345]", "policy: 'sk-abcdef'"])
+def test_what_only_begins_like_a_key_is_refused_too(text: str) -> None:
+    error = mistake(text)
+    assert "looks like a key" in str(error)
+    assert "sk-short" not in str(error) and "12345" not in str(error) and "abcdef" not in str(error)
+
+
+@pytest.mark.parametrize("key", ["api_key", "openai_api_key", "key", "token", "password", "API_KEY"])
+def test_a_key_by_another_name_is_told_where_keys_belong(key: str) -> None:
+    for text in (f"{key}: abc", f"local: {{{key}: abc}}"):
+        assert "provider's variable" in mistake(text).mend
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_more_of_it_than_settings_or_an_error_that_helps(text: str) -> None:
+    try:
+        read_settings_text(text)
+    except ConfigError as error:
+        assert error.mend

@@ -1,0 +1,442 @@
+"""An agent's submitted edit is a proposal, everything else is an exact word to the model or a recorded outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Cost, Proposal, Repair
+from autoresearchd.domain.settings import ModelSettings, Price
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError, SpendCapReached
+from autoresearchd.evaluator.legality import check_edit
+from autoresearchd.policy.agent import AgentPolicy
+from autoresearchd.policy.agent_words import SENTINEL
+from autoresearchd.policy.client import ModelError, Reply, Trouble
+from autoresearchd.policy.conversation import LEFT_OUT
+from autoresearchd.ports import Policy, Purse, TrialHistory
+from autoresearchd.testing.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
+from autoresearchd.testing.policies import make_state, make_task
+from autoresearchd.testing.policy_contract import SAMPLE, PolicyContract
+from autoresearchd.testing.shells import Act, FakeRun, FakeShells
+
+CODE = "DEPTH = 4\nWIDTH = 64\n"
+SETTINGS = ModelSettings(agent_turns=6, agent_seconds=100.0, reasks=2, retries=0, repairs=2)
+
+
+def say(command: str, before: str = "I do this.") -> str:
+    return f"{before}\n```bash\n{command}\n```"
+
+
+def submit(**words: object) -> str:
+    return say(f"echo {SENTINEL}", json.dumps(words) if words else "Done.")
+
+
+def writes(text: str, path: str = "train.py") -> Act:
+    def act(folder: Path) -> None:
+        (folder / path).write_text(text)
+
+    return act
+
+
+def check(state: ResearchState, files: Mapping[str, str]) -> None:
+    check_edit(state.task, state.code, {**state.code, **files})
+
+
+class Agent:
+    """A policy with all its fakes."""
+
+    def __init__(
+        self,
+        answers: Iterable[Step],
+        acts: Mapping[str, Act] | None = None,
+        *,
+        settings: ModelSettings = SETTINGS,
+        purse: Purse | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+        cost: Cost = Cost(usd=0.01, tokens_in=100, tokens_out=10, seconds=1.0),  # noqa: B008 - frozen
+        then: Step | None = None,
+    ) -> None:
+        self.client = ScriptedClient(answers, cost=cost, then=then)
+        self.shells = FakeShells({"edit": writes("DEPTH = 6\nWIDTH = 64\n"), **(acts or {})})
+        self.answers, self.purse = MemoryAnswers(), purse or OpenPurse()
+        self.policy = AgentPolicy(
+            [self.client],
+            settings,
+            name="agent:scripted",
+            answers=self.answers,
+            purse=self.purse,
+            check=check,
+            shells=self.shells,
+            clock=clock,
+        )
+
+    def propose(self, state: ResearchState | None = None) -> Proposal:
+        try:
+            return self.policy.propose(state or make_state(CODE, number=7), threading.Event())
+        finally:
+            assert self.shells.open_copies == 0, "the copy was left behind"
+
+    def refused(self, state: ResearchState | None = None) -> PolicyError:
+        with pytest.raises(PolicyError) as caught:
+            self.propose(state)
+        return caught.value
+
+    def told(self, question: int) -> str:
+        """The last message of a question (0: the first)."""
+        return self.client.questions[question].messages[-1]["content"]
+
+
+class TestContract(PolicyContract):
+    deterministic = True
+
+    def make_policy(self, history: TrialHistory) -> Policy:
+        edit = writes(SAMPLE.replace("DEPTH = 4", "DEPTH = 6"))
+        return Agent([], {"edit": edit}, then=lambda q: submit() if len(q.messages) > 2 else say("edit")).policy
+
+
+# -- what becomes a proposal -----------------------------------------------------------------------------------------
+
+
+def test_what_was_submitted_is_the_proposal_with_its_words_and_its_whole_cost() -> None:
+    agent = Agent(
+        [
+            say("cat train.py"),
+            say("edit"),
+            submit(hypothesis="deeper is better", description="DEPTH 6", expected_delta=0.02, cost_usd=99, x=[1]),
+        ],
+        {"cat train.py": lambda folder: (folder / "train.py").read_text()},
+    )
+    proposal = agent.propose()
+    assert proposal.files == {"train.py": "DEPTH = 6\nWIDTH = 64\n"}
+    assert (proposal.hypothesis, proposal.description, proposal.expected_delta) == ("deeper is better", "DEPTH 6", 0.02)
+    assert proposal.policy == agent.policy.name == "agent:scripted"
+    assert proposal.changes == {"train.py:DEPTH": 6}
+    assert proposal.asi.extra == {"x": [1]}
+    assert proposal.charged
+    assert proposal.cost == Cost(usd=pytest.approx(0.03), tokens_in=300, tokens_out=30, seconds=3.0)  # type: ignore[arg-type]
+    assert CODE in agent.told(1)
+    assert agent.told(1).startswith("Exit code 0.")
+
+
+def test_the_whole_trajectory_is_stored_answer_by_answer() -> None:
+    agent = Agent([say("edit"), "no block", submit()])
+    proposal = agent.propose()
+    stored = agent.answers.items
+    assert [number for number, _ in stored] == [7, 7, 7]
+    assert [answer.form for _, answer in stored] == ["command", "", "submit"]
+    assert "no ```bash block" in stored[1][1].error
+    assert stored[1][1].generation.completion == "no block"
+    assert proposal.generation == stored[2][1].generation
+    lengths = [len(answer.generation.messages) for _, answer in stored]
+    assert lengths == [2, 4, 6]
+    assert stored[2][1].generation.messages[:4] == stored[1][1].generation.messages
+
+
+def test_an_answer_is_stored_before_its_command_is_run() -> None:
+    agent = Agent([say("look"), say("edit"), submit()])
+    seen: list[int] = []
+    agent.shells._acts["look"] = lambda _: seen.append(len(agent.answers.items))
+    agent.propose()
+    assert seen == [1]
+
+
+def test_edit_and_submission_may_come_in_one_command() -> None:
+    command = f"edit && echo {SENTINEL}"
+
+    def both(folder: Path) -> str:
+        (folder / "train.py").write_text("DEPTH = 5\nWIDTH = 64\n")
+        return f"{SENTINEL}\n"
+
+    assert Agent([say(command)], {command: both}).propose().files == {"train.py": "DEPTH = 5\nWIDTH = 64\n"}
+
+
+def test_without_words_the_hypothesis_says_what_the_edit_does() -> None:
+    assert "DEPTH 4 → 6" in Agent([say("edit"), submit()]).propose().hypothesis
+
+
+def test_other_files_do_not_count() -> None:
+    agent = Agent([say("edit"), say("more"), submit()], {"more": writes("x", "notes.txt")})
+    assert set(agent.propose().files) == {"train.py"}
+
+
+def test_the_prompt_holds_the_rules_and_the_task_and_the_limits() -> None:
+    agent = Agent([say("edit"), submit()])
+    agent.propose()
+    system, user = agent.client.questions[0].messages
+    for piece in (SENTINEL, "prepare.py", "6 answers", "100 seconds", "no network", "train.py"):
+        assert piece in system["content"]
+    assert CODE.strip() in user["content"]
+
+
+# -- answers that cannot be used -------------------------------------------------------------------------------------
+
+
+def test_an_answer_without_a_command_gets_its_exact_error_back() -> None:
+    agent = Agent(["I would go deeper.", say("edit"), submit()])
+    agent.propose()
+    assert "holds no ```bash block" in agent.told(1)
+
+
+def test_answers_without_a_command_are_bounded() -> None:
+    agent = Agent([], then="I cannot use a shell.")
+    error = agent.refused()
+    assert error.label is Label.MALFORMED_ANSWER
+    assert len(agent.answers.items) == 3
+    assert error.cost is not None
+    assert error.cost.usd == pytest.approx(0.03)
+
+
+def test_a_command_in_between_begins_the_count_anew() -> None:
+    agent = Agent(["a", "b", say("edit"), "c", "d", submit()])
+    assert agent.propose().files
+
+
+def test_an_empty_answer_is_sent_back_as_a_turn_that_providers_take() -> None:
+    agent = Agent(["", say("edit"), submit()])
+    agent.propose()
+    assert agent.client.questions[1].messages[-2] == {"role": "assistant", "content": "(nothing)"}
+
+
+# -- submissions that cannot be taken --------------------------------------------------------------------------------
+
+
+def test_a_submission_without_a_change_is_told_once_and_then_recorded() -> None:
+    agent = Agent([submit(), say("edit"), submit()])
+    assert agent.propose().files
+    assert "nothing differs" in agent.told(1)
+    again = Agent([submit(), submit()])
+    assert again.refused().label is Label.NO_OP
+
+
+@pytest.mark.parametrize(
+    ("act", "label", "words"),
+    [
+        (writes("# changed\n", "prepare.py"), Label.ILLEGAL_EDIT, "prepare.py"),
+        (writes("DEPTH = = 6\n"), Label.ILLEGAL_EDIT, "line 1"),
+        (writes("x" * 2_000_000), Label.ILLEGAL_EDIT, "larger"),
+        (writes(CODE + "# a comment\n"), Label.NO_OP, "comments"),
+        (lambda folder: (folder / "train.py").unlink(), Label.ILLEGAL_EDIT, "deleted"),
+    ],
+)
+def test_an_illegal_submission_gets_its_exact_error_back_and_the_second_ends_it(
+    act: Act, label: Label, words: str
+) -> None:
+    agent = Agent([say("spoil"), submit(), submit()], {"spoil": act})
+    error = agent.refused()
+    assert error.label is label
+    assert words in agent.told(2)
+    assert "the next one is the last" in agent.told(2)
+
+
+def test_a_link_in_place_of_the_program_is_refused_and_can_be_mended() -> None:
+    def link(folder: Path) -> None:
+        (folder / "train.py").unlink()
+        (folder / "train.py").symlink_to("/etc/passwd")
+
+    def mend(folder: Path) -> None:
+        (folder / "train.py").unlink()
+        (folder / "train.py").write_text("DEPTH = 6\n")
+
+    agent = Agent([say("link"), submit(), say("mend"), submit()], {"link": link, "mend": mend})
+    assert agent.propose().files == {"train.py": "DEPTH = 6\n"}
+    assert "symbolic link" in agent.told(2)
+    assert "root:" not in str(agent.client.questions)
+
+
+def test_a_submission_whose_command_failed_is_none() -> None:
+    command = f"false && echo {SENTINEL}"
+    agent = Agent([say("edit"), say(command), submit()], {command: lambda _: FakeRun("", 1)})
+    agent.propose()
+    assert "Nothing was submitted" in agent.told(2)
+    assert "exit code 1" in agent.told(2)
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_does_not_submit_ends_after_its_turns_and_its_edit_is_not_used() -> None:
+    agent = Agent([say("edit")], then=say("ls"))
+    error = agent.refused()
+    assert error.label is Label.ERROR
+    assert len(agent.answers.items) == 6
+    assert "within 6 answers" in str(error)
+    assert "train.py, which is not used" in str(error)
+    assert "agent.turns" in str(error)
+
+
+def test_it_is_reminded_when_few_answers_are_left() -> None:
+    agent = Agent([], then=say("ls"))
+    agent.refused()
+    assert "answers are left" not in agent.told(2)
+    assert "3 answers are left" in agent.told(3)
+    assert "1 answer is left" in agent.told(5)
+
+
+def test_its_time_is_up_between_two_turns() -> None:
+    now = [0.0]
+
+    def slow(_: Path) -> None:
+        now[0] += 60.0
+
+    agent = Agent([], {"slow": slow}, then=say("slow"), clock=lambda: now[0])
+    error = agent.refused()
+    assert "within 100 s" in str(error)
+    assert "had changed nothing" in str(error)
+    assert [timeout for _, timeout in agent.shells.ran] == [30.0, 30.0]
+
+
+def test_a_command_and_a_question_get_no_more_than_the_time_that_is_left() -> None:
+    now = [0.0]
+
+    def slow(_: Path) -> None:
+        now[0] += 90.0
+
+    agent = Agent([say("slow"), say("edit"), submit()], {"slow": slow}, clock=lambda: now[0])
+    agent.propose()
+    assert agent.shells.ran[1] == ("edit", pytest.approx(10.0))
+    assert agent.client.questions[1].timeout == pytest.approx(10.0)
+
+
+def test_money_is_looked_at_before_each_question() -> None:
+    settings = dataclasses.replace(SETTINGS, agent_usd=0.02)
+    agent = Agent([], then=say("ls"), settings=settings)
+    error = agent.refused()
+    assert len(agent.answers.items) == 2
+    assert "for $0.02" in str(error)
+
+
+def test_an_unknown_price_counts_as_nothing_and_is_said() -> None:
+    settings = dataclasses.replace(SETTINGS, agent_usd=0.02)
+    agent = Agent([], then=say("ls"), settings=settings, cost=Cost(usd=None, tokens_in=10, tokens_out=10))
+    error = agent.refused()
+    assert len(agent.answers.items) == 6
+    assert "price of 6 of its answers is not known" in str(error)
+    assert error.cost is not None
+    assert error.cost.usd is None
+
+
+def test_the_users_own_prices_count_against_its_money() -> None:
+    settings = dataclasses.replace(SETTINGS, agent_usd=2.0, prices={"scripted": Price(input=1e4, output=0.0)})
+    agent = Agent([], then=say("ls"), settings=settings, cost=Cost(usd=None, tokens_in=100, tokens_out=10))
+    agent.refused()
+    assert len(agent.answers.items) == 2
+
+
+def test_the_spend_cap_is_looked_at_before_every_question() -> None:
+    class Purse:
+        checks = 0
+
+        def check(self) -> None:
+            self.checks += 1
+            if self.checks > 2:
+                raise SpendCapReached("enough", whole_session=True)
+
+    agent = Agent([], then=say("ls"), purse=Purse())
+    with pytest.raises(SpendCapReached):
+        agent.propose()
+    assert len(agent.answers.items) == 2
+
+
+def test_old_output_is_left_out_when_the_conversation_outgrows_the_context() -> None:
+    settings = dataclasses.replace(SETTINGS, context_tokens=6_000, agent_turns=8)
+    agent = Agent(
+        [*[say("print")] * 4, say("edit"), submit()], {"print": lambda _: "x" * 9_000 + "\n"}, settings=settings
+    )
+    agent.propose()
+    last = agent.client.questions[-1].messages
+    assert LEFT_OUT in str(last)
+    assert all(agent.client.count_tokens(q.messages) <= 6_000 for q in agent.client.questions)
+    assert last[:2] == agent.client.questions[0].messages[:2]
+
+
+def test_a_model_that_finds_the_conversation_too_long_is_asked_with_less() -> None:
+    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 4096 tokens")
+    agent = Agent([say("print"), say("print"), too_long, say("edit"), submit()], {"print": lambda _: "x" * 9_000})
+    assert agent.propose().files
+    assert LEFT_OUT in str(agent.client.questions[3].messages)
+
+
+# -- troubles --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_cannot_be_reached_is_no_fault_of_the_experiment() -> None:
+    agent = Agent([say("edit")], then=ModelError(Trouble.UNREACHABLE, "connection refused"))
+    with pytest.raises(EnvironmentFailure, match="connection refused"):
+        agent.propose()
+    assert len(agent.answers.items) == 1
+
+
+def test_a_stop_request_ends_it_at_the_next_step() -> None:
+    cancel = threading.Event()
+    agent = Agent([say("stop")], {"stop": lambda _: cancel.set()})
+    with pytest.raises(Interrupted):
+        agent.policy.propose(make_state(CODE), cancel)
+    assert agent.shells.open_copies == 0
+
+
+def test_secrets_in_the_output_reach_neither_the_model_nor_the_store() -> None:
+    key = "correct-horse-battery-staple"
+    state = make_state(CODE)
+    state = dataclasses.replace(state, redactor=state.redactor.with_values([key]))
+    agent = Agent([say("env"), say("edit"), submit()], {"env": lambda _: f"KEY={key}\n"})
+    agent.propose(state)
+    assert key not in str(agent.client.questions)
+    assert key not in str(agent.answers.items)
+
+
+# -- repairs ---------------------------------------------------------------------------------------------------------
+
+
+def repair(attempt: int = 1) -> ResearchState:
+    failed = Repair(
+        attempt=attempt,
+        files={"train.py": "DEPTH = 6\nWIDTH = 60\n", "prepare.py": "stolen\n"},
+        label="error",
+        reason="RuntimeError: 60 is not divisible by 8",
+        description="DEPTH 6",
+    )
+    return dataclasses.replace(make_state(CODE), repair=failed)
+
+
+def test_a_repair_begins_with_the_failed_edit_and_is_counted_from_the_parent() -> None:
+    seen: list[str] = []
+    agent = Agent(
+        [say("look"), say("edit"), submit()],
+        {"look": lambda folder: seen.append((folder / "train.py").read_text() + (folder / "prepare.py").read_text())},
+    )
+    proposal = agent.propose(repair(attempt=2))
+    assert seen == ["DEPTH = 6\nWIDTH = 60\n# protected\n"]
+    assert proposal.files == {"train.py": "DEPTH = 6\nWIDTH = 64\n"}
+    assert proposal.attempt == 2
+    assert [answer.attempt for answer in agent.answers.answers] == [2, 2, 2]
+    assert proposal.hypothesis == "DEPTH 6"
+    assert agent.policy.repairs == 2
+
+
+def test_a_repair_that_only_undoes_the_edit_or_leaves_it_is_no_proposal() -> None:
+    undone = Agent([say("undo"), submit(), submit()], {"undo": writes(CODE)})
+    assert undone.refused(repair()).label is Label.NO_OP
+    assert "only undone" in undone.told(2)
+    left = Agent([submit(), submit()])
+    assert left.refused(repair()).label is Label.NO_OP
+    assert "the edit that failed" in left.told(1)
+
+
+def test_adapter_and_tokens_of_the_last_answer_are_kept_for_the_learner() -> None:
+    reply = Reply(submit(), "scripted", Cost(), token_ids=(1, 2), logprobs=(-0.1, -0.2), adapter="v3")
+    proposal = Agent([say("edit"), reply]).propose()
+    assert proposal.adapter == "v3"
+    assert proposal.generation.token_ids == (1, 2)
+
+
+def test_a_task_without_protected_files_says_nothing_of_them() -> None:
+    agent = Agent([say("edit"), submit()])
+    agent.propose(make_state(CODE, task=make_task(protected=())))
+    assert "Protected" not in agent.client.questions[0].messages[0]["content"]

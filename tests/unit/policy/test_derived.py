@@ -1,0 +1,98 @@
+"""What an edit says of itself: constants that a search can learn from, and words where a model gave none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.policy.answer import MAX_LINE
+from autoresearchd.policy.derived import changes, hypothesis
+from autoresearchd.policy.space import apply, find
+from autoresearchd.testing.policy_contract import SAMPLE
+
+
+def changed(old: str, new: str) -> dict[str, object]:
+    return dict(changes({"train.py": old}, {"train.py": new}))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("LR = 0.1\n", "LR = 0.2\n", {"train.py:LR": 0.2}),
+        ("LR = 0.1  # rate\n", "LR = 3e-2\n", {"train.py:LR": 0.03}),
+        ("N: int = 4\n", "N: int = 2**3\n", {"train.py:N": 8}),
+        ("N = -1\nM = 2\n", "N = 1\nM = 4\n", {"train.py:N": 1, "train.py:M": 4}),
+        ("NAME = 'gelu'\n", 'NAME = "relu"\n', {"train.py:NAME": "relu"}),
+        ("FLAG = True\n", "FLAG = False\n", {"train.py:FLAG": False}),
+        ("B = (0.9, 0.95)\n", "B = (0.9, 0.99)\n", {"train.py:B[1]": 0.99}),
+        ("LR = 0.1\n", "# higher\n\nLR = 0.2\n", {"train.py:LR": 0.2}),
+    ],
+)
+def test_new_values_of_constants_are_found(old: str, new: str, found: dict[str, object]) -> None:
+    assert changed(old, new) == found
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LR = 0.1\n", "LR = 0.2\nx = f(LR)\n"),
+        ("LR = 0.1\n", "RATE = 0.1\n"),
+        ("LR = 0.1\n", "LR = schedule(0.1)\n"),
+        ("LR = 0.1\nf(1)\n", "LR = 0.2\nf(2)\n"),
+        ("def f():\n    lr = 0.1\n", "def f():\n    lr = 0.2\n"),
+        ("LR = 0.1\nLR = 0.2\n", "LR = 0.3\nLR = 0.4\n"),
+        ("B = (1, 2)\n", "B = (1, 2, 3)\n"),
+        ("N = 1\n", "N = 9**9**9**9\n"),
+        ("N = 1\n", "N = 1e999\n"),
+        ("N = 1\n", "N = 1 / 0\n"),
+        ("N = 'a'\n", "N = '\\ud800'\n"),
+        ("N == 1\n", "N == 2\n"),
+        ("N = 1\n", "N = 1\n"),
+    ],
+)
+def test_an_edit_of_anything_else_is_not_taken_for_one_of_constants(old: str, new: str) -> None:
+    assert changed(old, new) == {}
+
+
+def test_constants_have_the_names_that_the_search_gives_them() -> None:
+    known = {p.name: p for p in find(SAMPLE)}
+    new = apply(SAMPLE, {"train.py:LEARNING_RATE": 6e-4, "train.py:BETAS[1]": 0.99, "train.py:BATCH_SIZE": 128})
+    found = changed(SAMPLE, new)
+    assert found == {"train.py:LEARNING_RATE": 6e-4, "train.py:BETAS[1]": 0.99, "train.py:BATCH_SIZE": 128}
+    assert found.keys() <= known.keys()
+
+
+def test_changes_in_several_files_are_all_found_or_none() -> None:
+    before = {"a.py": "X = 1\n", "b.py": "Y = 1\n"}
+    assert changes(before, {"a.py": "X = 2\n", "b.py": "Y = 3\n"}) == {"a.py:X": 2, "b.py:Y": 3}
+    assert changes(before, {"a.py": "X = 2\n", "b.py": "Y = f()\n"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("LR = 0.1\n", "LR = 0.2  # higher\n", "Change LR 0.1 → 0.2 in train.py"),
+        ("f(\n    lr=0.1,\n)\n", "f(\n    lr=0.2,\n)\n", "Change lr 0.1 → 0.2 in train.py"),
+        (
+            "A = 1\nB = 1\nC = 1\nD = 1\n",
+            "A = 2\nB = 2\nC = 2\nD = 2\n",
+            "Change A 1 → 2, B 1 → 2, C 1 → 2 and 1 more in train.py",
+        ),
+        ("x = 1\n", "x = 1\nx = norm(x)\n", "Change train.py: 1 lines added, 0 removed, from `x = norm(x)`"),
+        ("x = 1\ny = 2\n", "x = 1\n", "Change train.py: 0 lines added, 1 removed"),
+    ],
+)
+def test_an_edit_without_words_is_put_into_plain_ones(old: str, new: str, words: str) -> None:
+    assert hypothesis({"train.py": old}, {"train.py": new}) == words
+
+
+@given(st.text(), st.text())
+def test_no_program_is_too_strange_to_be_described_and_stored(old: str, new: str) -> None:
+    before, after = {"train.py": old}, {"train.py": new}
+    words = hypothesis(before, after)
+    assert words.startswith("Change ")
+    assert words.isprintable() and len(words) <= MAX_LINE
+    json.dumps(changes(before, after), allow_nan=False, ensure_ascii=False).encode()

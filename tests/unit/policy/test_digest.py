@@ -1,0 +1,171 @@
+"""The digest says in a few lines what was tried, what nearly helped, what failed and why, and what nobody has tried."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.policy.digest import Digest, digest, digest_of, moves_in
+from autoresearchd.testing.policies import make_state
+
+from .histories import experiment, session
+
+
+def text_of(found: Digest) -> str:
+    return "\n".join(line for _, lines in found.parts() for line in lines)
+
+
+def test_changes_are_read_out_of_the_words_in_which_people_write_them() -> None:
+    def read(text: str) -> list[tuple[str, str, str, int]]:
+        return [(m.name, m.old, m.new, m.direction) for m in moves_in(text)]
+
+    assert read("MATRIX_LR 0.03→0.04") == [("MATRIX_LR", "0.03", "0.04", 1)]
+    assert read("DEPTH 8 → 12, DEVICE_BATCH_SIZE 128 → 64") == [
+        ("DEPTH", "8", "12", 1),
+        ("DEVICE_BATCH_SIZE", "128", "64", -1),
+    ]
+    assert read("raise softcap from 15 to 17.") == [("softcap", "15", "17", 1)]
+    assert read("TOTAL_BATCH = 2**19 -> 2**18") == [("TOTAL_BATCH", "2**19", "2**18", -1)]
+    assert read("WINDOW_PATTERN SSSL → L") == [("WINDOW_PATTERN", "SSSL", "L", 0)]
+    assert read("increase LR to 0.04") == []
+    assert read("replace GELU → SwiGLU") == []
+    assert read("") == []
+
+
+def test_each_constant_shows_its_values_and_which_direction_helped() -> None:
+    found = digest_of(
+        [
+            experiment(
+                1, "MATRIX_LR 0.04 → 0.06", Label.NONE, value=0.99, delta=0.01, changes={"train.py:MATRIX_LR": 0.06}
+            ),
+            experiment(2, "MATRIX_LR 0.06 → 0.09", delta=-0.01, value=1.0, changes={"train.py:MATRIX_LR": 0.09}),
+            experiment(3, "MATRIX_LR 0.06 → 0.03", delta=-0.02, value=1.01, changes={"train.py:MATRIX_LR": 0.03}),
+            experiment(4, "both", Label.NAN_LOSS, arch_change="MATRIX_LR 0.06 → 0.2, DEPTH 4 → 6"),
+        ]
+    )
+    assert found.tried[0] == (
+        "MATRIX_LR (4 tried, up helped 1 of 3, down helped 0 of 1): 0.04 → 0.06 kept +0.01 (#1); "
+        "0.06 → 0.09 no_gain -0.01 (#2); 0.06 → 0.03 no_gain -0.02 (#3); 0.06 → 0.2 with 1 more nan_loss (#4)"
+    )
+    assert found.constants == ("MATRIX_LR", "DEPTH")
+    assert found.kept == ("#1 MATRIX_LR 0.04 → 0.06: kept +0.01",)
+
+
+def test_near_misses_are_gains_that_were_not_kept_and_losses_within_noise() -> None:
+    found = digest_of(
+        [
+            experiment(1, "a", delta=0.002, value=0.998),
+            experiment(2, "b", delta=-0.004, value=1.004),
+            experiment(3, "c", delta=-0.02, value=1.02),
+            experiment(4, "d", Label.CONSTRAINT, delta=0.01, value=0.99),
+            experiment(5, "e", Label.METRIC_TAMPERING, delta=0.5, value=0.5),
+            experiment(6, "f", Label.NONE, delta=0.01, value=0.99),
+            experiment(7, "g", Label.ABORTED_EARLY, delta=0.001),
+        ],
+        sigma=0.005,
+    )
+    assert found.near == (4, 1, 2)
+    assert found.near_misses[0] == "#4 d: constraint +0.01"
+    assert digest_of([experiment(2, "b", delta=-0.004, value=1.004)]).near == ()
+
+
+def test_the_ledger_counts_the_whole_session_and_shows_the_latest_example() -> None:
+    recent = [
+        experiment(40, "DEPTH 8 → 16", Label.OOM, reason="oom: tried to allocate 2 GiB"),
+        experiment(41, "DEPTH 8 → 12", Label.OOM, reason="oom: tried to allocate 1 GiB"),
+    ]
+    found = digest_of(recent, failures={"": 3, "no_gain": 20, "oom": 7, "timeout": 1, "aborted_early": 4, "error": 0})
+    assert found.failures == ("oom ×7, last #41 DEPTH 8 → 12: tried to allocate 1 GiB", "timeout ×1")
+    assert digest_of(recent).failures[0].startswith("oom ×2, last #41")
+
+
+def test_a_hint_is_shown_until_an_experiment_takes_it_up() -> None:
+    hinting = experiment(1, "DEPTH 8 → 12", hint="Try intermediate DEPTH=10 for better VRAM tradeoff")
+    assert digest_of([hinting]).hints == ("Try intermediate DEPTH=10 for better VRAM tradeoff (#1)",)
+    other = experiment(2, "WINDOW_PATTERN SSSL → L", hint="try warmup of the momentum")
+    assert [h[-4:] for h in digest_of([hinting, other]).hints] == ["(#2)", "(#1)"]
+    taken = experiment(3, "intermediate DEPTH 10 for a better VRAM tradeoff")
+    assert digest_of([hinting, other, taken]).hints == ("try warmup of the momentum (#2)",)
+    again = experiment(4, "MLP_RATIO 4 → 3", hint="Try momentum warmup")
+    assert [h[-4:] for h in digest_of([other, again]).hints] == ["(#4)"]
+
+
+def test_what_the_daemon_adds_to_a_crash_is_no_hint() -> None:
+    crashed = experiment(1, "a", Label.ERROR, reason="error: NameError")
+    asi = dataclasses.replace(crashed.asi, next_action_hint="Find out why it failed before trying it again.")
+    assert digest_of([dataclasses.replace(crashed, asi=asi)]).hints == ()
+
+
+def test_runs_that_were_ended_and_gains_within_noise_have_a_line_each() -> None:
+    found = digest_of(
+        [
+            experiment(1, "a", Label.ABORTED_EARLY, delta=-0.1),
+            experiment(2, "b", delta=0.001, value=0.999),
+            experiment(3, "c", Label.NOT_CAUSAL),
+        ],
+        sigma=0.002,
+    )
+    assert found.verdicts == (
+        "ended early, because their curves promised no gain: 1 (#1)",
+        "measured better, but by no more than noise (σ = 0.002): 1 (#2)",
+        "refused by checks, whatever they measured: 1 (#3)",
+    )
+
+
+def test_an_edit_that_never_ran_says_nothing_about_its_constant() -> None:
+    found = digest_of(
+        [experiment(1, "DEPTH 8 → 12", Label.DUPLICATE), experiment(2, "DEPTH 8 → 9", Label.ILLEGAL_EDIT)]
+    )
+    assert found.tried == ()
+    assert found.constants == ()
+    assert [line[:12] for line in found.failures] == ["duplicate ×1", "illegal_edit"]
+
+
+def test_changes_that_are_no_constants_and_roles_are_told_apart() -> None:
+    found = digest_of(
+        [
+            experiment(1, "swap GELU for SwiGLU", delta=-0.01, value=1.01, role="architecture"),
+            experiment(2, "cosine schedule", Label.NONE, delta=0.01, value=0.99, role="schedule"),
+        ]
+    )
+    assert found.tried == (
+        "role architecture: 1 tried, 0 kept",
+        "role schedule: 1 tried, 1 kept",
+        "#1 swap GELU for SwiGLU: no_gain -0.01",
+    )
+
+
+def test_a_new_session_has_nothing_to_say() -> None:
+    assert digest_of([]) == Digest()
+    assert digest_of([experiment(0, "the program as it is", Label.NONE, policy="baseline")]).parts() == ()
+
+
+def test_the_same_state_gives_the_same_digest_of_a_bounded_size() -> None:
+    state = dataclasses.replace(make_state("x = 1\n", sigma=0.001), recent=session(), top=session()[8:25:8])
+    assert digest(state) == digest(state)
+    assert 500 < len(text_of(digest(state))) < 10_000
+
+
+HOSTILE = st.text(alphabet=st.sampled_from("aDEPTH →->:=0123.,;*[]()\x1b\n`\u202e"), max_size=400)
+
+
+@given(st.lists(st.tuples(HOSTILE, HOSTILE, HOSTILE, st.sampled_from(list(Label))), max_size=12))
+def test_no_words_of_a_model_can_break_it(drawn: list[tuple[str, str, str, Label]]) -> None:
+    recent = [
+        experiment(
+            n,
+            words,
+            label,
+            delta=0.1 * (n % 3 - 1),
+            hint=hint,
+            arch_change=arch * 20,
+            changes={words: hint, "k": 10**30},
+        )
+        for n, (words, hint, arch, label) in enumerate(drawn)
+    ]
+    text = text_of(digest_of(recent))
+    assert len(text) < 25_000
+    assert all(line.isprintable() for line in text.split("\n"))

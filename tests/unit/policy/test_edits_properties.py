@@ -1,0 +1,191 @@
+"""No text makes the reader of edits fail or reach another file, and an edit made from two texts gives the second."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.policy.edits.parse import EditError, read_answer
+
+FILE = "train.py"
+ODD = ["", "a", "b", "    a", "x = 1 ", "-", "+", "--- a", "-- a", "++ b", "@@ -1 +1 @@", "```", "{", " ", "\u2028"]
+LINE = st.sampled_from(ODD) | st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\n\0.…"), max_size=12
+)
+END = st.sampled_from(["\n", "\r\n"])
+
+
+@st.composite
+def texts(draw: st.DrawFn, ends: st.SearchStrategy[str] = END, most: int = 12) -> str:
+    lines = [line + draw(ends) for line in draw(st.lists(LINE, max_size=most))]
+    text = "".join(lines)
+    return text.removesuffix("\n").removesuffix("\r") if draw(st.booleans()) else text
+
+
+@st.composite
+def pairs(draw: st.DrawFn, ends: st.SearchStrategy[str] = END) -> tuple[str, str]:
+    """Two texts, the second mostly made from the first."""
+    old = draw(texts(ends))
+    if draw(st.booleans()):
+        return old, draw(texts(ends))
+    lines = pieces(old)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(lines)))
+        lines[at : at + draw(st.integers(0, 2))] = pieces(draw(texts(ends, 2)))
+    return old, "".join(lines)
+
+
+def pieces(text: str) -> list[str]:
+    """Lines with their line feeds; no other character ends a line."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def unified(old: str, new: str, context: int) -> str:
+    found = difflib.unified_diff(pieces(old), pieces(new), f"a/{FILE}", f"b/{FILE}", n=context)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
+
+
+@settings(max_examples=400, deadline=None)
+@given(pairs(), st.integers(1, 3))
+@example(("a", "a\n"), 1)
+@example(("a\n", "a"), 3)
+@example(("a\r\nb", "a\nb\r\n"), 2)
+@example(("", "\n"), 1)
+@example(("a\r", "b\r"), 1)
+def test_a_diff_of_two_texts_makes_the_second_of_the_first(pair: tuple[str, str], context: int) -> None:
+    old, new = pair
+    assume(old != new)
+    diff = unified(old, new, context)
+    for answer in (diff, f"Why not.\n\n```diff\n{diff}```\nDone.\n", json.dumps({"diff": diff})):
+        found = read_answer(answer, {FILE: old})
+        assert (found.form, found.files) == ("diff", {FILE: new})
+
+
+@settings(deadline=None)
+@given(END.flatmap(lambda end: pairs(st.just(end))))
+def test_a_diff_without_unchanged_lines_is_taken_at_its_numbers(pair: tuple[str, str]) -> None:
+    old, new = pair
+    assume(old != new)
+    assert read_answer(unified(old, new, 0), {FILE: old}).files == {FILE: new}
+
+
+@settings(deadline=None)
+@given(pairs(st.just("\n")), st.integers(-3, 50), st.integers(0, 9))
+def test_wrong_numbers_never_put_a_hunk_at_a_wrong_place(pair: tuple[str, str], start: int, count: int) -> None:
+    old, new = pair
+    assume(old != new)
+    diff = re.sub(r"^@@ .*", f"@@ -{abs(start)},{count} +{abs(start)},{count} @@", unified(old, new, 99), flags=re.M)
+    assume(any(line.startswith((" ", "-")) for line in diff.split("\n")[3:]))
+    # With all lines of the file around the change there is one place only, whatever the header says.
+    assert read_answer(f"```diff\n{diff}```", {FILE: old}).files == {FILE: new}
+
+
+@st.composite
+def replacements(draw: st.DrawFn) -> tuple[list[str], int, int, list[str], str, bool]:
+    line = LINE.filter(lambda text: not text.endswith("\r"))
+    lines = draw(st.lists(line, min_size=1, max_size=12))
+    start = draw(st.integers(0, len(lines) - 1))
+    stop = draw(st.integers(start + 1, len(lines)))
+    return lines, start, stop, draw(st.lists(line, max_size=4)), draw(END), draw(st.booleans())
+
+
+def rendered(lines: list[str], end: str, final: bool) -> str:
+    return end.join(lines) + (end if final else "") if lines else ""
+
+
+@settings(max_examples=300, deadline=None)
+@given(replacements())
+def test_a_search_that_is_there_once_is_replaced_whatever_the_texts(
+    case: tuple[list[str], int, int, list[str], str, bool],
+) -> None:
+    lines, start, stop, new, end, final = case
+    search = lines[start:stop]
+    assume(final or lines[-1])
+    assume(any(line.strip() for line in search))
+    assume(sum(lines[i : i + len(search)] == search for i in range(len(lines))) == 1)
+    after = lines[:start] + new + lines[stop:]
+    old, wanted = rendered(lines, end, final), rendered(after, end, final)
+    assume(old != wanted and (end in old or end == "\n"))  # a single open line does not tell how lines end
+    block = "".join(f"{line}\n" for line in ["<<<<<<< SEARCH", *search, "=======", *new, ">>>>>>> REPLACE"])
+    pair = {"search": "".join(f"{line}\n" for line in search), "replace": "".join(f"{line}\n" for line in new)}
+    for answer in (block, f"{FILE}\n```python\n{block}```\n", json.dumps({"search_replace": [pair]})):
+        assert read_answer(answer, {FILE: old}).files == {FILE: wanted}
+
+
+@settings(deadline=None)
+@given(pairs(st.just("\n")))
+def test_line_operations_made_from_two_texts_give_the_second(pair: tuple[str, str]) -> None:
+    old, new = (text.replace("\r", "") for text in pair)
+    old, new = (text if not text or text.endswith("\n") else f"{text}\n" for text in (old, new))
+    assume(old != new)
+    before, after = pieces(old), pieces(new)
+    edits: list[dict[str, object]] = []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        item = {"file": FILE, "op": tag, "line": i + 1, "end": j, "expect": "".join(before[i : i + 1])}
+        if tag == "insert":
+            item = {"file": FILE, "op": tag, "line": i}
+        if tag != "equal":
+            edits.append({**item, "text": "".join(after[k:m])})
+    assert read_answer(json.dumps({"edits": edits}), {FILE: old}).files == {FILE: new}
+
+
+SOUP = st.lists(
+    st.sampled_from(
+        [
+            *["<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE", "```", "```python", "```diff", "```json", "~~~"],
+            *["--- a/train.py", "+++ b/train.py", "@@ -1,2 +1,2 @@", "@@", " import x", "-import x", "+import y"],
+            *["diff --git a/train.py b/train.py", "--- /dev/null", "rename from x", "<think>", "</think>", "x = 1"],
+            *['{"edits": [', '{"line": 1, "op": "delete"}', "]}", '{"diff": "@@', '"}', '{"files": {"train.py": "'],
+            *['{"hypothesis": "\\ud800"}', "Hypothesis: x", "/etc/passwd", "lib.py", "\r", "\0", "\ud800", "# ..."],
+            *["train.py", "\\ No", "", " ", "{"],
+            *['{"edits": [{"op": "insert", "line": 0, "text": "\\ud800"}]}', '{"files": {"train.py": "\\u0000"}}'],
+        ]
+    )
+    | st.text(max_size=8),
+    max_size=14,
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(SOUP.map("\n".join) | SOUP.map("".join) | st.text(st.characters(), max_size=200))
+def test_no_text_makes_the_reader_fail_or_touch_another_file(answer: str) -> None:
+    for code in ({"train.py": "import x\nx = 1\n"}, {"train.py": "", "lib.py": "x = 1"}, {}):
+        try:
+            found = read_answer(answer, code)
+        except EditError as error:
+            assert error.what
+            str(error).encode()
+        else:
+            assert found.files
+            assert found.files.keys() <= code.keys()
+            for text in found.files.values():
+                assert "\0" not in text
+                text.encode()
+            json.dumps(dict(found.words), allow_nan=False)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 9)
+    | st.floats()
+    | st.sampled_from(["replace", FILE, "x = 1", "@@", "\0"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["op", "line", "end", "file", "text", "expect", "search", "replace"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["edits", "search_replace", "diff", "files", "hypothesis", FILE]), JSON))
+def test_no_object_makes_the_reader_fail(found: dict[str, object]) -> None:
+    try:
+        assert read_answer(json.dumps(found), {FILE: "x = 1\n"}).files.keys() == {FILE}
+    except EditError as error:
+        assert error.what

@@ -1,0 +1,150 @@
+"""A provider's model is asked through litellm: its exceptions, its prices and its noise stay on its side."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from autoresearchd.domain.settings import Price
+from autoresearchd.errors import MissingCapability
+from autoresearchd.policy import litellm_client
+from autoresearchd.policy.client import ModelClient, ModelError, Trouble
+from autoresearchd.policy.fit import estimate_tokens
+from autoresearchd.policy.litellm_client import LitellmClient
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.client_contract import QUESTION, HttpClientContract
+from autoresearchd.testing.model_server import ScriptedServer
+
+NEVER = threading.Event()
+KEY = "sk-not-a-key-0123456789abcdef"
+
+
+def test_without_the_package_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(litellm_client.importlib, "import_module", missing)
+    with pytest.raises(MissingCapability, match=r"pip install 'autoresearchd\[llm\]'"):
+        LitellmClient("openai/gpt-4o").ask(QUESTION, NEVER)
+
+
+def test_a_client_is_made_without_the_package() -> None:
+    assert LitellmClient("anthropic/claude-x").name == "anthropic/claude-x"
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """litellm is there, and no key or address of the user's is in its way."""
+    if importlib.util.find_spec("litellm") is None:  # imported as the client does it, or it fetches a list of prices
+        pytest.skip("pip install 'autoresearchd[llm]'")
+    for name in list(os.environ):
+        if name.endswith(("_API_KEY", "_API_BASE", "_BASE_URL")):
+            monkeypatch.delenv(name)
+    yield
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.slow
+class TestLitellmClient(HttpClientContract):
+    def make_client(self, url: str) -> ModelClient:
+        return LitellmClient("openai/scripted-model", api_base=url)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.slow
+class TestPrices:
+    def test_a_price_by_name_is_not_charged_at_an_address_of_ones_own(self) -> None:
+        with ScriptedServer() as scripted:
+            reply = LitellmClient("openai/gpt-4o", api_base=scripted.url).ask(QUESTION, NEVER)
+        assert reply.cost.usd is None
+        assert reply.cost.tokens_in > 0
+
+    def test_nor_at_an_address_that_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with ScriptedServer() as scripted:
+            monkeypatch.setenv("OPENAI_API_KEY", KEY)
+            monkeypatch.setenv("OPENAI_BASE_URL", scripted.url)
+            monkeypatch.setenv("OPENAI_API_BASE", scripted.url)
+            assert LitellmClient("openai/gpt-4o").ask(QUESTION, NEVER).cost.usd is None
+
+    def test_the_users_own_price_stands_over_everything(self) -> None:
+        prices = {"scripted-model": Price(input=2.0, output=8.0)}
+        with ScriptedServer([server.says("one two")]) as scripted:
+            reply = LitellmClient("openai/scripted-model", prices=prices, api_base=scripted.url).ask(QUESTION, NEVER)
+        assert reply.cost.usd == pytest.approx((10 * 2.0 + 2 * 8.0) / 1e6)
+
+    def test_a_model_that_the_list_knows_is_priced_by_it(self) -> None:
+        litellm = litellm_client._library()
+        client = LitellmClient("openai/gpt-4o")
+        response = litellm.mock_completion("openai/gpt-4o", [{"role": "user", "content": "x"}], mock_response="y " * 50)
+        usd = client._listed(litellm, response)
+        assert usd is not None
+        assert 0 < usd < 0.1
+
+    def test_a_model_without_a_price_costs_something_unknown_and_not_nothing(self) -> None:
+        litellm = litellm_client._library()
+        for name in ("openai/nobody-knows-this-model", "ollama/llama3"):
+            client = LitellmClient(name)
+            response = litellm.mock_completion(name, [{"role": "user", "content": "x"}], mock_response="y")
+            assert client._listed(litellm, response) is None, name
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.slow
+class TestBehaviour:
+    def test_the_providers_key_is_not_sent_to_an_address_of_ones_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        with ScriptedServer() as scripted:
+            LitellmClient("openai/scripted-model", api_base=scripted.url).ask(QUESTION, NEVER)
+            assert all(KEY not in str(request.headers) for request in scripted.requests)
+
+    def test_no_key_and_no_header_is_in_an_error(self) -> None:
+        with ScriptedServer([server.unauthorised()]) as scripted:
+            client = LitellmClient("openai/scripted-model", api_base=scripted.url, key=KEY)
+            with pytest.raises(ModelError) as caught:
+                client.ask(QUESTION, NEVER)
+        assert caught.value.trouble is Trouble.UNAUTHORISED
+        assert KEY not in str(caught.value)
+        assert "uthorization" not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+    def test_a_provider_that_does_not_exist_is_an_error_of_the_question(self) -> None:
+        with pytest.raises(ModelError) as caught:
+            LitellmClient("nobody/knows-this").ask(QUESTION, NEVER)
+        assert caught.value.trouble not in (Trouble.TIMEOUT, Trouble.RATE_LIMITED)
+
+    def test_litellm_prints_nothing(self, capfd: pytest.CaptureFixture[str]) -> None:
+        with ScriptedServer([server.server_error()]) as scripted:
+            client = LitellmClient("openai/scripted-model", api_base=scripted.url)
+            with pytest.raises(ModelError):
+                client.ask(QUESTION, NEVER)
+            client.ask(QUESTION, NEVER)
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_schema_goes_to_a_model_that_takes_one(self) -> None:
+        schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+        asked = replace(QUESTION, schema=schema, temperature=None, seed=None)
+        with ScriptedServer() as scripted:
+            LitellmClient("openai/gpt-4o", api_base=scripted.url).ask(asked, NEVER)
+            LitellmClient("openai/nobody-knows-this-model", api_base=scripted.url).ask(asked, NEVER)
+            known, unknown = scripted.questions
+        assert known["response_format"]["json_schema"]["schema"]["properties"] == schema["properties"]
+        assert "response_format" not in unknown
+
+    def test_tokens_are_counted_without_a_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import socket
+
+        def refuse(*_: object, **__: object) -> None:
+            raise AssertionError("counting tokens opened a connection")
+
+        monkeypatch.setattr(socket.socket, "connect", refuse)
+        monkeypatch.setattr(socket, "create_connection", refuse)
+        messages = [{"role": "user", "content": "def train(lr: float = 3e-4) -> None:\n    ...\n" * 20}]
+        for name in ("openai/gpt-4o", "openai/gpt-3.5-turbo", "openai/o3"):
+            assert 200 < LitellmClient(name).count_tokens(messages) != estimate_tokens(messages)
+        for name in ("anthropic/claude-sonnet-4-5", "together_ai/meta-llama/Llama-3-8b-chat-hf", "nobody/knows-this"):
+            assert LitellmClient(name).count_tokens(messages) == estimate_tokens(messages)

@@ -1,0 +1,528 @@
+"""The policy that asks a model: what is sent, what is stored and charged, and what becomes of every kind of answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Cost, Proposal, Repair
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.domain.settings import ModelSettings, Price
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError, SpendCapReached
+from autoresearchd.evaluator.legality import check_edit
+from autoresearchd.policy import model as model_module
+from autoresearchd.policy.client import ModelError, Question, Reply, Trouble
+from autoresearchd.policy.model import MAX_ECHO, MAX_READ, ModelPolicy
+from autoresearchd.policy.spend import Caps
+from autoresearchd.ports import Cancel, Policy, Purse, TrialHistory
+from autoresearchd.testing.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
+from autoresearchd.testing.policies import make_state, make_task
+from autoresearchd.testing.policy_contract import PolicyContract
+
+CODE = "LR = 0.1\nDEPTH = 4\n\n\ndef train() -> float:\n    return LR * DEPTH\n"
+HIGHER = CODE.replace("0.1", "0.2")
+COST = Cost(usd=0.01, tokens_in=100, tokens_out=10, seconds=1.0)
+
+
+def edit(old: str, new: str, path: str = "train.py", **words: object) -> str:
+    block = f"{path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
+    return f"{block}\n{json.dumps(words)}\n" if words else block
+
+
+GOOD = edit("LR = 0.1", "LR = 0.2", hypothesis="a higher rate learns faster", expected_delta=0.01)
+NOT_THERE = edit("LR = 0.7", "LR = 0.8")
+BROKEN = edit("LR = 0.1", "LR = = 0.2")
+
+
+def reply(text: str, **options: Any) -> Reply:
+    return Reply(text, **{"model": "provider/model-0201", "cost": COST, **options})
+
+
+def legal(state: ResearchState, files: Mapping[str, str]) -> None:
+    check_edit(state.task, state.code, {**state.code, **files})
+
+
+class Bench:
+    """A policy with all that it needs, and what it did with it."""
+
+    def __init__(
+        self,
+        *steps: Step,
+        settings: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
+        purse: Purse | None = None,
+        fallback: Sequence[Step] = (),
+        check: Callable[[ResearchState, Mapping[str, str]], None] = legal,
+        near: Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str] | None = None,
+    ) -> None:
+        self.client, self.second = ScriptedClient(steps, name="m/one"), ScriptedClient(fallback, name="m/two")
+        self.answers, self.purse, self.cancel = MemoryAnswers(), purse or OpenPurse(), PatientCancel()
+        ticks = iter(range(10_000))
+        self.policy = ModelPolicy(
+            [self.client, self.second] if fallback else [self.client],
+            settings,
+            name="litellm:m/one",
+            answers=self.answers,
+            purse=self.purse,
+            check=check,
+            near=near,
+            clock=lambda: float(next(ticks)),
+        )
+
+    def propose(self, state: ResearchState | None = None) -> Proposal:
+        return self.policy.propose(state or make_state(CODE, number=5), self.cancel)
+
+    def fails(self, kind: type[Exception], state: ResearchState | None = None) -> Any:
+        with pytest.raises(kind) as caught:
+            self.propose(state)
+        return caught.value
+
+    @property
+    def errors(self) -> list[str]:
+        return [answer.error for answer in self.answers.answers]
+
+    def told(self, question: int) -> str:
+        """The last message of a question (from 0)."""
+        return self.client.questions[question].messages[-1]["content"]
+
+
+# ---------------------------------------------------------------------- a good answer
+def test_a_good_answer_becomes_a_proposal_with_its_words_its_cost_and_its_generation() -> None:
+    bench = Bench(reply(GOOD, sampling={"temperature": 1.0}, adapter="v3", model_hash="abc"))
+    state = replace(make_state(CODE, number=5), role="optimizer", state_id="s1", round_id="r1")
+    proposal = bench.propose(state)
+    assert proposal.files == {"train.py": HIGHER}
+    assert (proposal.policy, proposal.role, proposal.adapter) == ("litellm:m/one", "optimizer", "v3")
+    assert (proposal.state_id, proposal.round_id, proposal.attempt) == ("s1", "r1", 0)
+    assert proposal.hypothesis == proposal.description == proposal.asi.hypothesis == "a higher rate learns faster"
+    assert proposal.expected_delta == 0.01
+    assert proposal.changes == {"train.py:LR": 0.2}
+    assert (proposal.cost, proposal.charged) == (COST, True)
+    generation = proposal.generation
+    assert (generation.completion, generation.adapter, generation.model_hash) == (GOOD, "v3", "abc")
+    assert generation.messages == bench.client.questions[0].messages
+    assert generation.sampling == {"temperature": 1.0}
+
+
+def test_every_answer_is_written_down_under_its_experiment_with_its_form() -> None:
+    bench = Bench(reply(GOOD))
+    proposal = bench.propose()
+    (number, stored) = bench.answers.items[0]
+    assert (number, stored.model, stored.cost, stored.error) == (5, "provider/model-0201", COST, "")
+    assert (stored.form, stored.finish, stored.attempt) == ("search_replace", "stop", 0)
+    assert stored.generation == proposal.generation
+
+
+def test_the_question_carries_the_users_settings_and_a_seed_that_follows_from_the_state() -> None:
+    settings = ModelSettings(max_tokens=777, temperature=0.3, timeout=12.0)
+    questions: list[Question] = []
+    for seed in (1, 1, 2):
+        bench = Bench(GOOD, settings=settings)
+        bench.propose(make_state(CODE, seed=seed))
+        questions += bench.client.questions
+    assert [(q.max_tokens, q.temperature, q.timeout) for q in questions] == [(777, 0.3, 12.0)] * 3
+    assert questions[0].seed == questions[1].seed != questions[2].seed
+
+
+def test_an_answer_without_words_is_described_by_what_it_does() -> None:
+    proposal = Bench(edit("LR = 0.1", "LR = 0.2")).propose()
+    assert proposal.hypothesis == proposal.description == "Change LR 0.1 → 0.2 in train.py"
+
+
+def test_words_of_a_model_cannot_carry_control_characters_or_fill_the_store() -> None:
+    words = {"hypothesis": "a\x1b[31m\nb" + "x" * 10_000, "description": "d\x07\n" + "y" * 500, "idea": "z\x00" * 9_000}
+    proposal = Bench(edit("LR = 0.1", "LR = 0.2", **words)).propose()
+    for text in (proposal.hypothesis, proposal.description, *map(str, proposal.asi.extra.values())):
+        assert text.isprintable() and len(text) <= 2_000
+
+
+def test_a_reply_without_a_time_is_timed_here() -> None:
+    assert Bench(reply(GOOD, cost=replace(COST, seconds=0.0))).propose().cost.seconds == 1.0
+
+
+def test_the_users_price_counts_for_what_is_stored_and_charged() -> None:
+    settings = ModelSettings(prices={"m/one": Price(input=100.0, output=1000.0)})
+    bench = Bench(reply(GOOD, cost=Cost(None, 1000, 100, 1.0)), settings=settings)
+    assert bench.propose().cost.usd == pytest.approx(0.2)
+    assert bench.answers.usd == pytest.approx(0.2)
+
+
+def test_tokens_and_log_probabilities_are_kept_for_the_learner() -> None:
+    generation = Bench(reply(GOOD, token_ids=(1, 2), logprobs=(-0.1, -0.2))).propose().generation
+    assert (generation.token_ids, generation.logprobs) == ((1, 2), (-0.1, -0.2))
+
+
+# ---------------------------------------------------------------------- unusable answers
+def test_an_edit_that_does_not_fit_goes_back_with_its_exact_error() -> None:
+    bench = Bench(NOT_THERE, GOOD)
+    assert bench.propose().files == {"train.py": HIGHER}
+    error, used = bench.errors
+    assert error and used == ""
+    assert error in bench.told(1)
+    assert bench.client.questions[1].messages[-2] == {"role": "assistant", "content": NOT_THERE}
+    assert bench.client.questions[1].messages[:-2] == bench.client.questions[0].messages
+
+
+def test_an_edit_that_is_not_legal_goes_back_with_its_exact_error() -> None:
+    bench = Bench(BROKEN, GOOD)
+    bench.propose()
+    assert "line 1: invalid syntax" in bench.told(1)
+    assert bench.answers.answers[0].form == "search_replace"
+
+
+def test_what_earlier_answers_cost_is_part_of_the_proposals_cost() -> None:
+    bench = Bench(NOT_THERE, BROKEN, GOOD)
+    assert bench.propose().cost == Cost(sum([0.01] * 3), 300, 30, 3.0)
+    assert bench.answers.usd == pytest.approx(0.03)
+
+
+def test_one_answer_of_unknown_price_makes_the_whole_unknown() -> None:
+    bench = Bench(reply(NOT_THERE, cost=Cost(None, 100, 10, 1.0)), GOOD)
+    assert bench.propose().cost == Cost(None, 200, 20, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        (NOT_THERE, Label.MALFORMED_ANSWER),
+        ("Let us think about the rate.", Label.MALFORMED_ANSWER),
+        (BROKEN, Label.ILLEGAL_EDIT),
+        (edit("x = 1", "x = 2", path="/etc/passwd"), Label.ILLEGAL_EDIT),
+        (edit("x = 1", "x = 2", path="prepare.py"), Label.ILLEGAL_EDIT),
+        (edit("LR = 0.1", "LR = 0.1"), Label.NO_OP),
+        (edit("LR = 0.1", "LR = 0.1  # the rate"), Label.NO_OP),
+        ("", Label.MALFORMED_ANSWER),
+        (" \n\t ", Label.MALFORMED_ANSWER),
+    ],
+)
+def test_after_the_last_attempt_the_experiment_fails_under_the_label_of_the_last_error(
+    answer: str, label: Label
+) -> None:
+    bench = Bench(GOOD.replace("0.1", "9"), answer, answer)
+    error = bench.fails(PolicyError)
+    assert error.label is label
+    assert "none of 3 answers could be used" in error.what
+    assert error.cost == Cost(sum([0.01] * 3), 300, 30, 3.0)
+    assert len(bench.answers.items) == 3
+    assert all(bench.errors)
+
+
+def test_how_often_an_answer_is_asked_for_again_is_the_users_choice() -> None:
+    bench = Bench(NOT_THERE, settings=ModelSettings(reasks=0))
+    assert bench.fails(PolicyError).what.startswith("the answer could not be used: ")
+    assert len(bench.client.questions) == 1
+
+
+def test_an_empty_answer_is_told_and_sent_back_as_a_turn_that_providers_take() -> None:
+    bench = Bench("", GOOD)
+    bench.propose()
+    assert bench.errors[0] == "the answer is empty"
+    assert all(m["content"].strip() for m in bench.client.questions[1].messages)
+
+
+def test_an_answer_that_was_cut_off_is_told_to_be_smaller() -> None:
+    bench = Bench(reply("train.py\n<<<<<<< SEARCH\nLR = 0.1\n=====", finish="length"), GOOD)
+    bench.propose()
+    assert "cut off at max_tokens (8192 tokens): make a smaller edit" in bench.told(1)
+    assert bench.answers.answers[0].finish == "length"
+
+
+def test_an_answer_that_ends_at_the_limit_but_is_whole_is_used() -> None:
+    assert Bench(reply(GOOD, finish="length")).propose().files == {"train.py": HIGHER}
+
+
+def test_an_answer_that_a_filter_stopped_is_not_used_however_it_looks() -> None:
+    bench = Bench(reply(GOOD, finish="content_filter"), settings=ModelSettings(reasks=0))
+    error = bench.fails(PolicyError)
+    assert error.label is Label.MALFORMED_ANSWER
+    assert "content filter" in error.what
+
+
+@pytest.mark.parametrize(
+    "text", ["I'm sorry, but I can't help with that.", "I cannot assist with this.", "**Sorry,** no.", "As an AI, I …"]
+)
+def test_a_model_that_declines_is_quoted(text: str) -> None:
+    error = Bench(text, settings=ModelSettings(reasks=0)).fails(PolicyError)
+    assert error.label is Label.MALFORMED_ANSWER
+    assert f"it declines instead of giving an edit: {text}" in error.what
+
+
+def test_an_answer_too_long_to_be_read_is_refused_cut_and_charged() -> None:
+    bench = Bench("x" * (2 * MAX_READ), settings=ModelSettings(reasks=0))
+    assert "2,000,000 characters long" in bench.fails(PolicyError).what
+    assert len(bench.answers.answers[0].generation.completion) <= MAX_READ
+    assert bench.answers.usd == 0.01
+
+
+def test_a_long_unusable_answer_is_shown_again_in_part_only() -> None:
+    bench = Bench("begin " + "x" * 50_000 + " end", GOOD)
+    bench.propose()
+    echo = bench.client.questions[1].messages[-2]["content"]
+    assert len(echo) < MAX_ECHO + 100
+    assert echo.startswith("begin ") and echo.endswith(" end") and "left out" in echo
+
+
+def test_terminal_escapes_of_an_answer_reach_no_message() -> None:
+    bench = Bench(edit("\x1b[2J\x07LR", "x"), settings=ModelSettings(reasks=0))
+    error = bench.fails(PolicyError)
+    assert "\x1b" not in error.what and "\x07" not in error.what
+    assert "\x1b" not in bench.errors[0]
+
+
+def test_halves_of_characters_and_zero_bytes_can_be_stored_and_sent() -> None:
+    bench = Bench("\ud800\0 what?", GOOD)
+    bench.propose()
+    stored = bench.answers.answers[0]
+    sent = bench.client.questions[1].messages
+    for text in (stored.generation.completion, stored.error, *(m["content"] for m in sent)):
+        text.encode()
+        assert "\0" not in text
+
+
+def test_an_answer_is_on_record_even_when_the_reading_of_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str, code: Mapping[str, str]) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(model_module, "read_answer", broken)
+    bench = Bench(GOOD)
+    bench.fails(ZeroDivisionError)
+    assert bench.errors == ["the answer could not be looked at"]
+    assert bench.answers.usd == 0.01
+
+
+def test_an_answer_is_on_record_even_when_the_check_of_it_breaks() -> None:
+    def broken(state: ResearchState, files: Mapping[str, str]) -> None:
+        raise OSError("disk")
+
+    bench = Bench(GOOD, check=broken)
+    bench.fails(OSError)
+    assert len(bench.answers.items) == 1
+
+
+# ---------------------------------------------------------------------- secrets
+SECRET = "hunter2hunter2x9"
+
+
+def secretive(code: str = CODE) -> ResearchState:
+    return replace(make_state(code), redactor=Redactor([SECRET]))
+
+
+def test_a_secret_reaches_neither_the_model_nor_the_store() -> None:
+    long = "x" * (MAX_ECHO * 3 // 4 - 5) + SECRET + "y" * MAX_ECHO
+    bench = Bench(reply(f"the key is {SECRET}"), reply(long), GOOD)
+    bench.propose(secretive())
+    everything = repr(bench.answers.items) + repr(bench.client.questions)
+    assert SECRET not in everything
+    assert SECRET[:8] not in everything and SECRET[8:] not in everything
+
+
+def test_tokens_of_an_answer_with_a_secret_are_not_stored_since_they_spell_it() -> None:
+    text = f"{SECRET}\n{GOOD}"
+    bench = Bench(reply(text, token_ids=(1, 2, 3), logprobs=(-1.0, -1.0, -1.0)))
+    generation = bench.propose(secretive()).generation
+    assert generation.token_ids is None and generation.logprobs is None
+
+
+def test_log_probabilities_that_are_no_numbers_are_not_stored() -> None:
+    generation = Bench(reply(GOOD, token_ids=(1, 2), logprobs=(-0.1, float("-inf")))).propose().generation
+    assert (generation.token_ids, generation.logprobs) == ((1, 2), None)
+
+
+# ---------------------------------------------------------------------- near duplicates
+def test_a_near_duplicate_is_pointed_out_once_and_then_allowed() -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    def near(state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
+        seen.append(changes)
+        return "experiment 3 set LR to 0.2 already" if len(seen) == 1 else ""
+
+    bench = Bench(GOOD, GOOD, near=near)
+    assert bench.propose().files == {"train.py": HIGHER}
+    assert seen[0] == {"train.py:LR": 0.2}
+    assert "experiment 3 set LR to 0.2 already" in bench.told(1)
+    assert "the same again if you mean it" in bench.told(1)
+    assert bench.answers.answers[0].error and not bench.answers.answers[1].error
+
+
+def test_a_near_duplicate_is_better_than_no_proposal_at_all() -> None:
+    bench = Bench(NOT_THERE, GOOD, settings=ModelSettings(reasks=1), near=lambda *_: "experiment 3 was the same")
+    assert bench.propose().files == {"train.py": HIGHER}
+
+
+# ---------------------------------------------------------------------- repair
+def repairing(**options: object) -> ResearchState:
+    failed = CODE.replace("DEPTH = 4", "DEPTH = 8\nWIDTH = dept")
+    repair = Repair(1, {"train.py": failed}, "error", "NameError: name 'dept' is not defined", description="be wider")
+    return replace(make_state(CODE, number=5), repair=repair, **options)  # type: ignore[arg-type]
+
+
+def test_a_repair_edits_what_the_failed_proposal_left_and_is_stored_against_the_parent() -> None:
+    bench = Bench(edit("WIDTH = dept", "WIDTH = DEPTH"))
+    proposal = bench.propose(repairing())
+    assert proposal.files == {"train.py": CODE.replace("DEPTH = 4", "DEPTH = 8\nWIDTH = DEPTH")}
+    assert proposal.attempt == 1
+    assert proposal.hypothesis == "be wider"
+    assert bench.answers.answers[0].attempt == 1
+
+
+def test_a_repair_keeps_the_files_that_it_does_not_touch_as_the_failed_proposal_left_them() -> None:
+    task = make_task(editable=("train.py", "model.py"))
+    state = replace(
+        make_state({"train.py": CODE, "model.py": "W = 1\n"}, task=task),
+        repair=Repair(2, {"train.py": HIGHER, "model.py": "W = = 2\n"}, "error", "SyntaxError"),
+    )
+    proposal = Bench(edit("W = = 2", "W = 2", path="model.py")).propose(state)
+    assert proposal.files == {"train.py": HIGHER, "model.py": "W = 2\n"}
+    assert proposal.attempt == 2
+
+
+def test_a_repair_that_takes_everything_back_changes_nothing() -> None:
+    bench = Bench(edit("DEPTH = 8\nWIDTH = dept", "DEPTH = 4"), settings=ModelSettings(reasks=0))
+    assert bench.fails(PolicyError, repairing()).label is Label.NO_OP
+
+
+def test_a_model_that_gives_its_failed_edit_up_is_not_pressed() -> None:
+    bench = Bench('It cannot work: the width is fixed.\n{"hypothesis": "none"}')
+    error = bench.fails(PolicyError, repairing())
+    assert error.what.startswith("the model gives its edit up: It cannot work")
+    assert len(bench.client.questions) == 1
+    assert error.cost == COST
+
+
+def test_a_repair_that_is_only_malformed_is_asked_for_again() -> None:
+    bench = Bench(edit("WIDTH = dep", "WIDTH = 1"), "```python\nWIDTH = DEPTH", edit("WIDTH = dept", "WIDTH = DEPTH"))
+    assert bench.propose(repairing()).attempt == 1
+
+
+def test_how_often_it_repairs_is_the_users_choice() -> None:
+    assert Bench(settings=ModelSettings(repairs=1)).policy.repairs == 1
+
+
+# ---------------------------------------------------------------------- no reply
+def test_when_no_model_replies_the_experiment_stays_open() -> None:
+    trouble = ModelError(Trouble.UNREACHABLE, "connection refused")
+    bench = Bench(*[trouble] * 3, fallback=[trouble] * 3, settings=ModelSettings(retries=2))
+    error = bench.fails(EnvironmentFailure)
+    assert "m/one: not reachable (connection refused)" in error.what
+    assert "m/two: not reachable" in error.what
+    assert "tried again by itself" in error.mend
+    assert len(bench.cancel.waits) == 4
+
+
+def test_a_fallback_that_answers_is_stored_under_its_own_name() -> None:
+    bench = Bench(ModelError(Trouble.NOT_FOUND, "gone"), fallback=[GOOD])
+    bench.propose()
+    assert bench.answers.answers[0].model == "m/two"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "mend"), [(Trouble.UNAUTHORISED, "key for m/one"), (Trouble.NOT_FOUND, "correct the model m/one")]
+)
+def test_what_only_the_user_can_mend_is_told_with_the_models_name(trouble: Trouble, mend: str) -> None:
+    assert mend in Bench(ModelError(trouble, "no")).fails(EnvironmentFailure).mend
+
+
+def test_what_the_client_knows_of_the_remedy_is_told_rather_than_a_guess() -> None:
+    error = Bench(ModelError(Trouble.UNAUTHORISED, "no", mend="set MY_KEY")).fails(EnvironmentFailure)
+    assert error.mend == "set MY_KEY"
+
+
+def test_a_provider_that_refuses_the_question_ends_the_experiment_since_asking_again_is_of_no_use() -> None:
+    error = Bench(ModelError(Trouble.REFUSED, "policy violation")).fails(PolicyError)
+    assert error.label is Label.MALFORMED_ANSWER
+    assert error.cost is None
+
+
+def test_failed_calls_that_cost_something_are_charged() -> None:
+    bench = Bench(ModelError(Trouble.TIMEOUT, "slow", cost=Cost(0.02, 50, 0, 9.0)), GOOD)
+    assert bench.propose().cost.usd == pytest.approx(0.03)
+    failed, used = bench.answers.answers
+    assert failed.error == "no reply: timed out (slow)"
+    assert (failed.model, failed.cost.usd, used.error) == ("m/one", 0.02, "")
+
+
+def long_state() -> ResearchState:
+    return replace(make_state(CODE), memo="\n".join(f"- learned {i}: {'x' * 80}" for i in range(3_000)))
+
+
+def test_a_prompt_that_is_too_long_for_the_model_is_halved_until_it_fits() -> None:
+    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 20000 tokens")
+    bench = Bench(too_long, too_long, GOOD)
+    bench.propose(long_state())
+    sizes = [bench.client.count_tokens(q.messages) for q in bench.client.questions]
+    assert [size <= 64_000 >> i for i, size in enumerate(sizes)] == [True] * 3
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(bench.answers.items) == 1
+
+
+def test_a_model_that_finds_every_prompt_too_long_is_not_asked_for_ever() -> None:
+    bench = Bench(*[ModelError(Trouble.CONTEXT_TOO_LONG, "at most 10 tokens")] * 9)
+    error = bench.fails(EnvironmentFailure)
+    assert len(bench.client.questions) == 4
+    assert "at most 10 tokens" in error.what
+    assert "context_tokens" in error.mend
+
+
+def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
+    settings = ModelSettings(context_tokens=1_000)
+    bench = Bench(settings=settings)
+    code = CODE + "".join(f"x{i} = {i}\n" for i in range(2_000))
+    assert "context_tokens" in bench.fails(EnvironmentFailure, make_state(code)).mend
+    failed = Repair(1, {"train.py": code}, "error", "NameError")
+    assert isinstance(bench.fails(PolicyError, replace(make_state(CODE), repair=failed)), PolicyError)
+
+
+# ---------------------------------------------------------------------- money and stopping
+def test_a_spend_cap_ends_the_asking_within_one_answer() -> None:
+    purse = Caps(session_usd=lambda: bench.answers.usd, day_usd=lambda: 0.0, session_cap=0.015)
+    bench = Bench(NOT_THERE, NOT_THERE, GOOD, purse=purse)
+    error = bench.fails(SpendCapReached)
+    assert error.whole_session
+    assert len(bench.answers.items) == 2
+    assert "resume --max-cost" in error.mend
+
+
+def test_a_stop_before_anything_was_asked_costs_nothing() -> None:
+    bench = Bench(GOOD)
+    bench.cancel = PatientCancel(is_set=True)
+    bench.fails(Interrupted)
+    assert (bench.client.questions, bench.answers.items) == ([], [])
+
+
+def test_a_stop_during_a_wait_is_an_interruption() -> None:
+    bench = Bench(ModelError(Trouble.OVERLOADED, "busy"), GOOD)
+    bench.cancel = PatientCancel(stop_after=1)
+    bench.fails(Interrupted)
+    assert len(bench.client.questions) == 1
+
+
+# ---------------------------------------------------------------------- the contract
+def _next_edit(question: Question) -> str:
+    """A valid edit of the contract's sample that depends on nothing but the question."""
+    return edit("DEPTH = 4", f"DEPTH = {5 + (question.seed or 0) % 50}", hypothesis="deeper")
+
+
+class TestContract(PolicyContract):
+    deterministic = False
+
+    def make_policy(self, history: TrialHistory) -> Policy:
+        return ModelPolicy(
+            [ScriptedClient(then=_next_edit)],
+            ModelSettings(),
+            name="litellm:scripted",
+            answers=MemoryAnswers(),
+            purse=OpenPurse(),
+            check=legal,
+        )
+
+
+def test_the_policy_can_be_used_with_the_cancel_of_a_thread() -> None:
+    cancel: Cancel = threading.Event()
+    bench = Bench(GOOD)
+    assert bench.policy.propose(make_state(CODE), cancel).policy == bench.policy.name == "litellm:m/one"

@@ -1,0 +1,225 @@
+"""A model of the user's own is asked over HTTP: nothing it does ends the loop, and the learner gets its tokens."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.settings import Price
+from autoresearchd.errors import Interrupted, UsageError
+from autoresearchd.policy.client import ModelClient, ModelError, Trouble
+from autoresearchd.policy.openai_client import OpenAIClient, read_key, tokens_of
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.client_contract import QUESTION, HttpClientContract
+from autoresearchd.testing.model_server import ScriptedServer, logprob, token_id
+
+pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+
+NEVER = threading.Event()
+SCHEMA = {"type": "object", "properties": {"lr": {"type": "number"}}}
+
+
+class TestOpenAIClient(HttpClientContract):
+    def make_client(self, url: str) -> ModelClient:
+        return OpenAIClient(url, "scripted-model")
+
+
+def test_the_learner_gets_the_token_ids_and_log_probabilities_of_vllm() -> None:
+    with ScriptedServer([server.says("lower the rate")]) as scripted:
+        reply = OpenAIClient(scripted.url).ask(QUESTION, NEVER)
+    words = ["lower ", "the ", "rate"]
+    assert reply.token_ids == tuple(token_id(word) for word in words)
+    assert reply.logprobs == tuple(logprob(word) for word in words)
+    assert reply.sampling == {"temperature": 0.7, "seed": 17, "max_tokens": 64, "logprobs_of": "server"}
+
+
+def test_a_server_that_tells_no_tokens_still_answers() -> None:
+    with ScriptedServer([server.says("lower the rate")], ids=False, logprobs=False) as scripted:
+        reply = OpenAIClient(scripted.url).ask(QUESTION, NEVER)
+    assert (reply.text, reply.token_ids, reply.logprobs) == ("lower the rate", None, None)
+
+
+def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
+    ids = {"return_token_ids", "return_tokens_as_token_ids"}
+    with ScriptedServer(refuses=ids) as scripted:
+        client = OpenAIClient(scripted.url)
+        client.ask(QUESTION, NEVER)
+        client.ask(QUESTION, NEVER)
+        sent = [ids & set(asked) for asked in scripted.questions]
+        assert all("logprobs" in asked for asked in scripted.questions)
+    assert sent == [ids, set(), set()]
+
+
+def test_a_server_without_schemas_does_not_cost_other_questions_their_tokens() -> None:
+    with ScriptedServer(after=server.says("yes"), refuses=["response_format"]) as scripted:
+        client = OpenAIClient(scripted.url)
+        assert client.ask(replace(QUESTION, schema=SCHEMA), NEVER).text == "yes"
+        assert client.ask(QUESTION, NEVER).token_ids is not None
+
+
+def test_a_request_that_is_refused_for_itself_is_no_reason_to_ask_for_less() -> None:
+    with ScriptedServer([server.bad_request()] * 3, after=server.says("fine")) as scripted:
+        client = OpenAIClient(scripted.url, "m")
+        with pytest.raises(ModelError) as caught:
+            client.ask(QUESTION, NEVER)
+        assert caught.value.trouble is Trouble.BAD_REQUEST
+        assert client.ask(QUESTION, NEVER).token_ids is not None
+
+
+def test_a_schema_is_sent_where_one_is_given() -> None:
+    with ScriptedServer() as scripted:
+        OpenAIClient(scripted.url).ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        [asked] = scripted.questions
+    assert asked["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
+    with ScriptedServer(model="Qwen/Qwen3-4B") as scripted:
+        client = OpenAIClient(scripted.url)
+        assert client.name == "local"
+        reply = client.ask(QUESTION, NEVER)
+        assert client.name == "local:Qwen/Qwen3-4B"
+        assert scripted.questions[0]["model"] == reply.model == "Qwen/Qwen3-4B"
+
+
+def test_an_adapter_is_asked_in_the_place_of_its_model_and_recorded() -> None:
+    with ScriptedServer() as scripted:
+        reply = OpenAIClient(scripted.url, "base", adapter="v7").ask(QUESTION, NEVER)
+        assert scripted.questions[0]["model"] == "v7"
+    assert reply.adapter == "v7"
+
+
+def test_a_reply_takes_at_most_half_of_a_small_context() -> None:
+    with ScriptedServer(context=2048) as scripted:
+        OpenAIClient(scripted.url).ask(replace(QUESTION, max_tokens=8192), NEVER)
+        assert scripted.questions[0]["max_tokens"] == 1024
+
+
+def test_what_runs_at_home_costs_nothing_unless_the_user_says_so() -> None:
+    with ScriptedServer(after=server.says("one two")) as scripted:
+        assert OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER).cost.usd == 0.0
+        priced = OpenAIClient(scripted.url, "m", prices={"m": Price(input=1.0, output=10.0)})
+        assert priced.ask(QUESTION, NEVER).cost.usd == pytest.approx((10 * 1.0 + 2 * 10.0) / 1e6)
+
+
+def test_the_key_is_sent_and_never_shown() -> None:
+    key = "local-0123456789abcdef"
+    with ScriptedServer([server.says("in")], key=key) as scripted:
+        assert OpenAIClient(scripted.url, key=key).ask(QUESTION, NEVER).text == "in"
+        with pytest.raises(ModelError) as caught:
+            OpenAIClient(scripted.url, key="another-0123456789").ask(QUESTION, NEVER)
+    assert caught.value.trouble is Trouble.UNAUTHORISED
+    assert "0123456789" not in str(caught.value)
+
+
+def test_a_redirect_does_not_carry_the_key_to_another_server() -> None:
+    with ScriptedServer(after=server.says("stolen")) as thief:
+        turn = server.redirect(f"{thief.url}/chat/completions")
+        with ScriptedServer([turn]) as scripted, pytest.raises(ModelError, match="elsewhere"):
+            OpenAIClient(scripted.url, "m", key="secret-key-0123456789").ask(QUESTION, NEVER)
+        assert thief.requests == []
+
+
+def test_a_proxy_of_the_environment_is_not_told_what_is_asked_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer() as proxy, ScriptedServer([server.says("direct")]) as scripted:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("ALL_PROXY", proxy.url)
+        assert OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER).text == "direct"
+        assert proxy.requests == []
+
+
+def test_a_body_without_end_is_not_read_to_its_end() -> None:
+    body = b'{"choices": [{"message": {"content": "' + b"x" * 12_000_000 + b'"}}]}'
+    with (
+        ScriptedServer([server.Turn(raw=body)]) as scripted,
+        pytest.raises(ModelError, match="not read to its end") as caught,
+    ):
+        OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER)
+    assert caught.value.trouble is Trouble.BROKEN_REPLY
+
+
+def test_a_cancelled_question_is_cut_off_at_the_server_too() -> None:
+    cancel = threading.Event()
+    with ScriptedServer([server.hang()]) as scripted:
+        threading.Timer(0.2, cancel.set).start()
+        with pytest.raises(Interrupted):
+            OpenAIClient(scripted.url, "m").ask(QUESTION, cancel)
+        assert scripted.hung_up.wait(5.0), "the server goes on with an answer that nobody wants"
+
+
+def test_a_stop_text_that_the_server_overlooks_is_cut_off_with_its_tokens() -> None:
+    with ScriptedServer([server.says("first END second")], refuses=["stop"]) as scripted:
+        reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, stop=("END",)), NEVER)
+    assert (reply.text, reply.token_ids, reply.logprobs) == ("first ", None, None)
+
+
+def test_a_server_that_lists_no_model_is_asked_for_whichever_it_has() -> None:
+    with ScriptedServer([server.says("here"), server.no_model()], model="") as scripted:
+        client = OpenAIClient(scripted.url)
+        assert client.ask(QUESTION, NEVER).text == "here"
+        assert "model" not in scripted.questions[0]
+        with pytest.raises(ModelError, match="--policy local:MODEL") as caught:
+            client.ask(QUESTION, NEVER)
+    assert caught.value.trouble is Trouble.NOT_FOUND
+
+
+def test_a_server_that_lists_other_models_than_it_has_is_asked_without_a_name() -> None:
+    with ScriptedServer(after=server.says("here"), refuses=["model"]) as scripted:
+        assert OpenAIClient(scripted.url).ask(QUESTION, NEVER).text == "here"
+        with pytest.raises(ModelError):
+            OpenAIClient(scripted.url, "named-by-the-user").ask(QUESTION, NEVER)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1:8000", "ftp://x/v1", "http://", "http://x:99999/v1", "http://user:pw@x/v1", "http://x/v1?k=1"],
+)
+def test_what_is_no_address_is_said_before_anything_is_asked(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        OpenAIClient(url)
+    assert "pw" not in str(caught.value)
+
+
+def test_the_key_comes_from_the_file_else_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("from-the-file \nsecond line\n")
+    assert read_key(str(file), {"AUTORESEARCHD_LOCAL_KEY": "from-the-environment"}) == "from-the-file"
+    assert read_key("", {"AUTORESEARCHD_LOCAL_KEY": " from-the-environment\n"}) == "from-the-environment"
+    assert read_key("", {}) == ""
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_key(str(tmp_path / "nowhere"), {})
+    file.write_text("\n")
+    with pytest.raises(UsageError, match="empty"):
+        read_key(str(file), {})
+    with pytest.raises(UsageError, match="no key"):
+        read_key("", {"AUTORESEARCHD_LOCAL_KEY": "two\r\nHost: lines"})
+
+
+def test_tokens_are_read_as_llama_cpp_tells_them() -> None:
+    content = [{"id": 5, "token": "a", "logprob": -0.5}, {"id": 6, "token": "b", "logprob": 0.0}]
+    assert tokens_of({"logprobs": {"content": content}}) == ((5, 6), (-0.5, 0.0))
+
+
+def test_lists_that_do_not_fit_each_other_are_not_stored() -> None:
+    content = [{"token": "token_id:1", "logprob": -0.5}]
+    assert tokens_of({"logprobs": {"content": content}, "token_ids": [1, 2]}) == (None, None)
+    assert tokens_of({"logprobs": {"content": [{"token": "a", "logprob": None}]}}) == (None, None)
+    assert tokens_of({"token_ids": [1, 2]}) == ((1, 2), None)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["content", "logprob", "id"]), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["logprobs", "token_ids"]), JSON))
+def test_nothing_that_a_server_calls_tokens_ends_the_loop(choice: dict[str, object]) -> None:
+    ids, logprobs = tokens_of(choice)
+    assert ids is None or logprobs is None or len(ids) == len(logprobs)

@@ -1,0 +1,176 @@
+"""Each role has a part of the program to itself; what an edit touches beyond it is named, and nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.task import Constraint, Role
+from autoresearchd.policy import roles
+from autoresearchd.policy.definitions import touched
+from autoresearchd.policy.roles import off_surface, owns, preset
+from autoresearchd.resources import bundled
+from autoresearchd.testing.policies import make_task
+
+from .synthetic import TOY
+
+TRAIN = (bundled("templates") / "autoresearch" / "train.py").read_text()
+
+
+def flagged(role: Role, before: str, after: str) -> tuple[str, ...]:
+    return off_surface(role, {"train.py": before}, {"train.py": after})
+
+
+# ---------------------------------------------------------------------- presets
+def test_a_task_without_roles_gets_those_of_the_daemon() -> None:
+    names = [role.name for role in preset(make_task())]
+    assert names == [
+        *("architecture", "optimiser", "schedule", "data", "loss", "regularisation", "systems", "evaluation-time"),
+        "meta",
+    ]
+    assert all(role.instructions for role in preset(make_task()))
+
+
+def test_quantisation_is_a_role_where_the_size_is_limited() -> None:
+    task = make_task()
+    for most, wanted in ((16_000_000, True), (1_000_000_000, False)):
+        scoring = dataclasses.replace(task.scoring, constraints=(Constraint("artifact_bytes", max=most),))
+        found = preset(dataclasses.replace(task, scoring=scoring))
+        assert ("quantisation" in [role.name for role in found]) is wanted
+
+
+def test_the_roles_of_the_task_win() -> None:
+    own = (Role("tokens", "tokenizer, vocab"),)
+    assert preset(dataclasses.replace(make_task(), roles=own)) == own
+
+
+# ---------------------------------------------------------------------- surfaces
+@pytest.mark.parametrize(
+    ("role", "its", "not_its"),
+    [
+        (
+            roles.ARCHITECTURE,
+            "DEPTH HEAD_DIM MLP_RATIO WINDOW_PATTERN ROPE_BASE Attention MLP GPT norm rotate",
+            "ADAM_BETA1",
+        ),
+        (
+            roles.OPTIMISER,
+            "MATRIX_LR EMBEDDING_LR ADAM_BETA1 MUON_MOMENTUM Muon orthogonalise build_optimizers",
+            "DEPTH",
+        ),
+        (roles.SCHEDULE, "WARMUP_RATIO WARMDOWN_RATIO FINAL_LR_FRAC MUON_WARMUP_STEPS lr_multiplier", "WEIGHT_DECAY"),
+        (roles.DATA, "TOTAL_BATCH_SIZE SEQ_LEN batches", "MATRIX_LR"),
+        (roles.LOSS, "SOFTCAP cross_entropy_loss", "SEQ_LEN"),
+        (roles.REGULARISATION, "WEIGHT_DECAY DROPOUT", "MATRIX_LR"),
+        (roles.SYSTEMS, "DEVICE_BATCH_SIZE CUDA UNTIMED_STEPS", "MATRIX_LR"),
+        (roles.EVALUATION_TIME, "load_model", "Muon"),
+        (roles.META, "DEPTH Muon main anything", ""),
+    ],
+    ids=lambda value: value.name if isinstance(value, Role) else "",
+)
+def test_each_role_has_its_part_of_the_bundled_task(role: Role, its: str, not_its: str) -> None:
+    assert [name for name in its.split() if not owns(role, f"train.py:{name}", 0.5)] == []
+    assert [name for name in not_its.split() if owns(role, f"train.py:{name}", 0.5)] == []
+
+
+def test_a_surface_in_the_users_own_words_is_checked_too() -> None:
+    role = Role("mine", "The learning rates, Muon and its momentum; normalisation")
+    assert owns(role, "train.py:MATRIX_LR", 0.02)
+    assert owns(role, "train.py:MUON_MOMENTUM", 0.95)
+    assert owns(role, "normalization")
+    assert not owns(role, "train.py:DEPTH", 8)
+
+
+# ---------------------------------------------------------------------- edits
+def test_an_edit_on_the_surface_is_not_flagged() -> None:
+    assert flagged(roles.OPTIMISER, TRAIN, TRAIN.replace("MATRIX_LR = 0.04", "MATRIX_LR = 0.02")) == ()
+    assert flagged(roles.ARCHITECTURE, TRAIN, TRAIN.replace("F.relu(self.fc(x))", "F.gelu(self.fc(x))")) == ()
+
+
+def test_what_lies_beyond_the_surface_is_named() -> None:
+    after = TRAIN.replace("MATRIX_LR = 0.04", "MATRIX_LR = 0.02").replace("F.relu(self.fc(x))", "F.gelu(self.fc(x))")
+    after = after.replace("    DEPTH *= 2", "    DEPTH *= 3")
+    assert flagged(roles.OPTIMISER, TRAIN, after) == ("train.py:DEPTH", "train.py:MLP")
+    assert flagged(roles.ARCHITECTURE, TRAIN, after) == ("train.py:MATRIX_LR",)
+    assert flagged(roles.META, TRAIN, after) == ()
+
+
+def test_comments_the_training_loop_and_new_definitions_are_nobodys() -> None:
+    commented = TRAIN.replace("MATRIX_LR = 0.04  # Muon", "MATRIX_LR = 0.04  # of the matrices")
+    assert commented != TRAIN
+    assert flagged(roles.DATA, TRAIN, commented) == ()
+    assert flagged(roles.DATA, TRAIN, TRAIN.replace("dt = time.perf_counter() - began", "dt = 1.0")) == ()
+    assert flagged(roles.DATA, TRAIN, TRAIN + "\n\nclass SwiGLU(nn.Module):\n    pass\n") == ()
+
+
+def test_a_removed_definition_is_named() -> None:
+    assert flagged(roles.DATA, TOY, TOY.replace("SOFTCAP = 15.0\n", "")) == ("train.py:SOFTCAP",)
+
+
+def test_moving_definitions_touches_none() -> None:
+    lines = TOY.splitlines(keepends=True)
+    assert flagged(roles.DATA, TOY, "".join([*lines[:2], *reversed(lines[2:])])) == ()
+
+
+def test_entries_of_dictionaries_and_fields_of_settings_count_by_themselves() -> None:
+    before = (
+        'CONFIG = {"lr": 0.1, "depth": 4, "nested": {"warmup": 10}}\n'
+        "@dataclass\nclass TrainArgs:\n    batch_size: int = 8\n    dropout: float = 0.1\n"
+    )
+    after = before.replace("0.1, ", "0.2, ").replace('"depth": 4', '"depth": 5').replace("int = 8", "int = 16")
+    assert flagged(roles.OPTIMISER, before, after) == ("train.py:CONFIG.depth", "train.py:TrainArgs.batch_size")
+
+
+def test_text_at_the_left_edge_of_a_string_is_no_definition() -> None:
+    before = 'DOC = """\nDEPTH = 3\n"""\n\n\ndef rotate(x):\n    """Turn.\n\nDEPTH = 4\n    """\n    return x\n'
+    after = before.replace("DEPTH = 4", "DEPTH = 5")
+    assert flagged(roles.DATA, before, after) == ("train.py:rotate",)
+
+
+def test_decorated_functions_and_conditions_are_found() -> None:
+    before = "@cache\n@wrap(\n    1,\n)\ndef depth_of(x):\n    return x\n\nif A:\n    LR = 1.0\nelse:\n    LR = 2.0\n"
+    assert set(touched(before, before.replace("return x", "return 1"))) == {"depth_of"}
+    assert set(touched(before, before.replace("2.0", "3.0"))) == {"LR"}
+    assert set(touched(before, before.replace("if A", "if not A"))) == {"LR"}
+    assert set(touched("a, b = 1, 2\n", "a, b = 1, 3\n")) == {"b"}
+
+
+def test_files_that_are_no_python_or_new_are_not_looked_at() -> None:
+    assert off_surface(roles.DATA, {"p.txt": "DEPTH = 1"}, {"p.txt": "DEPTH = 2", "new.py": "X = 1"}) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["def f(:\n", "x = (\n" * 5000, "\0", "\ud800", "'" * 9999, '"""' * 3333, "@a\n" * 20000, "if x:\n" + " " * 9999,
+     "elif x:\n  y = 1\n" * 5000, "x = " + "9" * 5000, "if a:\n  b = 1\n" + "elif c:\n  b = 2\n" * 3000,
+     "'\\'" * 60_000 + '"""'],
+)  # fmt: skip
+def test_text_that_cannot_be_parsed_costs_little_and_names_nothing_wrong(text: str) -> None:
+    began = time.perf_counter()
+    found = flagged(roles.DATA, TRAIN, text)
+    assert flagged(roles.DATA, text, TRAIN) is not None
+    assert time.perf_counter() - began < 2
+    assert all(name.startswith("train.py:") for name in found)
+
+
+@given(st.text(alphabet="ab=1 \n\t()[]{}:'\"#@\\.,", max_size=200), st.text(alphabet="ab=1 \n():'\"#@", max_size=200))
+def test_no_text_makes_it_raise(before: str, after: str) -> None:
+    flagged(roles.DATA, before, after)
+    assert touched(before, before) == {}
+
+
+def test_a_file_of_a_thousand_lines_takes_milliseconds() -> None:
+    block = TRAIN[TRAIN.index("class Attention") : TRAIN.index("def load_model")]
+    before = TRAIN + "".join(block.replace("class ", f"class V{i}") for i in range(6))
+    assert before.count("\n") > 1000
+    after = before.replace("MATRIX_LR = 0.04", "MATRIX_LR = 0.02").replace("F.relu(self.fc(x))", "F.gelu(self.fc(x))")
+    times = []
+    for _ in range(9):
+        began = time.perf_counter()
+        flagged(roles.DATA, before, after)
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[4] < 0.01

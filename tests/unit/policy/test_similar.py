@@ -1,0 +1,164 @@
+"""A model is told once that an edit was nearly made before, and never that another value is the same one."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.policy.similar import NearDuplicates, Past
+
+A, B = "a" * 40, "b" * 40
+HEADER = "--- a/train.py\n+++ b/train.py\n@@ -1,3 +1,3 @@\n context = 1\n"
+CODE = (
+    "-        x = F.relu(self.fc(x))\n+        gate, x = self.fc(x).chunk(2, dim=-1)\n"
+    "+        x = F.silu(gate) * x  # SwiGLU\n+        return self.proj(self.dropout(x))\n"
+)
+
+
+def change(before: str, after: str) -> str:
+    return f"{HEADER}-{before}\n+{after}\n"
+
+
+def past(number: int, diff: str, *, parent: str = A, value: float | None = 2.31, label: Label = Label.NO_GAIN,
+         status: Status = Status.DISCARD, **changes: object) -> Past:  # fmt: skip
+    return Past(number, parent, diff, status, label, value, changes)
+
+
+def memory(*entries: Past) -> NearDuplicates:
+    found = NearDuplicates()
+    for entry in entries:
+        found.add(entry)
+    return found
+
+
+def test_the_same_constant_at_the_same_value_is_told_with_its_outcome() -> None:
+    known = memory(past(12, change("LR = 0.04  # Muon", "LR = 0.02")))
+    expected = "experiment 12 changed LR to 0.02 already: 2.31, discard"
+    assert known.look(change("LR = 0.04", "LR = 2e-2"), {}, B) == expected
+    assert known.look(change("LR=0.04", "LR =   0.02  # lower"), {}, B) == expected
+
+
+def test_another_value_another_constant_or_another_start_is_no_duplicate() -> None:
+    known = memory(past(12, change("LR = 0.04", "LR = 0.02")))
+    for before, after in (
+        ("LR = 0.04", "LR = 0.021"),
+        ("LR = 0.04", "LR = 0.020001"),
+        ("LR = 0.03", "LR = 0.02"),
+        ("WD = 0.04", "WD = 0.02"),
+    ):
+        assert known.look(change(before, after), {}, B) == ""
+    assert known.look(change("LR = 0.03", "LR = 0.02"), {}, A) != ""  # the same parent, however the lines read
+
+
+def test_two_constants_together_are_not_each_of_them_alone() -> None:
+    both = f"{HEADER}-LR = 0.04\n-WD = 0.1\n+LR = 0.02\n+WD = 0.2\n"
+    known = memory(past(3, both, status=Status.CRASH, label=Label.OOM, value=None))
+    assert known.look(change("LR = 0.04", "LR = 0.02"), {}, B) == ""
+    assert known.look(both, {}, B) == "experiment 3 changed LR to 0.02, WD to 0.2 already: crash (oom)"
+
+
+def test_tuples_texts_and_flags_are_constants_too() -> None:
+    for before, after, shown in (
+        ("BETAS = (0.8, 0.95)", "BETAS = (0.9,0.95)", "(0.9,0.95)"),
+        ('PATTERN = "SSSL"', "PATTERN = 'L'", "L"),
+        ("USE_BIAS: bool = True", "USE_BIAS: bool = False", "False"),
+        ('    "lr": 3e-4,', '    "lr": 1e-3,', "0.001"),
+        ("    lr=3e-4,", "    lr=0.001,", "0.001"),
+    ):
+        told = memory(past(7, change(before, after))).look(change(before, after), {}, B)
+        assert f"to {shown} already" in told
+
+
+def test_changes_of_a_search_are_compared_where_the_diff_says_less() -> None:
+    edit = change("opt = AdamW(p, lr=0.1, eps=1e-8)", "opt = AdamW(p, lr=0.2, eps=1e-8)")
+    known = memory(past(4, edit, **{"train.py:AdamW.lr#1": 0.2}))
+    assert known.look(edit, {"train.py:AdamW.lr#1": 0.2}, A) == (
+        "experiment 4 changed AdamW.lr#1 to 0.2 already: 2.31, discard"
+    )
+    assert known.look(edit, {"train.py:AdamW.lr#1": 0.3}, A) == ""
+
+
+def test_a_constant_beside_other_code_does_not_make_two_edits_alike() -> None:
+    constant = "-LR = 0.04\n+LR = 0.02\n"
+    known = memory(past(4, HEADER + constant + CODE, **{"train.py:LR": 0.02}))
+    other = HEADER + constant + "-    y = norm(x)\n+    y = x * torch.rsqrt(x.var() + eps)\n"
+    assert known.look(other, {"train.py:LR": 0.02}, A) == ""
+    assert known.look(HEADER + constant + CODE, {"train.py:LR": 0.02}, A) != ""
+
+
+def test_nearly_the_same_code_is_told() -> None:
+    known = memory(past(31, HEADER + CODE))
+    again = (
+        CODE.replace("# SwiGLU", "# gated").replace("self.dropout(x)", "self.drop(x)").replace("  x = F.", "   x = F.")
+    )
+    told = known.look(HEADER + again, {}, B)
+    assert told.startswith("experiment 31 made nearly the same edit (9")
+    assert told.endswith("alike): 2.31, discard")
+
+
+def test_the_same_code_with_another_number_or_another_function_is_a_new_idea() -> None:
+    known = memory(past(31, HEADER + CODE), past(32, change("x = F.relu(x)", "x = F.gelu(x)")))
+    assert known.look(HEADER + CODE.replace("chunk(2", "chunk(3"), {}, B) == ""
+    assert known.look(change("x = F.relu(x)", "x = F.silu(x)"), {}, B) == ""
+    assert known.look("", {}, B) == ""
+
+
+@pytest.mark.parametrize("label", [Label.DUPLICATE, Label.NO_OP, Label.STALE_PARENT, Label.ILLEGAL_EDIT])
+def test_what_never_ran_is_not_held_against_an_edit(label: Label) -> None:
+    assert memory(past(5, HEADER + CODE, label=label)).look(HEADER + CODE, {}, A) == ""
+
+
+def test_a_program_is_warned_about_once_and_then_allowed() -> None:
+    known = memory()
+    assert [known.warn_once("hash"), known.warn_once("hash"), known.warn_once("other")] == [True, False, True]
+
+
+def test_only_the_latest_are_remembered() -> None:
+    known = NearDuplicates(window=2)
+    for number, value in enumerate(("0.1", "0.2", "0.3")):
+        known.add(past(number, change("LR = 0.04", f"LR = {value}")))
+    known.add(past(9, HEADER + CODE))
+    assert known.look(change("LR = 0.04", "LR = 0.2"), {}, B) == ""
+    assert known.look(change("LR = 0.04", "LR = 0.3"), {}, B) != ""
+    assert known.look(HEADER + CODE, {}, B) != ""
+
+
+@given(st.text(max_size=200), st.text(alphabet="+-=.:1e \"'[](),#ab\n\r\x1b", max_size=300))
+def test_no_diff_makes_it_raise_and_what_it_tells_can_be_shown(first: str, second: str) -> None:
+    known = memory(past(1, first), past(2, second))
+    for diff in (first, second):
+        assert known.look(diff, {}, A).isprintable()
+    changes = {first: second, "n": 10**400, "x": float("nan"), "b": True}
+    known.add(Past(3, A, "", Status.DISCARD, Label.NONE, 1.0, changes))
+    assert known.look("", changes, A).isprintable()
+
+
+@pytest.mark.parametrize("text", ["- a =" + " " * 4000 + "x", "+" + "(" * 4000, "+a = " + "1" * 4000, "+" + "#" * 4000])
+def test_a_hostile_line_costs_no_more_than_another(text: str) -> None:
+    began = time.perf_counter()
+    memory(past(1, text)).look(text, {}, A)
+    assert time.perf_counter() - began < 0.1
+
+
+def test_a_look_among_five_hundred_long_diffs_takes_milliseconds() -> None:
+    """All of them of one length and with the same numbers, so that no shelf and no early exit helps."""
+    draw = random.Random(1)
+    words = [f"w{i}" for i in range(300)]
+
+    def long() -> str:
+        return HEADER + "\n".join("+" + " ".join(draw.choices(words, k=10)) for _ in range(100))
+
+    known = memory(*(past(n, long().replace("w", "v_").translate(str.maketrans("0123456789", "abcdefghij")))
+                     for n in range(500)))  # fmt: skip
+    diff = long().replace("w", "v_").translate(str.maketrans("0123456789", "abcdefghij"))
+    times = []
+    for _ in range(9):
+        began = time.perf_counter()
+        known.look(diff, {}, A)
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[4] < 0.01

@@ -1,0 +1,154 @@
+"""Spend caps: they stop within one answer, say how to go on, and never fail in silence."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import PolicyError, SpendCapReached
+from autoresearchd.policy.spend import Caps, Frugal, WatchedAnswers
+from autoresearchd.ports import Cancel
+from autoresearchd.testing.models import MemoryAnswers
+from autoresearchd.testing.policies import ScriptedPolicy, Step, make_state
+
+SPENT = SpendCapReached("the cap of $1.00 a day is reached", whole_session=False, mend="wait")
+
+
+def caps(
+    session: float = 0.0, day: float = 0.0, *, session_cap: float | None = None, day_cap: float | None = None
+) -> Caps:
+    return Caps(session_usd=lambda: session, day_usd=lambda: day, session_cap=session_cap, day_cap=day_cap)
+
+
+def reached(purse: Caps) -> SpendCapReached:
+    with pytest.raises(SpendCapReached) as caught:
+        purse.check()
+    return caught.value
+
+
+def test_without_a_cap_everything_may_be_spent() -> None:
+    caps(1e9, 1e9).check()
+    assert not caps().capped
+
+
+def test_below_its_cap_a_session_goes_on() -> None:
+    purse = caps(0.99, 4.99, session_cap=1.0, day_cap=5.0)
+    purse.check()
+    assert purse.capped
+
+
+def test_a_sessions_cap_says_how_to_raise_it() -> None:
+    error = reached(caps(2.5, session_cap=2.5))
+    assert error.whole_session
+    assert "$2.50 is reached: $2.50 spent" in error.what
+    assert "resume --max-cost" in error.mend
+
+
+def test_a_days_cap_says_when_the_day_is_over_and_where_it_is_set() -> None:
+    error = reached(caps(0.1, 20.004, session_cap=1.0, day_cap=20.0))
+    assert not error.whole_session
+    assert "$20.00 a day" in error.what
+    assert "00:00 UTC" in error.mend
+    assert "spend.per_day in config.yaml" in error.mend
+
+
+def test_of_two_caps_the_one_that_no_waiting_mends_is_told() -> None:
+    assert reached(caps(3.0, 30.0, session_cap=1.0, day_cap=20.0)).whole_session
+
+
+def test_ten_times_ten_cents_reach_a_cap_of_a_dollar() -> None:
+    assert sum([0.1] * 10) < 1.0
+    assert reached(caps(sum([0.1] * 10), session_cap=1.0)).whole_session
+
+
+def test_a_cap_of_nothing_lets_nothing_pass() -> None:
+    assert "$0.00" in reached(caps(day_cap=0.0)).what
+
+
+def test_a_cap_stops_within_one_answer_of_the_limit() -> None:
+    log = MemoryAnswers()
+    purse = Caps(session_usd=lambda: log.usd, day_usd=lambda: 0.0, session_cap=0.05)
+    with pytest.raises(SpendCapReached):
+        for _ in range(100):
+            purse.check()
+            log.record(1, answer(0.02))
+    assert 0.05 <= log.usd < 0.05 + 0.02
+
+
+# ---------------------------------------------------------------------- prices that nobody knows
+def answer(usd: float | None, model: str = "some/model") -> Answer:
+    return Answer(model, Cost(usd), Generation())
+
+
+def test_a_cap_that_cannot_hold_is_told_once_for_each_model_with_the_way_to_mend_it() -> None:
+    log, told = MemoryAnswers(), list[str]()
+    watched = WatchedAnswers(log, caps(day_cap=5.0), told.append)
+    for given in (answer(0.1), answer(None), answer(None), answer(None, "other/model")):
+        watched.record(3, given)
+    assert len(told) == 2
+    assert "prices: {'some/model': {input: 3.0, output: 15.0}}" in told[0]
+    assert "cannot hold" in told[1]
+    assert [number for number, _ in log.items] == [3, 3, 3, 3]
+
+
+def test_without_a_cap_an_unknown_price_is_nobodys_trouble() -> None:
+    told: list[str] = []
+    WatchedAnswers(MemoryAnswers(), caps(), told.append).record(1, answer(None))
+    assert told == []
+
+
+# ---------------------------------------------------------------------- going on without a model
+def model_policy(steps: Iterable[Step], name: str = "litellm:m") -> ScriptedPolicy:
+    return ScriptedPolicy(steps, name=name, repairs=2)
+
+
+def frugal(model: ScriptedPolicy, search: ScriptedPolicy, told: list[str]) -> Frugal:
+    return Frugal(model, search, told.append)
+
+
+def propose(policy: Frugal, state: ResearchState | None = None) -> Proposal:
+    cancel: Cancel = threading.Event()
+    return policy.propose(state or make_state("LR = 0.1\n"), cancel)
+
+
+def test_while_there_is_money_the_model_proposes() -> None:
+    told: list[str] = []
+    policy = frugal(model_policy(["LR = 0.2\n"], name="litellm:m"), ScriptedPolicy([], name="search"), told)
+    assert propose(policy).policy == "litellm:m"
+    assert (policy.name, policy.repairs, told) == ("litellm:m", 2, [])
+
+
+def test_once_it_is_spent_the_search_goes_on_under_its_own_name_and_that_is_told_once() -> None:
+    told: list[str] = []
+    model = model_policy([SPENT, SPENT, "LR = 0.5\n"], name="litellm:m")
+    policy = frugal(model, ScriptedPolicy(["LR = 0.3\n", "LR = 0.4\n"], name="search"), told)
+    assert [propose(policy).policy for _ in range(3)] == ["search", "search", "litellm:m"]
+    assert policy.name == "litellm:m"
+    assert told == [
+        "the cap of $1.00 a day is reached; search goes on without a model",
+        "litellm:m proposes again",
+    ]
+
+
+def test_the_models_own_failed_edit_is_not_mended_by_a_search() -> None:
+    told: list[str] = []
+    state = replace(
+        make_state("LR = 0.1\n"), repair=Repair(1, {"train.py": "LR = 0.2 +\n"}, "error", "SyntaxError: invalid syntax")
+    )
+    search = ScriptedPolicy(["LR = 0.3\n"], name="search")
+    with pytest.raises(PolicyError, match="not mended: the cap"):
+        propose(frugal(model_policy([SPENT]), search, told), state)
+    assert search.used == 0
+
+
+def test_any_other_failure_of_the_model_stays_its_own() -> None:
+    told: list[str] = []
+    policy = frugal(model_policy([PolicyError("no usable answer")]), ScriptedPolicy(["LR = 0.3\n"]), told)
+    with pytest.raises(PolicyError, match="no usable answer"):
+        propose(policy)
+    assert told == []

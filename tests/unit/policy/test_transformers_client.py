@@ -1,0 +1,223 @@
+"""A model in this process: a tiny random one, made here, so that nothing is downloaded."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.errors import Interrupted, UsageError
+from autoresearchd.policy.client import ModelClient, ModelError, Question, Trouble
+from autoresearchd.policy.transformers_client import TransformersClient
+from autoresearchd.testing.client_contract import QUESTION, SOON_S, ClientContract
+
+pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
+pytestmark = pytest.mark.slow
+
+NEVER = threading.Event()
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two layers over bytes, whose own settings would bend the distribution."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    special = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*special, *letters])}
+    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<|pad|>", eos_token="<|end|>", additional_special_tokens=special[2:]
+    )
+    tokenizer.chat_template = TEMPLATE
+    config = LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=1024, bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    model.generation_config.repetition_penalty = 1.7
+    model.generation_config.do_sample = True
+    model.generation_config.top_k = 3
+    place = tmp_path_factory.mktemp("model")
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+class TestTransformersClient(ClientContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, folder: Path) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def client(self) -> Iterator[ModelClient]:
+        yield TransformersClient(self.folder)
+
+
+def test_the_log_probabilities_are_those_of_the_distribution_that_was_drawn_from(folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    reply = TransformersClient(folder).ask(replace(QUESTION, max_tokens=24, temperature=0.7), NEVER)
+    assert reply.token_ids is not None
+    assert reply.logprobs is not None
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = tokenizer.apply_chat_template(list(QUESTION.messages), add_generation_prompt=True, tokenize=False)
+    prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *reply.token_ids]])).logits[0, len(prompt) - 1 : -1]
+    expected = torch.log_softmax(logits / 0.7, dim=-1).gather(1, torch.tensor(reply.token_ids)[:, None])[:, 0]
+    assert reply.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    assert reply.sampling["logprobs_of"] == "sampling distribution"
+    assert max(reply.token_ids) > 8, "top-k of the model's own settings was not applied"
+
+
+def test_the_same_seed_draws_the_same_reply_and_leaves_the_random_numbers_of_others_alone(folder: Path) -> None:
+    import torch
+
+    client = TransformersClient(folder)
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    first, again = client.ask(QUESTION, NEVER), client.ask(QUESTION, NEVER)
+    other = client.ask(replace(QUESTION, seed=18), NEVER)
+    assert first.token_ids == again.token_ids != other.token_ids
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_temperature_of_zero_takes_the_likeliest_token(folder: Path) -> None:
+    client = TransformersClient(folder)
+    cold = replace(QUESTION, temperature=0.0, max_tokens=8)
+    assert client.ask(cold, NEVER).token_ids == client.ask(replace(cold, seed=99), NEVER).token_ids
+
+
+def test_a_reply_that_is_cut_by_its_length_says_so(folder: Path) -> None:
+    reply = TransformersClient(folder).ask(replace(QUESTION, max_tokens=5), NEVER)
+    assert reply.token_ids is not None
+    assert (len(reply.token_ids), reply.cost.tokens_out, reply.finish) == (5, 5, "length")
+    assert reply.cost.usd == 0.0
+
+
+def test_a_stop_text_ends_the_reply(folder: Path) -> None:
+    client = TransformersClient(folder)
+    whole = client.ask(QUESTION, NEVER)
+    stop = next(character for character in whole.text[5:] if character.isascii() and character.isprintable())
+    reply = client.ask(replace(QUESTION, stop=(stop,)), NEVER)
+    assert reply.text == whole.text.partition(stop)[0]
+    assert reply.finish == "stop"
+    assert reply.token_ids is not None
+    assert whole.token_ids is not None
+    assert len(reply.token_ids) < len(whole.token_ids)
+
+
+def test_a_prompt_that_does_not_fit_is_not_cut_in_silence(folder: Path) -> None:
+    messages = ({"role": "user", "content": "x" * 2000},)
+    with pytest.raises(ModelError) as caught:
+        TransformersClient(folder).ask(Question(messages), NEVER)
+    assert caught.value.trouble is Trouble.CONTEXT_TOO_LONG
+
+
+def test_a_reply_takes_what_the_context_leaves_to_it(folder: Path) -> None:
+    messages = ({"role": "user", "content": "x" * 700},)
+    reply = TransformersClient(folder).ask(Question(messages, max_tokens=8192, seed=1), NEVER)
+    assert reply.sampling["max_tokens"] < 1024 - 700
+
+
+def test_a_stop_request_ends_a_long_reply_between_two_tokens(folder: Path) -> None:
+    client, cancel = TransformersClient(folder), threading.Event()
+    client.ask(replace(QUESTION, max_tokens=1), NEVER)
+    threading.Timer(0.2, cancel.set).start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        while True:  # a reply of a tiny model is short: it is asked until the request comes
+            client.ask(replace(QUESTION, max_tokens=900), cancel)
+    assert time.monotonic() - began < SOON_S
+    assert client.ask(replace(QUESTION, max_tokens=2), NEVER).cost.tokens_out == 2
+
+
+def test_a_reply_that_takes_too_long_is_a_time_out(folder: Path) -> None:
+    client = TransformersClient(folder)
+    client.ask(replace(QUESTION, max_tokens=1), NEVER)
+    with pytest.raises(ModelError) as caught:
+        client.ask(replace(QUESTION, max_tokens=900, timeout=0.01), NEVER)
+    assert caught.value.trouble is Trouble.TIMEOUT
+
+
+def test_the_hashes_tell_which_model_gave_the_reply(folder: Path) -> None:
+    reply = TransformersClient(folder).ask(replace(QUESTION, max_tokens=2), NEVER)
+    hashes = {reply.model_hash, reply.tokenizer_hash, reply.template_hash}
+    assert len(hashes) == 3
+    assert all(value is not None and len(value) == 64 for value in hashes)
+
+
+def test_an_adapter_answers_and_is_named(folder: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted = peft.get_peft_model(
+            AutoModelForCausalLM.from_pretrained(folder),
+            peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
+        )
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=2.0)
+    adapted.save_pretrained(tmp_path / "v3")
+    cold = replace(QUESTION, temperature=0.0, max_tokens=16)
+    plain = TransformersClient(folder).ask(cold, NEVER)
+    reply = TransformersClient(folder, adapter=tmp_path / "v3").ask(cold, NEVER)
+    assert (plain.adapter, reply.adapter) == ("", "v3")
+    assert reply.logprobs != plain.logprobs
+    assert reply.model_hash == plain.model_hash
+
+
+def test_nothing_of_the_environment_is_changed_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    TransformersClient(folder).ask(replace(QUESTION, max_tokens=1), NEVER)
+    assert "HF_HUB_OFFLINE" not in os.environ
+
+
+def test_nothing_is_printed_while_a_model_is_loaded_and_asked(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    TransformersClient(folder).ask(replace(QUESTION, max_tokens=1), NEVER)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_damaged_model_is_told_with_its_place(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be loaded") as caught:
+        TransformersClient(tmp_path).ask(QUESTION, NEVER)
+    assert caught.value.trouble is Trouble.NOT_FOUND
+    assert str(tmp_path) in caught.value.what
+
+
+def test_what_is_no_model_and_no_adapter_is_said_at_once(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        TransformersClient(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="LoRA"):
+        TransformersClient(folder, adapter=tmp_path)
+
+
+def test_log_probabilities_are_numbers(folder: Path) -> None:
+    reply = TransformersClient(folder).ask(replace(QUESTION, temperature=1e-6, max_tokens=8), NEVER)
+    assert reply.logprobs is not None
+    assert all(math.isfinite(value) for value in reply.logprobs)
