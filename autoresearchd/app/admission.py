@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import shlex
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from autoresearchd import keys
 from autoresearchd.app.project import Project
+from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.limits import Reached, limit_reached
@@ -17,6 +19,7 @@ from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import RepositoryError, UsageError
 from autoresearchd.loop.lock import already_held
+from autoresearchd.policy.registry import parse_spec
 from autoresearchd.ports import Store
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
@@ -122,17 +125,26 @@ def say_who_measures(task: Task) -> None:
         )
 
 
+def ends_when_spent(session: Session) -> bool:
+    """Whether a session ends at its spend cap; else its policy goes on without a model."""
+    return not parse_spec(session.policy).asks_model or load_settings(os.environ).when_spent == "stop"
+
+
 def reached_limit(store: Store, session: Session) -> Reached | None:
     """The limit at which a session has ended; None when it can go on, or has something left to finish first."""
     latest = store.latest(session.id)
     segment = store.segment(session.id)
-    if latest is None or segment is None or latest.phase is not Phase.DECIDED or latest.overhead_ms is None:
+    if latest is None or segment is None:
         return None
     totals, limits = store.totals(session.id), session.limits
+    waits_for_money = latest.phase is Phase.PROPOSING and limits.max_usd is not None and totals.usd >= limits.max_usd
+    settled = latest.phase is Phase.DECIDED and latest.overhead_ms is not None
+    if not settled and not waits_for_money:
+        return None
     return limit_reached(
         max_experiments=limits.max_experiments,
         max_seconds=limits.max_seconds,
-        max_usd=limits.max_usd,
+        max_usd=limits.max_usd if ends_when_spent(session) else None,
         experiments=max(0, totals.experiments - segment.number - 1),  # one baseline for each segment
         seconds=session.active_seconds,
         usd=totals.usd,

@@ -27,6 +27,7 @@ class EditCheck:
         self._task, self._store, self._session_id, self._pristine = task, store, session_id, pristine
         self._near = NearDuplicates()
         self._last: int | None = None
+        self._segment = 0
 
     @cached_property
     def _required(self) -> Mapping[str, frozenset[str]]:
@@ -47,11 +48,14 @@ class EditCheck:
 
     def _catch_up(self) -> None:
         """Take in what was decided since the last time."""
+        segment = self._store.segment(self._session_id)
+        if segment is not None and segment.number != self._segment:  # results of another one tell nothing here
+            self._near, self._last, self._segment = NearDuplicates(), None, segment.number
         count = WINDOW if self._last is None else _AT_ONCE
         for e in self._store.experiments(self._session_id, last=count):
             if e.phase is not Phase.DECIDED or e.proposal is None or e.decision is None or e.commit is None:
                 continue
-            if self._last is not None and e.number <= self._last:
+            if e.segment != self._segment or (self._last is not None and e.number <= self._last):
                 continue
             diff = self._store.diff(self._session_id, e.number)
             d = e.decision

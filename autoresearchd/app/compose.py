@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoresearchd import keys
+from autoresearchd.app.admission import ends_when_spent
 from autoresearchd.app.policies import Offer, make_policy
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
@@ -137,7 +138,7 @@ def laboratory(
         restore=lambda: workspace.pristine(session.base_commit),
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
-        ends_when_spent=settings.when_spent == "stop",
+        ends_when_spent=ends_when_spent(session),
     )
 
 

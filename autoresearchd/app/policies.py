@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,11 +15,12 @@ from autoresearchd.domain.proposal import Answer
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import MissingCapability
+from autoresearchd.errors import EnvironmentFailure, MissingCapability
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.policy.client import ModelClient
 from autoresearchd.policy.registry import PolicySpec
-from autoresearchd.ports import AnswerLog, Clock, Executor, Policy, Store, TrialHistory
+from autoresearchd.ports import AnswerLog, Clock, Executor, Policy, Purse, Store, TrialHistory
 from autoresearchd.workspace.git import GitWorkspace
 
 if TYPE_CHECKING:
@@ -37,6 +39,23 @@ class SessionAnswers:
 
     def record(self, number: int, answer: Answer) -> None:
         self.store.record_answer(self.session_id, number, answer, self.clock.now())
+
+
+@dataclass(frozen=True, slots=True)
+class Roomy:
+    """A purse that is closed while the disk is full: an answer that cannot be written down is paid for in vain."""
+
+    purse: Purse
+    place: Path
+
+    def check(self) -> None:
+        """Raise EnvironmentFailure for want of room, SpendCapReached for want of money."""
+        if shutil.disk_usage(self.place).free < LOW_DISK_BYTES:
+            raise EnvironmentFailure(
+                f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self.place}: no model is asked",
+                mend="free some space; it goes on by itself",
+            )
+        self.purse.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +129,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     )
     log: AnswerLog = SessionAnswers(offer.store, offer.session_id, offer.clock)
     answers = WatchedAnswers(log, caps, offer.warn)
+    purse = Roomy(caps, offer.pristine)
     check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
     clients = make_clients(spec, settings, offer.source, offer.environment)
     policy: Policy
@@ -121,7 +141,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
             settings,
             name=str(spec),
             answers=answers,
-            purse=caps,
+            purse=purse,
             check=check.legal,
             shells=_workshop(offer),
         )
@@ -133,7 +153,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
             settings,
             name=str(spec),
             answers=answers,
-            purse=caps,
+            purse=purse,
             check=check.legal,
             near=check.near,
         )

@@ -185,7 +185,7 @@ class Restorer:
             return {}
 
     def _add_runs(self, e: Experiment) -> None:
-        """Measure again what the runs left on disk: all of a baseline, the first that counts of any other."""
+        """Measure again what the runs left on disk: all of a baseline, of any other up to the first that is good."""
         is_baseline = e.proposal is not None and e.proposal.policy == BASELINE
         folder = self._runs / str(e.number)
         indices = sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit()) if folder.is_dir() else []
@@ -198,7 +198,7 @@ class Restorer:
             seed = derive_seed(self._session.seed, e.number, "run", counted)
             self._draft.add_run(self._session.id, e.number, index, seed, e.started_at, found, result)
             counted += RULES[found.label].status is not None
-            if counted and not is_baseline:
+            if found.label is Label.NONE and not is_baseline:
                 return  # a later one may be of the incumbent's program, run again beside this; nothing here tells
 
     def _decision(self, e: Experiment, record: RecordedCommit | None, *, is_baseline: bool, kept: bool) -> Decision:
@@ -212,7 +212,7 @@ class Restorer:
         if is_baseline and value is not None:
             return Decision(Status.KEEP, Label.NONE, value, reason=f"the baseline, from {len(values)} runs")
         failed = next((run for run in e.counted_runs if run.label is not Label.NONE), None)
-        if failed is not None and not is_baseline:
+        if failed is not None and not is_baseline and value is None:
             status = RULES[failed.label].status or Status.CRASH
             return Decision(status, failed.label, reason=f"{failed.label.value}: {failed.detail}")
         if value is not None:

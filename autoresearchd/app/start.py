@@ -104,7 +104,6 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     preflight.require_git()
     policy = _policy(options.policy)
     refuse_secret(options.policy)
-    require_packages(policy, load_settings(os.environ), options.directory)
     executor = executor_spec(options.executor, options.sandbox)
     require_sandbox(make_executor(executor))
     if options.slots not in ("auto", "1"):
@@ -119,6 +118,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     settings = load_settings(os.environ)
     task = _with_roles(read_task(folder, options.budget, overrides=_overrides(options, settings)), options, settings)
     source = folder / task.source_dir
+    require_packages(policy, settings, source)
     check_files(task, source, folder / TASK_FILE)
     store = project.open_store()
     try:
@@ -232,6 +232,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
         folder = project.root / session.folder
         if not folder.is_dir():
             raise UsageError(f"the task's folder {folder} is gone", mend="put it back, or start a new session")
+        require_packages(parse_spec(session.policy), load_settings(os.environ), folder)
         lab = laboratory(project, session, store, folder, sinks, make_executor(session.executor))
         workspace = lab.workspace
         assert isinstance(workspace, GitWorkspace)

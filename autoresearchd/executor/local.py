@@ -104,7 +104,7 @@ class LocalExecutor:
     def recover(self, run_dir: Path) -> RunResult | None:
         reap([run_dir])
         report = read_report(run_dir)
-        if report is None or report.stages[-1].outcome in ("killed", "lost"):
+        if report is None or report.stages[-1].outcome in ("killed", "lost") or not report.whole:
             return None
         facts = report.facts
         return RunResult(report.stages, report.duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))

@@ -96,10 +96,10 @@ def read_sources(task: Task, pristine: Path) -> dict[str, str]:
     return found
 
 
-def discard_outputs(experiment_dir: Path, *, keep: bool) -> None:
-    """Remove the outputs (checkpoints) of an experiment's runs; a kept one keeps those of its first run."""
+def discard_outputs(experiment_dir: Path, *, keep: int | None) -> None:
+    """Remove the outputs (checkpoints) of an experiment's runs, but for those of the run ``keep``."""
     if not experiment_dir.is_dir():
         return
     for run_dir in experiment_dir.iterdir():
-        if not (keep and run_dir.name == "0"):
+        if run_dir.name != str(keep):
             shutil.rmtree(run_dir / "output", ignore_errors=True)

@@ -96,6 +96,9 @@ class Cycle:
         return self._proposals.record(e, proposal)
 
     def _commit(self, e: Experiment) -> Experiment:
+        refusal = self._proposals.refusal(e)
+        if refusal is not None:
+            return self._finish(e, refusal)
         twin = self._proposals.twin(e)
         if twin is not None:
             reason = f"The same program as experiment {twin}; no run was spent on it."
@@ -230,7 +233,9 @@ class Cycle:
             lab.workspace.record_discard(
                 number=e.number, commit=e.commit, incumbent=e.parent, when=e.finished_at or e.started_at
             )
-        discard_outputs(lab.site.runs / str(e.number), keep=decision.status is Status.KEEP)
+        kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
+        discard_outputs(lab.site.runs / str(e.number), keep=kept)
+        self._standing.write_learnings(e)
         elsewhere = self._spent_elsewhere + self._proposals.seconds
         overhead = 1000.0 * max(0.0, lab.clock.monotonic() - self._began - elsewhere)
         lab.store.record_overhead(lab.session_id, e.number, overhead)

@@ -53,7 +53,7 @@ class Memo:
             if self._path.exists() and self._path.stat().st_size > MOST_BYTES:
                 self.failed = f"{self._path} is larger than {MOST_BYTES // 1024} KiB and is not kept up any more"
                 return
-            before = self.read() if self._path.exists() else ""
+            before = self._path.read_bytes().decode("utf-8") if self._path.exists() else ""
             text = memo.learnings(recent, top, failures, sigma=sigma)
             after = memo.update(before or memo.render_memo(task), {memo.LEARNINGS: text})
             if after == before:
@@ -63,5 +63,7 @@ class Memo:
             partial.write_text(after, encoding="utf-8", newline="")
             partial.replace(self._path)
             self.failed = ""
+        except UnicodeDecodeError as error:  # written back it would lose bytes that are the user's
+            self.failed = f"{self._path} is not UTF-8 (byte {error.start})"
         except OSError as error:
             self.failed = f"{self._path}: {error.strerror}"

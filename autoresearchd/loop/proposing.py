@@ -8,8 +8,9 @@ from dataclasses import replace
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.proposal import Cost, Proposal, Repair
-from autoresearchd.errors import PolicyError
+from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
+from autoresearchd.errors import PolicyError, SpendCapReached
+from autoresearchd.evaluator.decide import decide_failed_proposal
 from autoresearchd.evaluator.failure import is_simple, last_lines
 from autoresearchd.evaluator.legality import check_edit, code_hash
 from autoresearchd.evaluator.secrets import check_no_secret
@@ -21,6 +22,8 @@ from autoresearchd.policy.roles import off_surface
 
 LOG_LINES = 40
 MOST_FLAGGED = 1000
+REFUSED = "refused"
+"""Key of the side information under which a failed proposal keeps its label."""
 _LOG_BYTES = 64 * 1024
 
 
@@ -88,12 +91,21 @@ class Proposals:
             self._lab.policy.name,
             words.failed_proposal(error),
             role=self._standing.turns.of(e, self._standing).role,
+            asi=ASI(extra={REFUSED: error.label.value}),
             cost=error.cost or Cost(seconds=self.seconds),
             charged=error.cost is not None,
         )
         return self._lab.store.record_proposal(
             self._lab.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"
         )
+
+    def refusal(self, e: Experiment) -> Decision | None:
+        """The decision on a failed proposal whose daemon died before it was decided; None for any other."""
+        proposal = words.proposal_of(e)
+        label = proposal.asi.extra.get(REFUSED)
+        if proposal.files or label not in set(Label):
+            return None
+        return decide_failed_proposal(Label(label), proposal.description)
 
     def mend(self, e: Experiment, decision: Decision) -> Experiment | Decision:
         """Give a proposal that failed for a simple reason back to its policy: the experiment with a further attempt.
@@ -115,6 +127,10 @@ class Proposals:
         )
         try:
             mended = self.ask(e, repair)
+        except SpendCapReached as error:
+            if not error.whole_session:
+                raise
+            return replace(decision, reason=f"{decision.reason} Not given back to be mended: {error.what}.")
         except PolicyError as error:
             reason = f"{decision.reason} Given back to be mended, in vain: {words.failed_proposal(error)}."
             return replace(decision, reason=reason)

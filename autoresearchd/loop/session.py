@@ -37,9 +37,6 @@ FAULTS_BEFORE_GIVING_UP = 3
 CAP_LOOK_S = 600.0
 """How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
 
-LEARNINGS_EVERY = 5
-"""Experiments between two times that ``autoresearch.md`` is brought up to date without a keep."""
-
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
 
@@ -136,19 +133,7 @@ class SessionLoop:
         settled = experiment.phase is Phase.DECIDED and experiment.overhead_ms is not None
         if settled:
             self._heed_policy(experiment)
-            self._write_learnings(experiment)
         return None if settled else experiment
-
-    def _write_learnings(self, experiment: Experiment) -> None:
-        """Bring ``autoresearch.md`` up to date after a keep, and now and then."""
-        memo, standing = self._lab.memo, self.standing
-        kept = experiment.decision is not None and experiment.decision.status is Status.KEEP
-        if memo.path is None or not (kept or experiment.number % LEARNINGS_EVERY == 0):
-            return
-        failed = memo.failed
-        memo.keep_up(self._lab.task, standing.recent, standing.top, standing.failures, standing.sigma)
-        if memo.failed and memo.failed != failed:
-            self._lab.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
 
     def _check_conditions(self) -> None:
         """What is open is finished in the segment that it began in; only then may another one begin."""
@@ -234,6 +219,11 @@ class SessionLoop:
         now = self._lab.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
         seconds = min(CAP_LOOK_S, (midnight - now).total_seconds() + 1.0)
+        if self._limits.max_seconds is not None:
+            left = self._limits.max_seconds - self.active_seconds
+            if left <= 0:
+                raise Interrupted(f"the time limit is reached while waiting for: {error.what}", mend=error.mend)
+            seconds = min(seconds, left)
         if self._state is None or self._state != (SessionState.BACKING_OFF, error.what):
             self._lab.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
         self._set_state(SessionState.BACKING_OFF, error.what)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.domain.metric import Direction
@@ -24,6 +25,8 @@ from autoresearchd.loop.turns import Turn, Turns
 BASELINE = "baseline"
 RECENT = 32
 TOP = 5
+LEARNINGS_EVERY = 5
+"""Experiments between two times that ``autoresearch.md`` is brought up to date without a keep."""
 PROGRAMS = 4
 """How many programs are remembered: the incumbent, the parent, and those that are compared with them."""
 
@@ -211,6 +214,17 @@ class Standing:
         )
 
     # ------------------------------------------------------------------ keeping up
+    def write_learnings(self, e: Experiment) -> None:
+        """Bring ``autoresearch.md`` up to date after a keep, and now and then."""
+        memo = self._lab.memo
+        kept = e.decision is not None and e.decision.status is Status.KEEP
+        if memo.path is None or not (kept or e.number % LEARNINGS_EVERY == 0):
+            return
+        failed = memo.failed
+        memo.keep_up(self._lab.task, self.recent, self.top, self.failures, self.sigma)
+        if memo.failed and memo.failed != failed:
+            self._lab.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
+
     def notes_shown(self, e: Experiment) -> None:
         """The notes of the last state have reached a policy."""
         if self._shown:

@@ -16,7 +16,7 @@ from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.policy.puct import Tree
-from autoresearchd.policy.turns import PUCT, next_turn
+from autoresearchd.policy.turns import LONG_STREAK, PUCT, next_turn
 
 if TYPE_CHECKING:
     from autoresearchd.loop.standing import Standing
@@ -51,12 +51,13 @@ class Turns:
         self._current: tuple[int, Turn] | None = None
         self._round: Turn | None = None
         self._tree: Tree | None = None
+        self._tens: int | None = None
         self._paid: deque[tuple[int, str, float]] = deque(maxlen=REMEMBERED)
 
     def next(self, standing: Standing) -> str:
         """Decide on the next turn; the commit that it builds on."""
         if self._round is not None and self._round.left > 0:
-            self._pending = self._round = replace(self._round, left=self._round.left - 1)
+            self._pending = self._round
         else:
             self._pending, self._round = self._fresh(standing), None
         return self._pending.parent
@@ -65,7 +66,12 @@ class Turns:
         """The turn of an experiment; one that was found open after a restart is given its turn anew."""
         if self._current is not None and self._current[0] == e.number:
             return self._current[1]
+        if e.proposal is not None:  # found after a restart: its turn has been taken
+            self._current = (e.number, Turn(e.parent, e.proposal.role, first=e.number))
+            return self._current[1]
         turn = self._pending if self._pending is not None and self._pending.parent == e.parent else None
+        if turn is not None and turn is self._round:
+            self._round = replace(turn, left=turn.left - 1)
         if turn is None:
             fresh = self._fresh(standing)
             turn = fresh if fresh.parent == e.parent else replace(fresh, parent=e.parent, node=None)
@@ -88,18 +94,27 @@ class Turns:
             return Turn(parent)
         number = standing.totals.experiments
         roles = [role.name for role in task.roles]
+        tens, streak = standing.streak // LONG_STREAK, standing.streak
+        if self._tens is None:  # a restart at the tenth itself must not step over it
+            self._tens = max(0, streak - 1) // LONG_STREAK
+        if tens > self._tens:  # a round may have stepped over the tenth
+            streak = tens * LONG_STREAK
+        elif streak % LONG_STREAK == 0:
+            streak += 1
+        self._tens = tens
         chosen = next_turn(
-            standing.streak,
+            streak,
             roles,
             task.proposing.parents,
             self._past(standing) if roles else (),
             lab.random_seed(number, "turn"),
             bandit=task.proposing.turns == "bandit",
         )
-        node = None
         if chosen.parent == PUCT and task.history != "revert":
             node, parent = self._select(standing)
-        return Turn(parent, chosen.role, chosen.reason, node)
+            return Turn(parent, chosen.role, chosen.reason, node)
+        as_ever = chosen.parent == PUCT  # a linear history has no other parent to choose
+        return Turn(parent, chosen.role, "" if as_ever else chosen.reason)
 
     def _past(self, standing: Standing) -> list[tuple[str, float]]:
         """Role and pay of the latest experiments, oldest first; read from the store once."""

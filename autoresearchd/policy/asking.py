@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from autoresearchd.domain.proposal import Cost
 from autoresearchd.errors import Interrupted
 from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import PASSING, ModelClient, ModelError, Question, Reply, Trouble
@@ -115,6 +116,9 @@ class Asker:
             try:
                 return client.ask(question, cancel)
             except ModelError as error:
+                if error.cost is None and error.trouble is Trouble.TIMEOUT:
+                    # It was sent, and whoever answered too late is likely to bill it all the same.
+                    error.cost = Cost(usd=None, tokens_in=client.count_tokens(question.messages))
                 if error.cost is not None:
                     self._charge(client.name, error)
                 asked = _seconds(error.retry_after)

@@ -95,7 +95,7 @@ class Memory:
     def _take(self, trial: Trial) -> None:
         changes = {str(k): v for k, v in trial.changes.items() if isinstance(v, (int, float, str))}
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
-        if trial.status is Status.KEEP and trial.commit is not None:
+        if trial.commit is not None:  # any of them may be built on, not only keeps
             if value is not None:
                 self._values[trial.commit] = value
             if trial.commit != trial.parent:

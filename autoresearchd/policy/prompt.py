@@ -198,7 +198,7 @@ def _experiments(title: str, experiments: tuple[Experiment, ...], quote: Quote) 
 
 def _memo(state: ResearchState, quote: Quote) -> str:
     text = memo.for_prompt(state.memo, quote=quote)
-    return "\n".join(("# The session's memo (autoresearch.md)", "", fenced(text, "markdown"))) if text else ""
+    return "\n".join(("# The session's memo (autoresearch.md)", "", data(text))) if text else ""
 
 
 def _stuck(state: ResearchState, found: Digest) -> str:

@@ -255,7 +255,9 @@ def _values(state: ResearchState) -> dict[str, float]:
     """Values of kept commits that the state itself tells."""
     decided = [(e.commit, e.decision) for e in (*state.top, *state.recent)]
     values = {c: d.value for c, d in decided if c and d and d.status is Status.KEEP and d.value is not None}
-    return values if state.incumbent_value is None else {**values, state.parent: state.incumbent_value}
+    return (
+        values if state.incumbent_value is None else {**values, state.incumbent or state.parent: state.incumbent_value}
+    )
 
 
 def suggest(parameter: Parameter, surrogate: Surrogate, seed: int) -> float:

@@ -96,11 +96,20 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a supervisor reported of a run; facts: those of its plan."""
+    """What a supervisor reported of a run; facts: those of its plan; logs: bytes that each log had at the end."""
 
     stages: tuple[StageResult, ...]
     duration_s: float
     facts: Mapping[str, str]
+    logs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the logs are there as they were written: a power cut may take them and leave the report."""
+        try:
+            return all(Path(path).stat().st_size >= size for path, size in self.logs.items())
+        except OSError:
+            return False
 
 
 def read_report(run_dir: Path) -> Report | None:
@@ -109,7 +118,8 @@ def read_report(run_dir: Path) -> Report | None:
         raw = json.loads((run_dir / "result.json").read_bytes())
         stages = tuple(StageResult(**stage) for stage in raw["stages"])
         facts = {str(k): str(v) for k, v in raw["facts"].items()}
-        return Report(stages, float(raw["duration_s"]), facts) if stages else None
+        logs = {str(path): int(size) for path, size in raw.get("logs", {}).items()}
+        return Report(stages, float(raw["duration_s"]), facts, logs) if stages else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

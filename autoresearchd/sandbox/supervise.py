@@ -134,6 +134,7 @@ class Supervisor:
         self.peak_kib = 0
         self.stop = ""
         self.codes: dict[int, int] = {}
+        self.logs: dict[str, int] = {}
         self.wake, self.alarm = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(self.alarm, False)
@@ -166,6 +167,7 @@ class Supervisor:
         code = self.codes.get(main.pid)
         for child in (companion, main):
             if child:
+                self.logs[child.log.path] = child.log.size
                 child.close()
         if not outcome:
             outcome, detail = self.classify(code, kills, main)
@@ -325,7 +327,8 @@ def main(path: str) -> int:
         write_json(folder + "/supervisor.json", {**identity, "remove": plan["remove"]})
         stages = supervisor.run()
         duration = time.monotonic() - supervisor.started
-        write_json(folder + "/result.json", {"stages": stages, "duration_s": duration, "facts": plan["facts"]})
+        report = {"stages": stages, "duration_s": duration, "facts": plan["facts"], "logs": supervisor.logs}
+        write_json(folder + "/result.json", report)
     except OSError as error:
         supervisor.end_tree([])
         if error.errno in FULL:

@@ -533,3 +533,15 @@ def test_the_tier_and_its_limits_are_said() -> None:
     assert LocalExecutor(tier=PLAIN, devices=Devices()).warnings()
     assert len(LocalExecutor(tier=PLAIN, devices=Devices()).warnings(guarded("true"))) == 2
     assert LocalExecutor(tier=Tier(TierName.BUBBLEWRAP, Path("/usr/bin/bwrap")), devices=Devices()).warnings() == []
+
+
+def test_a_report_whose_log_a_power_cut_took_is_no_result(tmp_path: Path) -> None:
+    request = make_request(tmp_path, make_task("echo score: 1"))
+    executor = LocalExecutor(tier=PLAIN, devices=Devices())
+    result = executor.start(request).wait(30)
+    log = request.run_dir / "training.log"
+    assert executor.recover(request.run_dir) == result
+    log.write_bytes(log.read_bytes()[:3])
+    assert executor.recover(request.run_dir) is None
+    log.unlink()
+    assert executor.recover(request.run_dir) is None

@@ -125,3 +125,35 @@ def test_the_runs_of_the_broken_program_do_not_count_for_the_mended_one(tmp_path
     assert all(r.attempt == 1 for r in first.counted_runs)
     again = SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0))
     assert again.standing.best == first.decision.value if first.decision else False
+
+
+def test_the_checkpoint_of_the_mended_program_is_what_is_left(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Clumsy("SCALE = 2.0\n")
+
+    def broken(request: RunRequest) -> Script | str:
+        (request.run_dir / "output").mkdir(parents=True, exist_ok=True)
+        (request.run_dir / "output" / "model.pt").write_text((request.workspace / "train.py").read_text())
+        if "BROKEN" in (request.workspace / "train.py").read_text():
+            return prints(NAME_ERROR, outcome="failed", exit_code=1)
+        return job(request)
+
+    bench.job = broken
+    SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    left = sorted((bench.root / ".autoresearchd/runs/t/1").glob("*/output/model.pt"))
+    assert [path.read_text() for path in left] == ["SCALE = 2.0\n"]
+
+
+def test_a_failed_proposal_keeps_its_label_when_the_daemon_dies_before_the_decision(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Clumsy(repairs=0)
+    SessionLoop(bench.laboratory(), Limits(max_experiments=0), backoff=Backoff(first=0.0)).run()
+    lab = bench.laboratory()
+    loop = SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0))
+    e = loop._cycle.open()
+    loop._cycle._proposals.refuse(e, PolicyError("no block was found", label=Label.MALFORMED_ANSWER))
+    SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    first = bench.store.experiment(bench.session.id, 1)
+    assert first.decision is not None
+    assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
+    assert first.runs == ()

@@ -1,0 +1,56 @@
+"""autoresearch.md on disk: what the user wrote there is never lost, whatever is wrong with the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoresearchd.loop.memo import MOST_BYTES, Memo
+from autoresearchd.testing.policies import make_task
+
+
+def keep_up(memo: Memo) -> None:
+    memo.keep_up(make_task(), (), (), {})
+
+
+def test_a_memo_is_begun_and_what_the_user_adds_stays(tmp_path: Path) -> None:
+    memo = Memo(tmp_path / "s" / "autoresearch.md")
+    keep_up(memo)
+    assert memo.path is not None
+    memo.path.write_text(memo.path.read_text() + "\n## Ideas\n\nTry less.\n")
+    keep_up(memo)
+    assert "Try less." in memo.read()
+    assert memo.failed == ""
+
+
+def test_a_file_in_another_encoding_is_left_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "autoresearch.md"
+    path.write_bytes("Idee: größer".encode("latin-1"))
+    memo = Memo(path)
+    keep_up(memo)
+    assert path.read_bytes() == "Idee: größer".encode("latin-1")
+    assert "UTF-8" in memo.failed
+    assert "Idee" in memo.read(), "a prompt shows what can be read of it"
+
+
+def test_what_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "autoresearch.md"
+    path.mkdir()
+    memo = Memo(path)
+    keep_up(memo)
+    assert path.is_dir()
+    assert memo.failed
+
+
+def test_a_very_large_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "autoresearch.md"
+    path.write_text("x" * (MOST_BYTES + 1))
+    memo = Memo(path)
+    keep_up(memo)
+    assert path.stat().st_size == MOST_BYTES + 1
+    assert "larger" in memo.failed
+
+
+def test_without_a_place_nothing_is_kept() -> None:
+    memo = Memo()
+    keep_up(memo)
+    assert memo.read() == ""
