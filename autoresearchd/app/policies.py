@@ -15,7 +15,7 @@ from autoresearchd.domain.proposal import Answer
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import EnvironmentFailure, MissingCapability
+from autoresearchd.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.policy.client import ModelClient
@@ -167,6 +167,8 @@ def require_packages(spec: PolicySpec, settings: ModelSettings, folder: Path) ->
     name = spec.argument if spec.kind == LOCAL else spec.argument.removeprefix("local").lstrip(":")
     local = spec.kind == LOCAL or spec.argument.partition(":")[0] == LOCAL
     place = folder / Path(name or settings.local_model).expanduser() if name or settings.local_model else None
+    if local and name.startswith(("/", "./", "../", "~")) and (place is None or not place.exists()):
+        raise UsageError(f"--policy {spec}: there is no folder {place}", mend="give the folder of a model, or its name")
     needed = {"litellm": "llm"} if not local or settings.fallbacks else {}
     if local:
         needed |= {"transformers": "learn"} if place is not None and place.exists() else {"httpx2": "local"}

@@ -334,8 +334,10 @@ def _overrides(options: StartOptions, settings: ModelSettings) -> Overrides:
     usual = ModelSettings()
     return Overrides(
         options.budget,
-        options.group or (settings.group if settings.group != usual.group else None),
-        options.parents or (settings.parents if settings.parents != usual.parents else None),
+        (settings.group if settings.group != usual.group else None) if options.group is None else options.group,
+        (settings.parents if settings.parents != usual.parents else None)
+        if options.parents is None
+        else options.parents,
         options.turns,
     )
 

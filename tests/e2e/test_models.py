@@ -111,3 +111,11 @@ def test_a_wrong_setting_is_named_with_file_and_line(project: Project, tmp_path:
     assert "config.yaml:2" in done.stderr
     assert "per_day" in done.stderr
     assert not (project.root / ".git/autoresearchd").exists(), "nothing was begun"
+
+
+def test_a_group_of_none_and_a_folder_that_is_not_there_are_refused(project: Project) -> None:
+    for arguments, word in ((["--group", "0"], "group"), (["--policy", "local:/no/such/model"], "/no/such/model")):
+        done = project.cli("start", "--foreground", "--max-experiments", "1", *arguments)
+        assert done.returncode == 2, done.stderr
+        assert word in done.stderr
+    assert not (project.root / ".git/autoresearchd/state.db").exists() or not project.json("experiments", "--json")
