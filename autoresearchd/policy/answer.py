@@ -14,6 +14,8 @@ MAX_LINE = 160
 _MAX_KEYS = 20
 _MAX_EXTRA = 2000
 _OWN = frozenset({"hypothesis", "description", "expected_delta", "arch_change", "next_action_hint"})
+_DAEMONS = frozenset({"result", "failure", "refused", "off_surface", "claimed_parent", "incumbent"})
+"""What the daemon says of an experiment, and nobody else."""
 _COST = frozenset({"cost_usd", "tokens_in", "tokens_out"})
 
 
@@ -36,12 +38,13 @@ def _refuse(name: str) -> float:
 def asi_of(found: Mapping[str, Any], hypothesis: str) -> ASI:
     """The ASI in an answer; keys and values beyond the bounds are left out or cut."""
     extra: dict[str, Any] = {}
-    for key, value in found.items():
-        if key in _OWN or key in _COST or key == "result" or len(extra) >= _MAX_KEYS:
+    for raw, value in found.items():
+        key = "".join(clean(raw, 40).split()) or "key"  # as it will stand: an invisible character makes no other key
+        if key in _OWN or key in _COST or key in _DAEMONS or len(extra) >= _MAX_KEYS:
             continue
         bounded = _bounded(value)
         if bounded is not None:
-            extra[clean(key, 40) or "key"] = bounded
+            extra[clean(raw, 40) or "key"] = bounded
     return ASI(
         hypothesis=hypothesis,
         arch_change=clean(found.get("arch_change"), MAX_TEXT),

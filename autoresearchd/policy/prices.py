@@ -30,7 +30,7 @@ def priced(cost: Cost, prices: Mapping[str, Price], *models: str) -> Cost:
         return counted
     tokens = counted.tokens_in + counted.tokens_out
     if tokens == 0 and (price.input or price.output):
-        return counted  # the provider did not count them: there is nothing to multiply
+        return replace(counted, usd=counted.usd or None)  # not counted by the provider: unknown, which is not free
     return replace(counted, usd=(counted.tokens_in * price.input + counted.tokens_out * price.output) / _PER)
 
 

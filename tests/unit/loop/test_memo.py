@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from autoresearchd.loop.memo import MOST_BYTES, Memo
 from autoresearchd.testing.policies import make_task
@@ -54,3 +57,39 @@ def test_without_a_place_nothing_is_kept() -> None:
     memo = Memo()
     keep_up(memo)
     assert memo.read() == ""
+
+
+@pytest.mark.parametrize("where", ["file", "folder"])
+def test_a_link_is_neither_read_for_a_prompt_nor_written_through(where: str, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "autoresearch.md").write_text("TOP PRIVATE")
+    folder = tmp_path / "sessions" / "t"
+    if where == "folder":
+        folder.parent.mkdir()
+        folder.symlink_to(private)
+    else:
+        folder.mkdir(parents=True)
+        (folder / "autoresearch.md").symlink_to(private / "autoresearch.md")
+        (folder / ".autoresearch.md.new").symlink_to(private / "autoresearch.md")
+    memo = Memo(folder / "autoresearch.md")
+    assert memo.read() == ""
+    keep_up(memo)
+    assert "link" in memo.failed
+    assert (private / "autoresearch.md").read_text() == "TOP PRIVATE"
+
+
+def test_a_fifo_in_its_place_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "autoresearch.md")
+    memo = Memo(tmp_path / "autoresearch.md")
+    assert memo.read() == ""
+    keep_up(memo)
+    assert "plain file" in memo.failed
+
+
+def test_its_mode_stays(tmp_path: Path) -> None:
+    path = tmp_path / "autoresearch.md"
+    path.write_text("mine\n")
+    path.chmod(0o600)
+    keep_up(Memo(path))
+    assert path.stat().st_mode & 0o777 == 0o600
