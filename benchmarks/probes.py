@@ -98,7 +98,7 @@ def evaluate(folder: Path, scorer_module: Any) -> tuple[float, float, float, flo
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as exchange:
         env = {
             **os.environ, "AUTORESEARCHD_EXCHANGE_DIR": exchange, "AUTORESEARCHD_OUTPUT_DIR": str(folder),
-            "AUTORESEARCHD_PROFILE": "cpu", "GOMP_SPINCOUNT": "1000", "PYTHONDONTWRITEBYTECODE": "1",
+            "AUTORESEARCHD_PROFILE": "cpu", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         model = subprocess.Popen([sys.executable, str(TEMPLATE / "serve_model.py")], env=env)
         try:

@@ -80,7 +80,7 @@ class KeepRule:
     most: int = 8
     share: float = 0.25
     burst: int = 8
-    tie: float = 1.0
+    tie: float = 0.5
     tie_at: float = 0.9
     gate_at: float = 0.95
 

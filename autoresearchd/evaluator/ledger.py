@@ -115,9 +115,9 @@ class Ledger:
             return None
         if squares + between == 0.0:
             return Noise(0.0, freedom + between_freedom)
-        if freedom == 0 or squares == 0.0:
+        within = squares / freedom if freedom else 0.0  # which may vanish where the sum does not
+        if within == 0.0:
             return Noise(math.sqrt((squares + between) / (freedom + between_freedom)), freedom + between_freedom)
-        within = squares / freedom
         factor = math.fsum(s.factor for s in spreads)
         drift = (between / within - between_freedom + GUESS_WEIGHT * DRIFT) / (factor + GUESS_WEIGHT)
         drift = min(_MOST_DRIFT, max(0.0, drift))

@@ -14,6 +14,11 @@ def bag(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+BATCH, CONTEXT = "batch size", "context"
+"""Families that belong together: how many rows, and how long they are."""
+PER_PASS = bag("device micro mini")
+"""Words of a batch size that is one pass's, not one step's."""
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SMALLEST, _LARGEST = 1e-15, 1e15
 _OCTAVE_STEP = 0.5
@@ -153,10 +158,10 @@ def _whole(words: frozenset[str], value: int) -> Range | None:
     if words & _STEPS or "warmup" in words:
         return _steps(words, value)
     if words & {"batch", "bs", "bsz"}:
-        return _size(value, 4.0, 0.5 if words & {"device", "micro", "mini"} else 1.3, "batch size")
+        return _size(value, 4.0, 0.5 if words & PER_PASS else 1.3, BATCH)
     # Within a fixed time, what sets the price of a step matters as much as the learning rates do.
     if words & {"length", "len"} or (words & _LENGTH and words & {"size"}):
-        return _size(value, 2.0, 1.1, "context")
+        return _size(value, 2.0, 1.1, CONTEXT)
     if "window" in words:
         return _size(value, 4.0, 1.1, "window")
     if words & _WIDTH or {"aspect", "ratio"} <= words:

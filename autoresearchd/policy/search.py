@@ -25,6 +25,7 @@ from autoresearchd.policy import words
 from autoresearchd.policy.memory import Effect, Memory, key
 from autoresearchd.policy.parameter import Parameter, Value
 from autoresearchd.policy.program import MOST_CHANGES, Program, draw
+from autoresearchd.policy.ranges import BATCH, CONTEXT, PER_PASS, words_of
 from autoresearchd.policy.surrogate import Candidate, Surrogate, expected_gain, where
 from autoresearchd.ports import Cancel, TrialHistory
 
@@ -201,11 +202,30 @@ class _Turn:
             known = name != first.parameter.name and self._surrogate.evidence(name) and candidate.mean > 0
             if known and (name not in best or candidate.mean > best[name].mean):
                 best[name] = candidate
-        chosen = [first]
+        chosen = [first, *self._beside(first)]
         for candidate in sorted(best.values(), key=lambda c: -c.mean):
+            named = {c.parameter.name for c in chosen}
+            if candidate.parameter.name in named:
+                continue
             if len(chosen) < MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
                 chosen.append(candidate)
         return chosen
+
+    def _beside(self, first: Candidate) -> Iterator[Candidate]:
+        """Rows per pass, moved against a context length: a pass then has as many tokens as before.
+
+        As many fit into the memory, and fewer of them would leave the machine idle and cost a second pass.
+        """
+        moved = first.parameter
+        if moved.range.family != CONTEXT or not isinstance(first.value, int) or isinstance(moved.value, (str, bool)):
+            return
+        for parameter in self._parameters.values():
+            rows = parameter.range.family == BATCH and set(words_of(parameter.name)) & PER_PASS
+            if rows and parameter.path == moved.path and isinstance(parameter.value, int):
+                exact = parameter.value * moved.value / first.value
+                if exact >= 1 and exact.is_integer() and not self._barred(parameter, int(exact)):
+                    yield from self._surrogate.judge(parameter, [int(exact)])
+                return
 
     def _new(self, chosen: Sequence[Candidate]) -> bool:
         changes = {c.parameter.name: c.value for c in chosen}

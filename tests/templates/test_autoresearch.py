@@ -42,7 +42,7 @@ evaluate = load(TEMPLATE / "evaluate.py", "template_evaluate")
 def environment(**extra: object) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
     values = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
-    return {**kept, "GOMP_SPINCOUNT": "1000", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **values}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **values}
 
 
 def train(folder: Path, budget: float, output: Path) -> tuple[int, str, str]:

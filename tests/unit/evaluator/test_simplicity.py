@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.simplicity import is_simpler, node_count
+from autoresearchd.evaluator.simplicity import is_simpler, size
 
 PROGRAM = 'def f(x):\n    """Documented."""\n    y = x + 1\n    return y\n'
 
@@ -37,8 +37,15 @@ def test_comments_names_constants_and_tricks_do_not_count(new: str) -> None:
 
 
 def test_code_hidden_in_a_long_string_counts_by_its_length() -> None:
-    hidden, plain = node_count(f"exec({PROGRAM * 20!r})"), node_count("exec('')")
-    assert hidden is not None and plain is not None and hidden > plain + 100
+    hidden, plain = size(f"exec({PROGRAM * 20!r})"), size("exec('')")
+    assert hidden is not None and plain is not None and hidden.weight > plain.weight + 100
+    assert not simpler(f"exec({PROGRAM!r})\n"), "fewer nodes, and all of the code"
+
+
+def test_a_shorter_constant_is_another_value_and_no_simplification() -> None:
+    assert not simpler('WINDOWS = "L"\n', 'WINDOWS = "SSSL"\n')
+    assert not simpler("RATE = 1.0\n", "RATE = 0.125\n")
+    assert not simpler("SIZES = (1, 2)\n", "SIZES = (3, 4)\n")
 
 
 def test_files_that_are_no_python_are_never_called_simpler() -> None:
@@ -49,5 +56,5 @@ def test_files_that_are_no_python_are_never_called_simpler() -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_counted_or_not_but_never_an_error(text: str) -> None:
-    count = node_count(text)
-    assert count is None or count >= 1
+    found = size(text)
+    assert found is None or 1 <= found.nodes <= found.weight

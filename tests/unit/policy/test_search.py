@@ -71,6 +71,18 @@ def test_forty_experiments_of_search_end_better_than_forty_at_random(problem: st
     assert statistics.mean(searched) < statistics.mean(drawn)
 
 
+def test_another_context_length_comes_with_rows_that_keep_the_tokens_of_a_pass() -> None:
+    code = "SEQ_LEN = 256\nDEVICE_BATCH_SIZE = 8\n"
+    policy, lengths = SearchPolicy(MemoryHistory([BASELINE])), set()
+    for seed in range(20):
+        state = make_state(code, number=1, seed=seed, parent=BASE, sigma=0.002)
+        changes = policy.propose(state, threading.Event()).changes
+        if "train.py:SEQ_LEN" in changes:
+            lengths.add(changes["train.py:SEQ_LEN"])
+            assert int(changes["train.py:SEQ_LEN"]) * int(changes["train.py:DEVICE_BATCH_SIZE"]) == 256 * 8
+    assert lengths == {128, 512}
+
+
 def test_a_restarted_search_proposes_what_the_old_one_would_have() -> None:
     history, cancel = MemoryHistory([BASELINE]), threading.Event()
     old = SearchPolicy(history)
