@@ -150,7 +150,7 @@ def look(
     if promising and spent < rule.most:
         program, seed = next_run(readings, noise)
         return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
-    if recheck and not spent:
+    if recheck and spent < min(rule.most, 1):
         return replace(verdict, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
     return replace(verdict, action=Action.SIMPLER) if simpler and belief.bearable >= rule.tie_at else verdict
 

@@ -305,6 +305,10 @@ class TestRecheck:
         after = look([*readings, Reading(I, 3, 9, 0.0)], SURE, RULE, spent=1, recheck=True)
         assert after.action is Action.DISCARD
 
+    def test_none_is_asked_for_where_none_is_left(self) -> None:
+        readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
+        assert look(readings, SURE, KeepRule(most=0), recheck=True).action is Action.DISCARD
+
     def test_what_looked_hopeless_beside_a_rested_machine_gets_its_chance(self) -> None:
         ledger = Ledger([Sample(0, 0, seed, value) for seed, value in ((1, 9.9), (2, 10.0), (3, 10.1))])
         for n in (1, 2):
