@@ -15,6 +15,7 @@
     │   └── SpendCapReached        1   a model may cost nothing more for now: the loop waits, or goes on without one
     ├── StoreError                 1   the database cannot be read or written
     │   └── StoreDamaged           1   the database is damaged: `doctor --repair` rebuilds it
+    ├── AdapterDamaged             1   files of a version of the local policy are not those that were learned
     ├── PolicyError                1   a policy gave no usable proposal; carries the label it is recorded under
     ├── NothingRunning             1   a session was asked to go on, but it has no daemon
     └── Interrupted                1   somebody asked to stop at once, in the middle of an experiment
@@ -139,6 +140,10 @@ class PolicyError(AutoresearchdError):
         super().__init__(what, mend=mend)
         self.label = label
         self.cost = cost
+
+
+class AdapterDamaged(AutoresearchdError):
+    """A version of the local policy cannot be used: its files are not those that were learned."""
 
 
 class NothingRunning(AutoresearchdError):

@@ -33,6 +33,16 @@ from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
+from autoresearchd.domain.version import (
+    BaseModel,
+    LearnerRun,
+    LearnerStatus,
+    NewLearnerRun,
+    NewVersion,
+    PolicyVersion,
+    Rewarded,
+    ServedAdapter,
+)
 
 
 class Clock(Protocol):
@@ -50,6 +60,27 @@ class Cancel(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep until set or until the time-out; True when set."""
+        ...
+
+
+class Learning(Protocol):
+    """Learner runs beside a session; they are processes of their own, and never fail it."""
+
+    @property
+    def cron(self) -> str:
+        """When one is due, as crontab(5) has it, in UTC; empty: not by the clock."""
+        ...
+
+    def request(self) -> None:
+        """One is due. May be called from any thread."""
+        ...
+
+    def between(self) -> None:
+        """Between two experiments: begin one that is due, tell what became of one, wait where experiments must."""
+        ...
+
+    def end(self) -> None:
+        """The session ends: one that is at work is stopped, and goes on from its checkpoint the next time."""
         ...
 
 
@@ -278,7 +309,84 @@ class Control:
     created_at: datetime
 
 
-class Store(Protocol):
+class Shelf(Protocol):
+    """The part of the journal about the local policy: learner runs, and the versions that they made.
+
+    Versions belong to the repository, whichever session they were learned from. Unknown run or version: KeyError.
+    """
+
+    def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun:
+        """A learner run is about to begin; its status is ``running``."""
+        ...
+
+    def record_learner_run(
+        self,
+        run_id: int,
+        status: LearnerStatus,
+        at: datetime,
+        *,
+        steps: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        detail: str | None = None,
+    ) -> LearnerRun:
+        """How a run stands now; what is None stays as it was. ``at`` is when it ended, unless it is still running."""
+        ...
+
+    def learner_runs(self) -> Sequence[LearnerRun]:
+        """All, oldest first."""
+        ...
+
+    def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
+        """List a version, whose files are in their place, as a candidate."""
+        ...
+
+    def versions(self) -> Sequence[PolicyVersion]:
+        """All, oldest first."""
+        ...
+
+    def promoted_versions(self) -> Sequence[PolicyVersion]:
+        """Those in use, at most one for each base model, promoted last first."""
+        ...
+
+    def promote_version(
+        self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
+    ) -> PolicyVersion:
+        """Put a version to use and retire the one for the same base model that was; nothing when it is in use already.
+
+        ``metrics``, when given, are laid over those that it has.
+        """
+        ...
+
+    def refuse_version(
+        self, version: str, *, reason: str = "", metrics: Mapping[str, Any] | None = None
+    ) -> PolicyVersion:
+        """Keep a candidate and do not use it. One that is or was in use is rolled back instead: StoreError."""
+        ...
+
+    def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
+        """Refuse the version in use and bring the retired one back that was promoted last before it.
+
+        Gives that one, None: there is none, and the plain model answers. StoreError when ``version`` is not in use.
+        """
+        ...
+
+    def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:
+        """What decided experiments with a number greater than ``after`` earned, in order of number.
+
+        Those whose outcome says nothing about their proposal have no reward and are left out.
+        """
+        ...
+
+
+class Adapters(Protocol):
+    """Which version of the local policy answers. May be called from any thread."""
+
+    def in_use(self, base: BaseModel) -> ServedAdapter | None:
+        """The version for this model to answer with from now on, its files whole; None: the plain model."""
+        ...
+
+
+class Store(Shelf, Protocol):
     """The journal.
 
     Each method is one transaction that is on disk when it returns; methods that write say what they announce. What is

@@ -10,16 +10,19 @@ import time
 from pathlib import Path
 
 from autoresearchd import keys
+from autoresearchd.app.policies import endpoint
 from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.limits import Reached, limit_reached
 from autoresearchd.domain.metric import MetricSource
+from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import RepositoryError, UsageError
 from autoresearchd.loop.lock import already_held
-from autoresearchd.policy.registry import parse_spec
+from autoresearchd.policy.reachable import unreachable
+from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.ports import Store
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
@@ -122,6 +125,18 @@ def say_who_measures(task: Task) -> None:
         sys.stderr.write(
             f"note: {task.metric.name} is self-reported: the program that is edited prints its own score. "
             "evaluation.command in task.yaml lets the evaluator measure it\n"
+        )
+
+
+def warn_of_absent_server(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:
+    """Say so when no server answers where the policy's model should be: that shows only after the baseline."""
+    url = endpoint(spec, settings, folder)
+    why = unreachable(url) if url else ""
+    if why:
+        then = "the models under fallbacks are asked in its place" if settings.fallbacks else "the daemon waits for it"
+        sys.stderr.write(
+            f"warning: no model server answers at {url} ({why}): the baseline is measured all the same, then {then}\n"
+            "  → `autoresearchd serve MODEL` starts one here; local.base_url in config.yaml says where it is\n"
         )
 
 

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoresearchd import keys
+from autoresearchd.app.adapters import live_versions
 from autoresearchd.app.admission import ends_when_spent
-from autoresearchd.app.policies import Offer, make_policy
+from autoresearchd.app.policies import LOCAL, Offer, make_policy
 from autoresearchd.app.project import Project
+from autoresearchd.app.schedule import schedule_of
 from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain import secret_values
@@ -27,6 +29,7 @@ from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.sinks import Fanout, FileSink, StoreSink
+from autoresearchd.loop.stopping import StopSwitch
 from autoresearchd.policy.registry import parse_spec
 from autoresearchd.ports import EventSink, Executor, Store
 from autoresearchd.sandbox.tiers import AUTO, check_name
@@ -101,6 +104,14 @@ def laboratory(
     )
     pristine = workspace.pristine(session.base_commit)
     setup = setup_dir(project, workspace, session, task)
+    spec, stop = parse_spec(session.policy), StopSwitch()
+
+    def tell(kind: EventKind, text: str) -> None:
+        sink.emit(Event(kind, clock.now(), text))
+
+    def warn(text: str) -> None:
+        tell(EventKind.WARNING, text)
+
     offer = Offer(
         session_id=session.id,
         task=task,
@@ -113,9 +124,12 @@ def laboratory(
         setup=setup,
         source=folder,
         settings=settings,
-        warn=lambda text: sink.emit(Event(EventKind.WARNING, clock.now(), text)),
+        warn=warn,
         max_usd=session.limits.max_usd,
         environment=os.environ,
+        ending=stop,
+        # An agent asks the plain model: what is learned and compared is one answer to one question.
+        adapters=live_versions(project, store, session.id, str(spec), warn) if spec.kind == LOCAL else None,
     )
     return Laboratory(
         session_id=session.id,
@@ -125,9 +139,10 @@ def laboratory(
         store=store,
         workspace=workspace,
         executor=executor,
-        policy=make_policy(parse_spec(session.policy), offer),
+        policy=make_policy(spec, offer),
         clock=clock,
         sink=sink,
+        stop=stop,
         site=Site(
             source=folder,
             pristine=pristine,
@@ -139,6 +154,7 @@ def laboratory(
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
+        learning=schedule_of(project, session, offer, stop, tell) if spec.kind == LOCAL else None,
     )
 
 

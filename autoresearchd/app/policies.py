@@ -20,7 +20,7 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.policy.client import ModelClient
 from autoresearchd.policy.registry import PolicySpec
-from autoresearchd.ports import AnswerLog, Clock, Executor, Policy, Purse, Store, TrialHistory
+from autoresearchd.ports import Adapters, AnswerLog, Cancel, Clock, Executor, Policy, Purse, Store, TrialHistory
 from autoresearchd.workspace.git import GitWorkspace
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class Offer:
     """What a session offers to its policy.
 
     pristine: the unedited task; setup: what the set-up commands made; source: the user's own folder; warn: tells the
-    user; max_usd: the session's spend cap.
+    user; max_usd: the session's spend cap. adapters: says which version of the local policy answers. ending: set once
+    the session is to end.
     """
 
     session_id: int
@@ -80,6 +81,8 @@ class Offer:
     warn: Callable[[str], None]
     max_usd: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    adapters: Adapters | None = None
+    ending: Cancel | None = None
 
     def materialise(self, state: ResearchState, target: Path) -> None:
         """The task's folder at the state's parent."""
@@ -114,6 +117,7 @@ def _search(offer: Offer) -> Policy:
 
 
 def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
+    from autoresearchd.policy.following import Following, Renewable
     from autoresearchd.policy.spend import Caps, Frugal, WatchedAnswers
 
     def today() -> float:
@@ -131,7 +135,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     answers = WatchedAnswers(log, caps, offer.warn)
     purse = Roomy(caps, offer.pristine)
     check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
-    clients = make_clients(spec, settings, offer.source, offer.environment)
+    clients = make_clients(spec, settings, offer.source, offer.environment, offer.adapters, offer.warn)
     policy: Policy
     if spec.kind == "agent":
         from autoresearchd.policy.agent import AgentPolicy
@@ -144,6 +148,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
             purse=purse,
             check=check.legal,
             shells=_workshop(offer),
+            ending=offer.ending,
         )
     else:
         from autoresearchd.policy.model import ModelPolicy
@@ -156,7 +161,10 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
             purse=purse,
             check=check.legal,
             near=check.near,
+            ending=offer.ending,
         )
+    if isinstance(clients[0], Renewable):
+        policy = Following(policy, clients[0])
     return Frugal(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
 
 
@@ -186,8 +194,22 @@ def _installed(package: str) -> bool:
         return False
 
 
+def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
+    """The address of a policy's model; empty where that is a provider's, one in this process, or none."""
+    kind, _, rest = spec.argument.partition(":")
+    if spec.kind != LOCAL and (spec.kind, kind) != ("agent", LOCAL):
+        return ""
+    name = (spec.argument if spec.kind == LOCAL else rest) or settings.local_model
+    return "" if name and (folder / Path(name).expanduser()).exists() else settings.base_url
+
+
 def make_clients(
-    spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]
+    spec: PolicySpec,
+    settings: ModelSettings,
+    folder: Path,
+    environment: Mapping[str, str],
+    adapters: Adapters | None = None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> list[ModelClient]:
     """The model of a policy, then those that are asked in its place."""
     model = spec.argument
@@ -196,7 +218,7 @@ def make_clients(
         if kind == LOCAL:
             return [local_client(rest, settings, folder, environment), *_fallbacks(settings)]
     if spec.kind == LOCAL:
-        return [local_client(model, settings, folder, environment), *_fallbacks(settings)]
+        return [local_client(model, settings, folder, environment, adapters, warn), *_fallbacks(settings)]
     from autoresearchd.policy.litellm_client import LitellmClient
 
     return [LitellmClient(model, prices=settings.prices), *_fallbacks(settings)]
@@ -211,19 +233,27 @@ def _fallbacks(settings: ModelSettings) -> list[ModelClient]:
 
 
 def local_client(
-    model: str, settings: ModelSettings, folder: Path, environment: Mapping[str, str], adapter: Path | None = None
+    model: str,
+    settings: ModelSettings,
+    folder: Path,
+    environment: Mapping[str, str],
+    adapters: Adapters | None = None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> ModelClient:
-    """A model of the user's own: a folder is loaded into this process, anything else is asked of the endpoint."""
+    """A model of the user's own: a folder is loaded into this process, anything else is asked of the endpoint.
+
+    It answers with the version of the local policy that ``adapters`` names; ``warn`` is told where it cannot.
+    """
     name = model or settings.local_model
     place = (folder / Path(name).expanduser()) if name else None
     if place is not None and place.exists():
         from autoresearchd.policy.transformers_client import TransformersClient
 
-        return TransformersClient(place, adapter=adapter)
+        return TransformersClient(place, adapters=adapters, warn=warn)
     from autoresearchd.policy.openai_client import OpenAIClient, read_key
 
     key = read_key(settings.key_file, environment)
-    return OpenAIClient(settings.base_url, name, key=key, prices=settings.prices)
+    return OpenAIClient(settings.base_url, name, adapters=adapters, warn=warn, key=key, prices=settings.prices)
 
 
 def _workshop(offer: Offer) -> Workshop:

@@ -22,6 +22,7 @@ from autoresearchd.app.admission import (
     require_committed_tool,
     require_folder,
     say_who_measures,
+    warn_of_absent_server,
 )
 from autoresearchd.app.background import detach
 from autoresearchd.app.compose import (
@@ -129,6 +130,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         if policy.kind == "command":
             require_committed_tool(policy.argument, workspace, base, source)
         say_who_measures(task)
+        warn_of_absent_server(policy, settings, source)
         session = store.create_session(
             NewSession(
                 tag=tag,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -86,7 +87,8 @@ def show(
         newest = max((int(e["experiment"]) for e in place.experiments(tag, last=1)), default=-1)
         known = f"they are numbered 0 to {newest}" if newest >= 0 else "there is none yet"
         raise UsageError(
-            f"session {tag} has no experiment {experiment}: {known}", mend="see `autoresearchd experiments`"
+            f"session {tag} has no experiment {experiment}: {known}",
+            mend=f"see `autoresearchd experiments{_named(session)}`",
         ) from None
     logs = log_files(place.root, tag, experiment)
     if as_json:
@@ -95,7 +97,8 @@ def show(
     paint = Paint(sys.stdout)
     # In a pipe the diff and the logs stand alone, for `git apply` and the like; a reader wants to see what they are of.
     if render.is_terminal(sys.stdout) or not (diff or log or answers):
-        print("\n".join(experiment_lines(record, logs, paint, hint=not diff)))
+        hint = "" if diff else f"autoresearchd show {experiment}{_named(session)} --diff   shows what it changed"
+        print("\n".join(experiment_lines(record, logs, paint, hint=hint)))
     if diff:
         show_diff(record, paint)
     if log:
@@ -104,8 +107,13 @@ def show(
         show_answers(record, paint)
 
 
-def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Paint, *, hint: bool = True) -> list[str]:
-    """All of an experiment but its diff and its logs, as text."""
+def _named(session: str | None) -> str:
+    """The option that names the session again where the user has named one."""
+    return f" --session {shlex.quote(clean(session))}" if session else ""
+
+
+def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Paint, *, hint: str = "") -> list[str]:
+    """All of an experiment but its diff and its logs, as text; ``hint``: what to look at next."""
     status = record.get("status") or record.get("phase") or "open"
     colour = render.colour_of(str(status))
     name = paint(f"#{record.get('experiment')}", "bold")
@@ -131,7 +139,7 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
     lines += look_lines(record.get("looks") or [], paint, ascii_only=not render.speaks_unicode(sys.stdout))
     lines += [""]
     if hint:
-        lines += [paint(f"  autoresearchd show {record.get('experiment')} --diff   shows what it changed", "dim")]
+        lines += [paint(f"  {hint}", "dim")]
     lines += [paint(f"  {path}", "dim") for path in logs]
     return lines
 
@@ -151,7 +159,8 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for words in model_answers.attempt_rows(record.get("attempts") or []):
         yield "repair", words
     policy, role = clean(record.get("policy") or ""), clean(record.get("role") or "")
-    yield "policy", f"{policy} as {role}" if role else policy
+    adapter = clean(record.get("adapter") or "")
+    yield "policy", policy + (f" as {role}" if role else "") + (f" + {adapter}" if adapter else "")
     yield "commit", clean(record.get("commit") or "")
     yield "parent", clean(record.get("parent") or "")
     yield "confidence", number(record["confidence"], 2) if record.get("confidence") is not None else ""

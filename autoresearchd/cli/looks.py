@@ -18,7 +18,7 @@ def look_lines(looks: Sequence[Mapping[str, Any]], paint: Paint, *, ascii_only: 
     """Nothing where there was no look; else the last one in words, and all that had a forecast as a chart."""
     if not looks:
         return []
-    lines = ["", f"  {paint('early abort', 'bold')}  {clean(looks[-1].get('sentence') or '', 400)}"]
+    lines = ["", f"  {paint('early abort', 'bold')}  {_verdict(looks[-1])}"]
     drawn = _spread([look for look in looks if None not in _ends(look)])
     values = [v for look in drawn for v in _ends(look) if v is not None]
     if not values:
@@ -35,6 +35,14 @@ def look_lines(looks: Sequence[Mapping[str, Any]], paint: Paint, *, ascii_only: 
         at = f"{100 * progress:.0f}%" if isinstance(progress, (int, float)) else ""
         lines.append(f"  {at:>5}  {number(look.get('forecast')):>10}  {''.join(cells)}".rstrip())
     return lines
+
+
+def _verdict(last: Mapping[str, Any]) -> str:
+    """Whether the run was ended or let go on, and what the look at it saw that this was decided by."""
+    sentence = clean(last.get("sentence") or "", 400)
+    if last.get("abort"):
+        return f"ended {sentence}".rstrip()
+    return f"let go on; the last look, {sentence}" if sentence else "let go on"
 
 
 def _spread(looks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from autoresearchd import __version__
-from autoresearchd.cli import doctor, experiments, logs, note, report_commands, serve, session, status, task
+from autoresearchd.cli import (
+    adapters,
+    doctor,
+    experiments,
+    learn,
+    logs,
+    note,
+    report_commands,
+    serve,
+    session,
+    status,
+    task,
+)
 from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
 
@@ -61,6 +73,11 @@ def build() -> typer.Typer:
     app.command("serve", epilog=examples(
         f"{PROGRAM} serve ./models/smollm2 --port 8000", f"{PROGRAM} start --policy local"
     ))(serve.serve)  # fmt: skip
+    app.command("learn", epilog=examples(
+        f"{PROGRAM} learn --algo grpo --dry-run", f"{PROGRAM} learn --algo ppo --model ./models/smollm2 --steps 100",
+        f"{PROGRAM} learn --algo sdpo --from ../other --export trajectories.parquet",
+    ))(learn.learn)  # fmt: skip
+    app.add_typer(_adapters(), name="adapters")
     app.command("doctor", epilog=examples(f"{PROGRAM} doctor", f"{PROGRAM} doctor --json"))(doctor.doctor)
     return app
 
@@ -89,6 +106,16 @@ def _tasks() -> typer.Typer:
         f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all"
     ))(task.check)  # fmt: skip
     return tasks
+
+
+def _adapters() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Versions of the local policy.")
+    group.command("list", epilog=examples(f"{PROGRAM} adapters list", f"{PROGRAM} adapters list --json"))(
+        adapters.list_versions
+    )
+    group.command("promote", epilog=examples(f"{PROGRAM} adapters promote v3"))(adapters.promote)
+    group.command("rollback", epilog=examples(f"{PROGRAM} adapters rollback"))(adapters.rollback)
+    return group
 
 
 def _version(wanted: bool) -> None:

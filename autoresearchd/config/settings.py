@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Strict, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
 
 from autoresearchd.config.document import Document, Place, dotted, parse_yaml, read_text
 from autoresearchd.config.explain import explain
@@ -18,7 +18,7 @@ from autoresearchd.config.fields import Flag, Line, Number, Seconds, wrong
 from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
 from autoresearchd.config.schema import Section
 from autoresearchd.domain import secret_formats
-from autoresearchd.domain.settings import ModelSettings, Price
+from autoresearchd.domain.settings import LearnSettings, ModelSettings, Price
 from autoresearchd.errors import ConfigError
 
 FILE_NAME = "config.yaml"
@@ -30,6 +30,10 @@ _KEYS_BELONG = (
 )
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
+_CRON = re.compile(r"[\d*/,a-zA-Z-]{1,40}(?: [\d*/,a-zA-Z-]{1,40}){4}")
+_MOST_MONEY = 1_000_000_000
+_HIGHEST_PRICE = 1_000_000
+"""Far above what anybody charges or has: what is beyond is a slip, and sums of it would be no money any more."""
 
 
 def _between(low: float, high: float) -> AfterValidator:
@@ -44,6 +48,19 @@ def _between(low: float, high: float) -> AfterValidator:
 def _money(value: float) -> float:
     if value < 0:
         raise wrong(f"{shown(value)} is no amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
+    if value > _MOST_MONEY:
+        raise wrong(
+            f"{shown(value)} is more than {_MOST_MONEY:,} US dollars", "write less, or leave the key out for no cap"
+        )
+    return value
+
+
+def _price(value: float) -> float:
+    if value > _HIGHEST_PRICE:
+        raise wrong(
+            f"{shown(value)} is no price: it is more than a dollar for each token",
+            f"write US dollars for a million tokens, e.g. 3.0; at most {_HIGHEST_PRICE:,}",
+        )
     return value
 
 
@@ -60,14 +77,15 @@ def _url(text: str) -> str:
 
 Whole = Annotated[int, Strict()]
 Dollars = Annotated[Number, AfterValidator(_money)]
+PerMillion = Annotated[Number, AfterValidator(_price), AfterValidator(_money)]
 Url = Annotated[Line, AfterValidator(_url)]
 
 
 class PriceFile(Section):
-    """What a model costs."""
+    """What a model costs: US dollars for a million tokens."""
 
-    input: Dollars
-    output: Dollars
+    input: PerMillion
+    output: PerMillion
 
 
 class SpendFile(Section):
@@ -94,6 +112,31 @@ class AgentFile(Section):
     usd: Dollars | None = None
 
 
+def _crontab(text: str) -> str:
+    if not _CRON.fullmatch(text):
+        raise wrong(f"{shown(text)} is no time as crontab has it", 'write five fields, e.g. "0 4 * * *" for 4:00 UTC')
+    return text
+
+
+def _plain_options(given: object) -> object:
+    """Values of ``set`` as the texts that ``--set`` takes."""
+    if not isinstance(given, dict):
+        return given
+    return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in given.items()}
+
+
+class LearnFile(Section):
+    """When and how the daemon makes its local policy better."""
+
+    every: Annotated[Whole, _between(1, 1_000_000)] | None = None
+    cron: Annotated[Line, AfterValidator(_crontab)] | None = None
+    algo: Literal["grpo", "ppo", "sdpo"] = "grpo"
+    steps: Annotated[Whole, _between(1, 1_000_000)] | None = None
+    memory_mb: Annotated[Whole, _between(500, 100_000_000)] | None = None
+    pause: Literal["auto", "always", "never"] = "auto"
+    set: Annotated[dict[str, str], BeforeValidator(_plain_options)] = Field(default_factory=dict)
+
+
 class SettingsFile(Section):
     """All of config.yaml."""
 
@@ -107,16 +150,23 @@ class SettingsFile(Section):
     reasks: Annotated[Whole, _between(0, 10)] = 2
     repairs: Annotated[Whole, _between(0, 2)] = 2
     feedback: Flag = True
+    prompt: Literal["full", "brief"] = "full"
     prices: dict[str, PriceFile] = Field(default_factory=dict)
     spend: SpendFile = SpendFile()
     local: LocalFile = LocalFile()
     agent: AgentFile = AgentFile()
+    learn: LearnFile = LearnFile()
     roles: Flag = False
     parents: Literal["incumbent", "puct"] = "incumbent"
     group: Annotated[Whole, _between(1, 64)] = 1
 
 
-_SECTIONS: Mapping[str, type[Section]] = {"spend": SpendFile, "local": LocalFile, "agent": AgentFile}
+_SECTIONS: Mapping[str, type[Section]] = {
+    "spend": SpendFile,
+    "local": LocalFile,
+    "agent": AgentFile,
+    "learn": LearnFile,
+}
 _MOVED = {key: name for name, section in _SECTIONS.items() for key in section.model_fields} | {
     "when_spent": "spend",
     "local_model": "local",
@@ -283,6 +333,7 @@ def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) 
         reasks=file.reasks,
         repairs=file.repairs,
         feedback=file.feedback,
+        prompt=file.prompt,
         prices={model: Price(price.input, price.output) for model, price in file.prices.items()},
         per_day=file.spend.per_day,
         when_spent=file.spend.when_reached,
@@ -296,4 +347,13 @@ def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) 
         agent_seconds=file.agent.seconds,
         agent_output_bytes=file.agent.output_bytes,
         agent_usd=file.agent.usd,
+        learn=LearnSettings(
+            every=file.learn.every,
+            cron=file.learn.cron or "",
+            algo=file.learn.algo,
+            steps=file.learn.steps,
+            memory_mb=file.learn.memory_mb,
+            pause=file.learn.pause,
+            options=dict(file.learn.set),
+        ),
     )

@@ -15,6 +15,30 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnSettings:
+    """When and how the daemon makes its local policy better, by itself.
+
+    every: experiments between two learner runs, None: not by their number. cron: when, as crontab(5) has it, in UTC;
+    empty: not by the clock. algo, steps, options: as for the command ``learn``. memory_mb: what a learner may take,
+    None: as much as there is. pause: whether experiments wait meanwhile: ``always``, ``never``, or ``auto``, where
+    there is one GPU for both.
+    """
+
+    every: int | None = None
+    cron: str = ""
+    algo: str = "grpo"
+    steps: int | None = None
+    memory_mb: int | None = None
+    pause: str = "auto"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the daemon learns at all."""
+        return self.every is not None or bool(self.cron)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSettings:
     """How models are asked, from ``config.yaml``.
 
@@ -22,13 +46,14 @@ class ModelSettings:
     no reply. context_tokens: how long a prompt may be. max_tokens: how long an answer may be. timeout: seconds for one
     reply. retries: how often a question is repeated after a passing trouble. reasks: how often a malformed answer is
     sent back. repairs: how often a failed proposal is given back. feedback: whether a model is shown what came of
-    earlier experiments; without, each proposal is made from the code alone (a baseline for comparisons).
+    earlier experiments; without, each proposal is made from the code alone (a baseline for comparisons). prompt:
+    ``full``, or ``brief`` for models too small for it: they are shown constants and set one.
 
     prices: by model, over what the provider's list says. per_day: US dollars that all sessions together may spend in a
     day (UTC), None: no cap. when_spent: ``stop`` (wait for the next day, end at the session's cap) or ``search``.
     base_url, local_model: the endpoint of the policy ``local``. key_file: a file with the key of that endpoint. roles:
     whether the daemon's own roles take turns. parents: ``incumbent`` or ``puct``. group: proposals from one state.
-    agent_*: limits of the policy ``agent``.
+    agent_*: limits of the policy ``agent``. learn: when the daemon learns.
     """
 
     policy: str = ""
@@ -41,6 +66,7 @@ class ModelSettings:
     reasks: int = 2
     repairs: int = 2
     feedback: bool = True
+    prompt: str = "full"
     prices: Mapping[str, Price] = field(default_factory=dict)
     per_day: float | None = None
     when_spent: str = "stop"
@@ -54,3 +80,4 @@ class ModelSettings:
     agent_seconds: float = 900.0
     agent_output_bytes: int = 10_000
     agent_usd: float | None = None
+    learn: LearnSettings = field(default_factory=LearnSettings)

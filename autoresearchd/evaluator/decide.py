@@ -16,11 +16,11 @@ from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.metric import Direction, Metric
 from autoresearchd.domain.task import Constraint, Task
 from autoresearchd.errors import BaselineError
+from autoresearchd.evaluator import reasons
 from autoresearchd.evaluator.confidence import mad_confidence
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, look, passes
 from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
-from autoresearchd.evaluator.text import shorten
 
 ARTIFACT_BYTES = "artifact_bytes"
 
@@ -95,9 +95,9 @@ def decide(
         label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
     if label is Label.NONE and verdict.action is Action.AGAIN:
         of = incumbent.number if verdict.program is Program.INCUMBENT else None
-        return NextRun(of, verdict.seed, _words(task, verdict, noise, experiment, incumbent))
+        return NextRun(of, verdict.seed, reasons.comparison(task, verdict, noise, experiment, incumbent))
     if label is Label.NONE:
-        label, why = _LABELS[verdict.action]
+        label, why = _outcome(verdict, rule)
     if RULES[label].status is Status.KEEP:
         doubt = _doubtful_gate(task, now, experiment, rule)
         if doubt and len(experiment.counted_runs) <= rule.most:
@@ -107,12 +107,17 @@ def decide(
     return _decision(task, experiment, incumbent, verdict, noise, label, why, now, values)
 
 
-_LABELS = {
-    Action.KEEP: (Label.NONE, "kept"),
-    Action.SIMPLER: (Label.SIMPLER, "a tie, and it is kept because the program is simpler"),
-    Action.DISCARD: (Label.NO_GAIN, "no gain that is worth more runs"),
-    Action.AGAIN: (Label.NO_GAIN, "no gain"),
-}
+def _outcome(verdict: Verdict, rule: KeepRule) -> tuple[Label, str]:
+    """The label of a verdict, and what follows from its numbers."""
+    if verdict.action is Action.KEEP:
+        return Label.NONE, "kept"
+    if verdict.action is Action.SIMPLER:
+        return Label.SIMPLER, "a tie, kept because its program is simpler"
+    if verdict.gain <= 0:
+        return Label.NO_GAIN, "no gain"
+    if verdict.better >= rule.keep_at:
+        return Label.NO_GAIN, "but no run made beside the incumbent bears it out"
+    return Label.NO_GAIN, "not sure enough to be kept, nor promising enough for more runs"
 
 
 def samples_of(task: Task, runs: Sequence[Run]) -> list[Sample]:
@@ -190,8 +195,10 @@ def _decision(
 ) -> Decision:
     status = Status.KEEP if RULES[label].status is Status.KEEP else RULES[label].status or Status.DISCARD
     good = experiment.good_runs
-    value = _mean_value(good)
-    best = value if status is Status.KEEP else incumbent_value(task, ledger, incumbent)
+    value = reasons.mean_value(good)
+    before = incumbent_value(task, ledger, incumbent)
+    best = value if status is Status.KEEP else before
+    means = task.metric.improvement(value, before)
     return Decision(
         status=status,
         label=label,
@@ -200,31 +207,8 @@ def _decision(
         metrics=_mean_metrics(good),
         confidence=mad_confidence(values, values[0] if values else None, best),
         sigma=noise.sigma if noise else None,
-        reason=f"{_words(task, verdict, noise, experiment, incumbent)}; {why}.",
+        reason=reasons.reason(task, verdict, noise, experiment, incumbent, label=label, why=why, means=means),
     )
-
-
-def _words(task: Task, verdict: Verdict, noise: Noise | None, experiment: Experiment, incumbent: Experiment) -> str:
-    """The comparison in numbers."""
-    good, control = experiment.good_runs, experiment.control_runs
-    text = f"{task.metric.name} {_number(_mean_value(good))}"
-    text += f" over {len(good)} runs" if len(good) > 1 else ""
-    if verdict.gain == 0:
-        text += f" equals experiment {incumbent.number}"
-    else:
-        word = "better" if verdict.gain > 0 else "worse"
-        text += f" is {_number(abs(verdict.gain))} {word} than experiment {incumbent.number}"
-    text += f" (run again {_times(len(control))} beside it)" if control else ""
-    if noise is None:
-        return f"{text} (the noise σ is not known, so the sign alone decides)"
-    if noise.sigma == 0:
-        return f"{text} (the metric has no noise)"
-    known = f"± {_number(verdict.error)}, σ = {_number(noise.sigma)} from {noise.freedom} degrees of freedom"
-    return f"{text} ({known}): an improvement with probability {verdict.better:.3g}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _failed(experiment: Experiment) -> Run | None:
@@ -243,7 +227,7 @@ def _crash(task: Task, run: Run) -> Decision:
         label = Label.METRIC_MISSING if run.value is None else Label.NON_FINITE
     status = RULES[label].status or Status.CRASH
     detail = run.detail or f"the run gave no usable {task.metric.name}"
-    return Decision(status, label, reason=_sentence(f"{label.value}: {detail}"))
+    return Decision(status, label, reason=reasons.sentence(f"{label.value}: {detail}"))
 
 
 def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Decision:
@@ -258,7 +242,7 @@ def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Dec
         delta=delta,
         metrics=dict(run.metrics),
         sigma=noise.sigma if noise else None,
-        reason=_sentence(f"{Label.ABORTED_EARLY.value}: {run.detail}"),
+        reason=reasons.sentence(f"{Label.ABORTED_EARLY.value}: {run.detail}"),
     )
 
 
@@ -274,8 +258,8 @@ def _doubtful_gate(task: Task, ledger: Ledger, experiment: Experiment, rule: Kee
         for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):
             sure = 1.0 if bound is None else passes(slack, len(good), noise)
             if sure < rule.gate_at:
-                value = f"{c.metric} {_number(means[c.metric])} over {_runs(len(good))}"
-                return f"but {value} holds its limit of {_number(bound or 0.0)} with probability {sure:.2g} only"
+                value = f"{c.metric} {reasons.number(means[c.metric])} over {reasons.runs(len(good))}"
+                return f"but {value} holds its limit of {reasons.number(bound or 0.0)} with probability {sure:.2g} only"
     return ""
 
 
@@ -296,9 +280,9 @@ def _breach(constraint: Constraint, value: float | None, reference: float | None
     if value is None:
         return f"its constraint on {name} cannot be checked, because a run did not print {name}"
     if constraint.max is not None and not value <= constraint.max:
-        return f"but {name} {_number(value)} is above its limit of {_number(constraint.max)}"
+        return f"but {name} {reasons.number(value)} is above its limit of {reasons.number(constraint.max)}"
     if constraint.min is not None and not value >= constraint.min:
-        return f"but {name} {_number(value)} is below its limit of {_number(constraint.min)}"
+        return f"but {name} {reasons.number(value)} is below its limit of {reasons.number(constraint.min)}"
     if constraint.max_increase is None:
         return ""
     if reference is None:
@@ -306,8 +290,8 @@ def _breach(constraint: Constraint, value: float | None, reference: float | None
     limit = reference + constraint.max_increase * abs(reference)
     if value <= limit:
         return ""
-    excess = f"more than {constraint.max_increase:.0%} above the incumbent's {_number(reference)}"
-    return f"but {name} {_number(value)} is {excess}"
+    excess = f"more than {constraint.max_increase:.0%} above the incumbent's {reasons.number(reference)}"
+    return f"but {name} {reasons.number(value)} is {excess}"
 
 
 # ---------------------------------------------------------------------- the baseline
@@ -335,10 +319,10 @@ def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Dec
                 "which a constraint bounds: no experiment could ever be kept",
                 mend=f"print `METRIC {constraint.metric}=<number>` in every run, or remove it from scoring.constraints",
             )
-    value, sigma = _mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
-    reason = f"The program as it is: {task.metric.name} {_number(value)} over {_runs(len(good))}"
-    reason += f", σ = {_number(sigma)}" if sigma is not None else ", σ not known"
-    return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=_sentence(reason))
+    value, sigma = reasons.mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
+    reason = f"The program as it is: {task.metric.name} {reasons.number(value)} over {reasons.runs(len(good))}"
+    reason += f", σ = {reasons.number(sigma)}" if sigma is not None else ", σ not known"
+    return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=reasons.sentence(reason))
 
 
 def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
@@ -357,7 +341,7 @@ def decide_failed_proposal(label: Label, reason: str) -> Decision:
     status = RULES[label].status
     if status is None or status is Status.KEEP:
         label, status = Label.ERROR, Status.CRASH
-    return Decision(status, label, reason=_sentence(reason or f"{label.value}: no proposal"))
+    return Decision(status, label, reason=reasons.sentence(reason or f"{label.value}: no proposal"))
 
 
 # ---------------------------------------------------------------------- parts
@@ -366,27 +350,9 @@ def _reference_metrics(incumbent: Experiment) -> Mapping[str, float]:
     return decided or _mean_metrics(incumbent.good_runs)
 
 
-def _mean_value(runs: Sequence[Run]) -> float:
-    return mean([r.value for r in runs if r.value is not None])
-
-
 def _mean_metrics(runs: Sequence[Run]) -> dict[str, float]:
     """Mean of each metric that every run printed: one that a run left out cannot be trusted to bound anything."""
     if not runs:
         return {}
     shared = [name for name in runs[0].metrics if all(math.isfinite(r.metrics.get(name, math.nan)) for r in runs)]
     return {name: mean([r.metrics[name] for r in runs]) for name in shared}
-
-
-def _number(value: float) -> str:
-    """Six significant digits: what two lines of the same table need to differ in."""
-    return f"{value:.6g}"
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
-
-
-def _sentence(text: str) -> str:
-    line = shorten(text, 600)
-    return line if line.endswith((".", "!", "?", "…")) else line + "."

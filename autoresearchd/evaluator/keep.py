@@ -103,8 +103,8 @@ class Belief:
 class Verdict:
     """The outcome of a look.
 
-    gain and error: estimate of the improvement and its standard error; better: probability that it is one. program and
-    seed: of the run to make next (seed None: a fresh one).
+    gain and error: estimate of the improvement and its standard error; better: probability that it is one; bearable:
+    that it is at worst a loss that a tie may have. program and seed: of the run to make next (seed None: a fresh one).
     """
 
     action: Action
@@ -113,6 +113,7 @@ class Verdict:
     better: float
     program: Program = Program.EXPERIMENT
     seed: int | None = None
+    bearable: float = 1.0
 
 
 def look(
@@ -140,7 +141,7 @@ def look(
     if noise.sigma == 0.0:
         return _exact(gain, simpler)
     belief = believe(gain, variance, noise, rule)
-    verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better)
+    verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
     if belief.better >= rule.keep_at:
         return _confirmed(verdict, readings, noise, rule, spent)
     promising = belief.material >= (rule.go_on_at if spent else rule.start_at * price)

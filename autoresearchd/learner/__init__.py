@@ -1,1 +1,1 @@
-"""How a local policy learns from its own experiments: imported by the learner's own process, not by the daemon."""
+"""How a local policy learns from its own experiments; what needs torch is imported by the learner's process alone."""

@@ -167,8 +167,11 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
         "at": pa.timestamp("us", tz="UTC"),
     }
     part = target.with_name(f"{target.name}.part")
-    pq.write_table(pa.Table.from_pylist(rows(trajectories), schema=pa.schema(list(kinds.items()))), part)
-    part.replace(target)
+    try:
+        pq.write_table(pa.Table.from_pylist(rows(trajectories), schema=pa.schema(list(kinds.items()))), part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _days(found: Summary) -> str:

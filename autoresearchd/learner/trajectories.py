@@ -30,7 +30,8 @@ class Record:
     None while it has not. feedback: the outcome in the words that the policy was told, or would be. index: of the
     answer among those of its experiment that a model gave, from 0; questions without a reply are not counted.
     prompt_ids: where they are stored. round_id, state_id: where the experiment has no proposal that tells them (all of
-    its answers were malformed).
+    its answers were malformed), or its proposal is a later one (a repair). unusable: why it is not learned from, where
+    its reader knows a reason that the other fields do not tell.
     """
 
     session: str
@@ -43,6 +44,7 @@ class Record:
     prompt_ids: tuple[int, ...] | None = None
     round_id: str = ""
     state_id: str = ""
+    unusable: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ class Trajectory:
         The experiment's own number, which prompts mention, is left out: it alone makes no other state.
         """
         text = json.dumps([dict(m) for m in self.messages], sort_keys=True, ensure_ascii=True, default=str)
-        same = re.sub(rf"\bexperiment {self.number}\b", "experiment", text, flags=re.IGNORECASE)
-        return hashlib.sha256(same.encode()).hexdigest()
+        if f"experiment {self.number}" in text.lower():  # else the pattern would take its time over a long prompt
+            text = re.sub(rf"\bexperiment {self.number}\b", "experiment", text, flags=re.IGNORECASE)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Reason(StrEnum):
@@ -107,6 +110,9 @@ class Reason(StrEnum):
     OTHER_MODEL = "it comes from another base model, or one that is not known"
     OTHER_TOKENIZER = "it comes from another tokenizer, or one that is not known"
     OTHER_TEMPLATE = "it comes from another chat template, or one that is not known"
+    OTHER_FORMULA = "its reward was given by another version of the formula, or one that is not known"
+    AGENT_TURN = "it is one turn of an agent, whose outcome belongs to the whole conversation"
+    CORRUPT = "it cannot be read from the database any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +170,17 @@ def all_equal(rewards: Sequence[float]) -> bool:
     return max(rewards) - min(rewards) <= SAME * max(map(abs, rewards))
 
 
-def dataset(records: Iterable[Record], filters: Filters | None = None) -> Dataset:
-    """Make trajectories of records; those that cannot be learned from are counted by the first reason that holds."""
+def dataset(
+    records: Iterable[Record], filters: Filters | None = None, before: Mapping[Reason, int] | None = None
+) -> Dataset:
+    """Make trajectories of records; those that cannot be learned from are counted by the first reason that holds.
+
+    before: how many answers did not even become records, by reason.
+    """
     filters = filters or Filters()
     seen: set[tuple[str, int, int]] = set()
     kept: list[Trajectory] = []
-    dropped: Counter[Reason] = Counter()
+    dropped: Counter[Reason] = Counter(before or {})
     for record in records:
         key = record.session, record.experiment.number, record.index
         reason = Reason.DUPLICATE if key in seen else refusal(record, filters)
@@ -179,7 +190,7 @@ def dataset(records: Iterable[Record], filters: Filters | None = None) -> Datase
         else:
             dropped[reason] += 1
     kept.sort(key=_order)
-    return Dataset(tuple(kept), dict(dropped))
+    return Dataset(tuple(kept), {reason: count for reason, count in dropped.items() if count})
 
 
 def refusal(record: Record, filters: Filters) -> Reason | None:
@@ -292,6 +303,8 @@ def _later(ordered: Sequence[Trajectory], wanted: int) -> list[Trajectory]:
 
 def _outcome_refusal(record: Record, filters: Filters) -> Reason | None:
     g, label, reward = record.answer.generation, record.label, record.reward
+    if record.unusable is not None:
+        return record.unusable
     if label is None:
         return Reason.UNDECIDED
     if label in _INTERRUPTED:

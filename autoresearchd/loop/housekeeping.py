@@ -1,6 +1,6 @@
 """What happens beside the loop, on APScheduler's threads: requests of commands, heartbeat, backups, disk space.
 
-Packing git waits for the loop.
+Packing git waits for the loop, and so do learner runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import TracebackType
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
 
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
@@ -61,6 +62,9 @@ class Housekeeping:
         add(self._quietly, "interval", seconds=HEARTBEAT_S, args=[self._beat], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None)
+        if self._lab.learning is not None and self._lab.learning.cron:
+            when = CronTrigger.from_crontab(self._lab.learning.cron, timezone="UTC")
+            add(self._lab.learning.request, when, misfire_grace_time=None)
         if not self._has_young_backup():
             add(self._quietly, args=[self._copy], misfire_grace_time=None)
         self._scheduler.start()
@@ -70,6 +74,8 @@ class Housekeeping:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._scheduler.shutdown(wait=True)
+        if self._lab.learning is not None:
+            self._quietly(self._lab.learning.end)
         if not isinstance(error, StoreDamaged):
             self._quietly(self._copy)
 
@@ -84,6 +90,8 @@ class Housekeeping:
                 f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self._lab.site.source}",
                 mend="free some space; research goes on by itself",
             )
+        if self._lab.learning is not None:
+            self._quietly(self._lab.learning.between)
         self._since_pack += 1
         if self._since_pack >= PACK_EVERY:
             self._since_pack = 0
@@ -140,6 +148,8 @@ def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:
     """Tell whoever watches that the session stops, and after what: the experiment that is open, if one is."""
     if lab.stop.now.is_set():
         words = "stopping at once"
+    elif experiment is not None and experiment.phase is Phase.PROPOSING:
+        words = f"stopping after experiment {experiment.number}, or now if a model keeps it waiting"
     elif experiment is not None and experiment.phase is not Phase.DECIDED:
         words = f"stopping after experiment {experiment.number}"
     else:

@@ -13,7 +13,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.stopping import StopSwitch
-from autoresearchd.ports import Clock, EventSink, Executor, Policy, Store, Workspace
+from autoresearchd.ports import Clock, EventSink, Executor, Learning, Policy, Store, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Laboratory:
     """What the loop works with; one per daemon.
 
     restore: writes the pristine copy anew where it was altered. ends_when_spent: whether the session ends at its spend
-    cap; else its policy goes on without a model.
+    cap; else its policy goes on without a model. learning: learner runs on a schedule, None: there is none.
     """
 
     session_id: int
@@ -60,6 +60,7 @@ class Laboratory:
     redactor: Redactor = field(default_factory=Redactor)
     memo: Memo = field(default_factory=Memo)
     ends_when_spent: bool = True
+    learning: Learning | None = None
 
     def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:
         """Tell whoever watches."""

@@ -6,7 +6,10 @@ import threading
 
 
 class StopSwitch:
-    """Set from signal handlers and read by the loop. ``now`` is also the Cancel of a policy or a set-up under way."""
+    """Set from signal handlers and read by the loop. ``now`` is also the Cancel of a policy or a set-up under way.
+
+    The switch itself is one, too: set as soon as the session is to end in any way.
+    """
 
     def __init__(self) -> None:
         self.now = threading.Event()
@@ -20,6 +23,10 @@ class StopSwitch:
     def soon(self) -> bool:
         """Whether to stop once the running experiment is decided."""
         return self._soon.is_set() or self.now.is_set()
+
+    def is_set(self) -> bool:
+        """Whether to stop, at once or soon."""
+        return self.soon
 
     def request(self, reason: str, *, now: bool = False, signal: int | None = None) -> None:
         """Ask to stop; the second request, or one with ``now``, means at once.
@@ -36,6 +43,6 @@ class StopSwitch:
         """Whether it is to be said now that the session stops: True once, for the first thread that asks in time."""
         return self.soon and self._announcing.acquire(blocking=False)
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, timeout: float | None = None) -> bool:
         """Sleep, but wake when asked to stop in any way; True when asked."""
-        return self._soon.wait(seconds) or self.now.is_set()
+        return self._soon.wait(timeout) or self.now.is_set()

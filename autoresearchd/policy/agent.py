@@ -51,6 +51,8 @@ class AgentPolicy:
         shells: make the sandboxed shells.
         command_seconds: how long one command may take.
         clock: monotonic seconds.
+        ending: set once the session is to end: its work goes on, but a model that gives no reply is not asked again
+            then. None: nobody says so.
     """
 
     def __init__(
@@ -65,8 +67,9 @@ class AgentPolicy:
         shells: Shells,
         command_seconds: float = COMMAND_S,
         clock: Callable[[], float] = time.monotonic,
+        ending: Cancel | None = None,
     ) -> None:
-        self._means = Means(tuple(clients), settings, name, answers, purse, clock)
+        self._means = Means(tuple(clients), settings, name, answers, purse, clock, ending)
         self._check, self._shells, self._command_seconds = check, shells, command_seconds
 
     @property
@@ -86,7 +89,7 @@ class AgentPolicy:
             PolicyError: it submitted nothing usable within its limits; its cost has been charged.
             EnvironmentFailure: no model gave a reply, or the shell or its copy cannot be had.
             SpendCapReached: nothing more may be spent.
-            Interrupted: ``cancel`` was set.
+            Interrupted: ``cancel`` was set, or the session is to end and no model replies.
         """
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
@@ -132,6 +135,7 @@ class _Work:
         self._command_seconds = command_seconds
         self._deadline = means.clock() + means.settings.agent_seconds
         self.exchange = Exchange(means, state)
+        self.exchange.prepare(cancel)
         self._parent, self._start = self._prepared()
         self._refused = self._malformed = 0
         self._conversation = Conversation(
@@ -184,7 +188,7 @@ class _Work:
                     _Until(self._cancel, self._deadline, self._means.clock),
                 )
             except Interrupted:
-                if self._cancel.is_set():
+                if self._cancel.is_set() or self._means.clock() < self._deadline:
                     raise
                 raise self._late() from None
             except ModelError as error:  # the context is too long

@@ -12,6 +12,7 @@ from autoresearchd.domain.proposal import Cost
 from autoresearchd.errors import Interrupted
 from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import PASSING, ModelClient, ModelError, Question, Reply, Trouble
+from autoresearchd.policy.patience import Patience
 from autoresearchd.ports import Cancel, Purse
 
 FIRST_PAUSE_S = 2.0
@@ -62,6 +63,7 @@ class Asker:
         purse: looked into before every call that goes out.
         charge: told of each failed call that cost something, with the model's name.
         random: draws the jitter.
+        ending: set once the session is to end: nobody who gives no reply is asked again then. None: nobody says so.
     """
 
     def __init__(
@@ -72,11 +74,12 @@ class Asker:
         purse: Purse,
         charge: Callable[[str, ModelError], None],
         random: Random,
+        ending: Cancel | None = None,
     ) -> None:
         if not clients:
             raise ValueError("there is no model to ask")
         self._clients, self._retries, self._purse = tuple(clients), retries, purse
-        self._charge, self._random, self._at = charge, random, 0
+        self._charge, self._random, self._ending, self._at = charge, random, ending, 0
 
     @property
     def client(self) -> ModelClient:
@@ -108,24 +111,28 @@ class Asker:
         raise Unanswered(failures)
 
     def _insist(self, client: ModelClient, question: Question, cancel: Cancel) -> Reply:
-        """The reply of one model, asked again while its trouble may pass."""
+        """The reply of one model, asked again while its trouble may pass and somebody has the patience."""
+        patience = Patience(cancel, self._ending)
         for attempt in count():
             if cancel.is_set():
                 raise Interrupted("the policy was asked to stop")
             self._purse.check()
             try:
                 return client.ask(question, cancel)
+            except Interrupted:
+                self._charge(client.name, _left(client, question))
+                raise
             except ModelError as error:
                 if error.cost is None and error.trouble is Trouble.TIMEOUT:
                     # It was sent, and whoever answered too late is likely to bill it all the same.
-                    error.cost = Cost(usd=None, tokens_in=client.count_tokens(question.messages))
+                    error.cost = _sent(client, question)
                 if error.cost is not None:
                     self._charge(client.name, error)
                 asked = _seconds(error.retry_after)
                 if error.trouble not in PASSING or attempt >= self._retries or asked > LONGEST_ASKED_S:
                     raise
-            if cancel.wait(self._pause(attempt, asked)):
-                raise Interrupted("the policy was asked to stop while it waited for the model")
+            if patience.wait(self._pause(attempt, asked)):
+                raise Interrupted(f"{client.name} was not asked again: a stop was requested")
         raise AssertionError("an endless loop has ended")
 
     def _pause(self, attempt: int, asked: float) -> float:
@@ -133,6 +140,17 @@ class Asker:
         if asked > 0:  # all who were turned away are told the same: they should not come back together
             return asked + self._random.uniform(0, FIRST_PAUSE_S)
         return self._random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 30)))
+
+
+def _sent(client: ModelClient, question: Question) -> Cost:
+    """What a question has cost that was sent, and whose reply nobody knows."""
+    return Cost(usd=None, tokens_in=client.count_tokens(question.messages))
+
+
+def _left(client: ModelClient, question: Question) -> ModelError:
+    """The error of a question that was sent and then not waited for: it is likely to be billed all the same."""
+    what = "the reply was not waited for: a stop was requested"
+    return ModelError(Trouble.TIMEOUT, what, cost=_sent(client, question))
 
 
 def _seconds(retry_after: float | None) -> float:

@@ -48,6 +48,10 @@ class Answered:
         return found
 
 
+class TooLong(ModelError):
+    """A reply that was not read to its end, where it would have told what it cost."""
+
+
 class Line:
     """The sockets of one question, so that they can be shut by a thread that does not want the reply any more.
 
@@ -184,9 +188,7 @@ def _body(response: httpx2.Response, deadline: float, most: int) -> bytes:
     for chunk in response.iter_raw():
         data += chunk
         if len(data) > most:
-            raise ModelError(
-                Trouble.BROKEN_REPLY, f"the reply is longer than {most:,} bytes and was not read to its end"
-            )
+            raise TooLong(Trouble.BROKEN_REPLY, f"the reply is longer than {most:,} bytes and was not read to its end")
         if time.monotonic() > deadline:
             raise ModelError(Trouble.TIMEOUT, "the reply came too slowly")
     return bytes(data)

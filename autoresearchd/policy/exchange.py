@@ -14,9 +14,10 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, PolicyError
-from autoresearchd.policy import answer, prices
+from autoresearchd.policy import abandon, answer, prices
 from autoresearchd.policy.asking import Asker, Unanswered
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Question, Reply, Trouble
+from autoresearchd.policy.patience import Patience
 from autoresearchd.ports import AnswerLog, Cancel, Purse
 
 MAX_ANSWER = 1_000_000
@@ -24,6 +25,9 @@ MAX_ANSWER = 1_000_000
 
 MAX_ERROR = 2_000
 _NAME = 200
+_NOTHING: tuple[Message, ...] = ({"role": "user", "content": "-"},)
+_PREPARE_S = 86_400.0
+"""Longer than anything takes to load: whose loading hangs is told so by the user's stop."""
 _MENDS: Mapping[Trouble, str] = {
     Trouble.UNAUTHORISED: "put a valid key for {model} into the variable that its provider reads (ANTHROPIC_API_KEY, "
     "OPENAI_API_KEY, …; local.key_file for the policy local), then `autoresearchd resume`",
@@ -40,6 +44,7 @@ class Means:
 
     clients: the model, then those that are asked when it gives no reply. settings: the user's. name: of the policy, as
     in ``--policy``. answers: where each answer is written down. purse: what may be spent. clock: monotonic seconds.
+    ending: set once the session is to end; None: nobody says so before it is to end at once.
     """
 
     clients: tuple[ModelClient, ...]
@@ -48,6 +53,7 @@ class Means:
     answers: AnswerLog
     purse: Purse
     clock: Callable[[], float] = time.monotonic
+    ending: Cancel | None = None
 
 
 class Exchange:
@@ -69,6 +75,7 @@ class Exchange:
             purse=means.purse,
             charge=self._charge_failure,
             random=Random(state.seed),  # noqa: S311 - jitter
+            ending=means.ending,
         )
 
     @property
@@ -95,6 +102,11 @@ class Exchange:
     def unpriced(self) -> int:
         """How many answers have no price."""
         return sum(cost.usd is None for cost in self._costs)
+
+    def prepare(self, cancel: Cancel) -> None:
+        """Have the model's client load what it loads for its first question: nobody who stops waits for that."""
+        client = self._asker.client
+        abandon.call(lambda: client.count_tokens(_NOTHING), Patience(cancel, self._means.ending), _PREPARE_S)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """As the model counts that is asked next."""

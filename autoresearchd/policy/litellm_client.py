@@ -11,11 +11,12 @@ import json
 import logging
 import math
 import os
+import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import Price
@@ -50,7 +51,15 @@ _ADDRESSED = frozenset({"azure", "azure_ai", "databricks", "snowflake"})
 _COUNTED = frozenset({"openai", "azure", "text-completion-openai"})
 """Providers whose tokenizer litellm has with it."""
 
+_NOT_LISTED = re.compile(
+    r"isn't mapped|not (?:found )?in (?:the )?(?:model )?cost map|no pricing information", re.IGNORECASE
+)
+"""How litellm says that its lists do not have a model, in exceptions that have no kind of their own."""
+
 _MAX_NAME = 300
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class LitellmClient:
@@ -71,6 +80,7 @@ class LitellmClient:
         self, model: str, *, prices: Mapping[str, Price] | None = None, api_base: str | None = None, key: str = ""
     ) -> None:
         self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
+        self._told: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -88,10 +98,12 @@ class LitellmClient:
         estimate = estimate_tokens(messages)
         if self._api_base is not None or self._provider(litellm) not in _COUNTED:
             return estimate
-        try:
-            counted = litellm.token_counter(model=self._model, messages=[dict(message) for message in messages])
-        except Exception:  # noqa: BLE001 - whatever it is, there is an estimate to be used in its place
-            return estimate
+        counted: int | None = self._looked_up(
+            litellm,
+            "its tokens are estimated",
+            lambda: litellm.token_counter(model=self._model, messages=[dict(message) for message in messages]),
+            None,
+        )
         return counted if isinstance(counted, int) and counted > 0 else estimate
 
     # -- asking
@@ -142,23 +154,44 @@ class LitellmClient:
 
     def _known(self, litellm: ModuleType) -> frozenset[str] | None:
         """Parameters that the model has, None where litellm does not know."""
-        try:
-            found = litellm.get_supported_openai_params(model=self._model)
-        except Exception:  # noqa: BLE001 - it knows no such model; the provider will say what it thinks of it
-            return None
+        found: list[str] | None = self._looked_up(
+            litellm,
+            "it is sent every parameter",
+            lambda: litellm.get_supported_openai_params(model=self._model),
+            None,
+        )
         return frozenset(found) if found else None
 
     def _takes_schema(self, litellm: ModuleType) -> bool:
-        try:
-            return bool(litellm.supports_response_schema(model=self._model))
-        except Exception:  # noqa: BLE001 - as above
-            return False
+        return self._looked_up(
+            litellm,
+            "it is sent no schema",
+            lambda: bool(litellm.supports_response_schema(model=self._model)),
+            False,
+        )
 
     def _provider(self, litellm: ModuleType) -> str:
+        return self._looked_up(
+            litellm,
+            "its provider is not known",
+            lambda: str(litellm.get_llm_provider(model=self._model)[1]),
+            "",
+        )
+
+    def _looked_up(self, litellm: ModuleType, otherwise: str, look: Callable[[], T], unknown: T) -> T:
+        """What litellm's lists say of the model; ``unknown`` where they do not have it.
+
+        An error of theirs ends no question, as it can be asked without them; it is logged with what is done
+        ``otherwise``, once.
+        """
         try:
-            return str(litellm.get_llm_provider(model=self._model)[1])
-        except Exception:  # noqa: BLE001 - as above
-            return ""
+            return look()
+        except Exception as error:  # noqa: BLE001 - logged, but for the many ways of saying that there is no such model
+            if not _is_not_listed(litellm, error) and otherwise not in self._told:
+                self._told.add(otherwise)
+                said = f"{type(error).__name__}: {provider.words_of(str(error), [self._key])}"
+                _LOG.warning("litellm's lists fail on %s, so %s: %s", self._model, otherwise, said)
+            return unknown
 
     # -- reading
     def _reply(
@@ -194,12 +227,15 @@ class LitellmClient:
         """What the call cost by litellm's list, None where that would be a guess."""
         if self._api_base is not None or _moved(self._provider(litellm)):
             return None
-        try:
-            usd = litellm.completion_cost(completion_response=response, model=self._model)
-        except Exception:  # noqa: BLE001 - it has no price for the model, which it tells by exceptions of many kinds
+        usd: object = self._looked_up(
+            litellm,
+            "its price is not known",
+            lambda: litellm.completion_cost(completion_response=response, model=self._model),
+            None,
+        )
+        if not isinstance(usd, (int, float)) or not math.isfinite(usd) or usd <= 0:
             return None
-        good = isinstance(usd, (int, float)) and math.isfinite(usd) and usd > 0
-        return float(usd) if good else None
+        return float(usd)
 
     def _trouble(self, litellm: ModuleType, error: Exception) -> ModelError:
         kind = type(error).__name__
@@ -226,6 +262,11 @@ def _trouble_of(litellm: ModuleType, error: Exception) -> Trouble:
     if isinstance(status, int):
         return provider.trouble_of(status, str(error)[:20_000])
     return Trouble.BAD_REQUEST if isinstance(error, (ValueError, TypeError, KeyError)) else Trouble.BROKEN_REPLY
+
+
+def _is_not_listed(litellm: ModuleType, error: Exception) -> bool:
+    """Whether an error says no more than that litellm's lists do not have the model."""
+    return isinstance(error, litellm.exceptions.BadRequestError) or bool(_NOT_LISTED.search(str(error)[:2_000]))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -13,10 +13,12 @@ from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import answer, chat, derived
+from autoresearchd.policy import answer, brief, chat, derived
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
+from autoresearchd.policy.edits.model import Edit
 from autoresearchd.policy.edits.parse import FORMS, EditError, read_answer
 from autoresearchd.policy.exchange import Exchange, Means, cut, shown, storable
+from autoresearchd.policy.patience import GRACE_S, Patience
 from autoresearchd.ports import AnswerLog, Cancel, Purse
 
 MAX_READ = 1_000_000
@@ -65,6 +67,8 @@ class ModelPolicy:
         check: whether an edit is legal.
         near: what an edit is nearly the same as; the model is told so once, and may insist.
         clock: seconds, for the time that an answer took where the client does not say.
+        ending: set once the session is to end, at the latest when a proposal's ``cancel`` is: nothing is asked then,
+            and an answer under way is waited for a moment only. None: nobody says so.
     """
 
     def __init__(
@@ -78,8 +82,9 @@ class ModelPolicy:
         check: Check,
         near: Near | None = None,
         clock: Callable[[], float] = time.monotonic,
+        ending: Cancel | None = None,
     ) -> None:
-        self._means = Means(tuple(clients), settings, name, answers, purse, clock)
+        self._means = Means(tuple(clients), settings, name, answers, purse, clock, ending)
         self._check, self._near = check, near
 
     @property
@@ -89,8 +94,8 @@ class ModelPolicy:
 
     @property
     def repairs(self) -> int:
-        """As the user has set it."""
-        return self._means.settings.repairs
+        """As the user has set it; none where constants are all that is asked for, which mend no program."""
+        return 0 if self._means.settings.prompt == brief.BRIEF else self._means.settings.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """The first usable answer.
@@ -99,7 +104,7 @@ class ModelPolicy:
             PolicyError: no answer could be used, under the label of the last; its cost has been charged.
             EnvironmentFailure: no model gave a reply, or none can take the prompt.
             SpendCapReached: nothing more may be spent.
-            Interrupted: ``cancel`` was set.
+            Interrupted: ``cancel`` was set, or the session is to end.
         """
         if cancel.is_set():
             raise Interrupted("the policy was asked to stop")
@@ -140,7 +145,10 @@ class _Talk:
 
     def __init__(self, means: Means, check: Check, near: Near | None, state: ResearchState, cancel: Cancel) -> None:
         self._settings, self._name = means.settings, means.name
-        self._check, self._near, self._state, self._cancel = check, near, state, cancel
+        self._brief = means.settings.prompt == brief.BRIEF
+        self._check, self._near, self._state = check, near, state
+        self._cancel, self._until = cancel, Patience(cancel, means.ending, GRACE_S)
+        self._ended = Patience(cancel, means.ending)
         self._base = {**state.code, **(state.repair.files if state.repair else {})}
         self._budget, self._too_long = means.settings.context_tokens, ""
         self._turns: list[Message] = []
@@ -148,6 +156,7 @@ class _Talk:
 
     def proposal(self) -> Proposal:
         """Ask until an answer can be used, or the last has been given."""
+        self.exchange.prepare(self._cancel)
         count = 1 + self._settings.reasks
         verdict = _UNREAD
         for index in range(count):
@@ -166,8 +175,9 @@ class _Talk:
         """The reply to the conversation so far; the prompt is shortened until the model takes it."""
         while self._budget >= max(1, self._settings.context_tokens >> SHRINKS):
             messages = self._messages()
+            self._ended.check("the model was not asked")
             try:
-                return self.exchange.ask(messages, index, self._settings.timeout, self._cancel)
+                return self.exchange.ask(messages, index, self._settings.timeout, self._until)
             except ModelError as error:
                 self._too_long = shown(self._state, error.what)
                 self._budget //= 2
@@ -175,11 +185,22 @@ class _Talk:
 
     def _messages(self) -> tuple[Message, ...]:
         try:
-            opening = chat.messages(self._state, forms=FORMS, budget=self._budget, count=self.exchange.count_tokens)
+            opening = self._opening()
         except PolicyError as error:
             said = f"; the model said: {self._too_long}" if self._too_long else ""
             raise self._no_room(f"{error.what}{said}") from error
         return (*opening, *self._turns)
+
+    def _opening(self) -> tuple[Message, ...]:
+        if self._brief:
+            return brief.messages(self._state, budget=self._budget, count=self.exchange.count_tokens)
+        return chat.messages(self._state, forms=FORMS, budget=self._budget, count=self.exchange.count_tokens)
+
+    def _read(self, text: str) -> Edit:
+        """The edit in an answer."""
+        if self._brief:
+            return brief.read_answer(text, self._base, self._state.task.profile)
+        return read_answer(text, self._base)
 
     def _no_room(self, what: str) -> Exception:
         """The error for a prompt that does not fit: no other experiment would, unless it was a failed edit's doing."""
@@ -213,7 +234,7 @@ class _Talk:
         form = ""
         try:
             _check_readable(reply)
-            edit = read_answer(reply.text, self._base)
+            edit = self._read(reply.text)
             form = edit.form
             after = {**self._base, **edit.files}
             files = {path: text for path, text in after.items() if text != self._state.code.get(path)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def tokenizer_hash(folder: Path, gguf: str | None = None) -> str:
 def template_hash(template: object) -> str | None:
     """SHA-256 of a chat template, None where there is none."""
     return hashlib.sha256(template.encode()).hexdigest() if isinstance(template, str) else None
+
+
+def chat_template(folder: Path) -> object:
+    """The chat template where transformers looks for it: a file of its own, or a key of the tokenizer's settings.
+
+    Raises OSError and ValueError for files that cannot be read.
+    """
+    own = folder / "chat_template.jinja"
+    if own.is_file():
+        return own.read_text("utf-8")
+    settings = folder / "tokenizer_config.json"
+    values = json.loads(settings.read_text("utf-8")) if settings.is_file() else None
+    return values.get("chat_template") if isinstance(values, dict) else None
 
 
 def _named(paths: Iterable[Path]) -> bytes:

@@ -11,20 +11,22 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import Price
+from autoresearchd.domain.version import BaseModel, ServedAdapter
 from autoresearchd.errors import UsageError
-from autoresearchd.policy import abandon, provider
+from autoresearchd.policy import abandon, model_files, provider
 from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
-from autoresearchd.policy.endpoint import Answered, Endpoint, Line, require
+from autoresearchd.policy.endpoint import Answered, Endpoint, Line, TooLong, require
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.prices import priced
-from autoresearchd.ports import Cancel
+from autoresearchd.ports import Adapters, Cancel
 
 KEY_VARIABLE = "AUTORESEARCHD_LOCAL_KEY"
 
@@ -34,6 +36,7 @@ _SCHEMA = ("response_format",)
 _STOP = ("stop",)
 _MODEL = ("model",)
 _LISTING_BYTES, _LISTING_S = 1_000_000, 10.0
+_LOAD_S = 60.0
 _BYTES_PER_TOKEN = 512
 """Of JSON, for a token with its log-probability."""
 _SHORTEST_REPLY = 256
@@ -52,6 +55,10 @@ class OpenAIClient:
         url: of the endpoint, up to and with ``/v1``.
         model: its name there; empty: the first that the server lists, else whichever it has.
         adapter: name of a LoRA adapter as served, asked in the model's place.
+        adapters: says which version of the local policy answers, in the place of ``adapter``; asked at the first
+            question, and after each ``renew``. The server is told to load it, by vLLM's ``load_lora_adapter``; where it
+            does not, the plain model answers.
+        warn: is told of a version that the server does not load.
         key: bearer token, see ``read_key``.
         prices: of the user; a model without one costs nothing here, as it runs on the user's own machine.
     """
@@ -62,12 +69,19 @@ class OpenAIClient:
         model: str = "",
         *,
         adapter: str | None = None,
+        adapters: Adapters | None = None,
+        warn: Callable[[str], None] = lambda text: None,
         key: str = "",
         prices: Mapping[str, Price] | None = None,
     ) -> None:
         self._endpoint = Endpoint(url, key)
         self._model, self._adapter, self._prices = model, adapter or "", dict(prices or {})
-        self._listed = ""
+        self._adapters, self._warn = adapters, warn
+        self._settled = adapters is None
+        self._chosen: ServedAdapter | None = None
+        self._plain: BaseModel | None = None
+        self._told: set[str] = set()
+        self._listed: _Listed | None = None
         self._context: int | None = None
         self._looked = False
         self._refused: dict[tuple[tuple[str, ...], ...], int] = {}
@@ -79,13 +93,21 @@ class OpenAIClient:
 
     @property
     def _name(self) -> str:
-        return self._adapter or self._model or self._listed
+        return self._adapter or self._base_name
+
+    @property
+    def _base_name(self) -> str:
+        return self._model or (self._listed.name if self._listed else "")
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; a cancelled question is cut off at the server too."""
         require()
         line, deadline = Line(), time.monotonic() + question.timeout
         return abandon.call(lambda: self._ask(question, line, deadline), cancel, question.timeout, give_up=line.cut)
+
+    def renew(self) -> None:
+        """Look before the next question which version is in use."""
+        self._settled = self._adapters is None
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """An estimate that errs upwards: not every server counts, and a prompt must be the same at every server."""
@@ -94,13 +116,30 @@ class OpenAIClient:
     # -- asking
     def _ask(self, question: Question, line: Line, deadline: float) -> Reply:
         self._look(line, deadline)
+        self._settle(line, deadline)
+        try:
+            return self._answer(question, line, deadline)
+        except ModelError as error:
+            if self._chosen is None or not self._adapter or error.trouble is not Trouble.NOT_FOUND:
+                raise
+        # The server has been started again, and has forgotten what it was told to load.
+        self._adapter = self._loaded(self._chosen, line, deadline)
+        return self._answer(question, line, deadline)
+
+    def _answer(self, question: Question, line: Line, deadline: float) -> Reply:
         began = time.monotonic()
         payload, optional = self._payload(question)
         most = 2 * provider.MAX_REPLY_BYTES + _BYTES_PER_TOKEN * question.max_tokens
         for left_out in range(self._refused.get(optional, 0), len(optional) + 1):
             without = {name for names in optional[:left_out] for name in names}
             sent = {name: value for name, value in payload.items() if name not in without}
-            answered = self._endpoint.exchange(line, "chat/completions", sent, deadline=deadline, most=most)
+            try:
+                answered = self._endpoint.exchange(line, "chat/completions", sent, deadline=deadline, most=most)
+            except TooLong as unread:
+                # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
+                tokens_in = self.count_tokens(question.messages)
+                unread.cost = self._cost(tokens_in, sent["max_tokens"], time.monotonic() - began)
+                raise
             if answered.status == 200:
                 self._refused[optional] = left_out
                 return self._reply(question, sent, answered.object(), time.monotonic() - began)
@@ -155,9 +194,66 @@ class OpenAIClient:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED):
                 raise
             models = []
-        self._listed = models[0][0] if models else ""
-        self._context = next((context for _, context in models if context is not None), None)
+        plain = [model for model in models if not model.parent] or models
+        self._listed = next((m for m in plain if m.name == self._model), plain[0] if plain else None)
+        self._context = next((m.context for m in models if m.context is not None), None)
         self._looked = True
+
+    # -- versions of the local policy
+    def _settle(self, line: Line, deadline: float) -> None:
+        """Have the version that is in use answer, where the server can load it."""
+        if self._settled or self._adapters is None:
+            return
+        chosen = self._adapters.in_use(self._known())
+        if chosen is None or chosen != self._chosen or not self._adapter:
+            self._adapter = "" if chosen is None else self._loaded(chosen, line, deadline)
+            self._chosen = chosen
+        self._settled = True
+
+    def _known(self) -> BaseModel:
+        """The plain model; its files are read once."""
+        if self._plain is None:
+            self._plain = self._base()
+        return self._plain
+
+    def _base(self) -> BaseModel:
+        """The plain model, as far as its server tells: vLLM names the folder that it was loaded from."""
+        root = self._listed.root if self._listed and self._listed.name == self._base_name else ""
+        named = BaseModel(root or self._base_name)
+        folder = Path(named.name)
+        if not folder.is_absolute():
+            return named
+        try:
+            gguf = model_files.gguf_file(folder)
+            place = folder if folder.is_dir() else folder.parent
+            model, tokenizer = model_files.model_hash(place, gguf), model_files.tokenizer_hash(place, gguf)
+            template = None if gguf else model_files.template_hash(model_files.chat_template(place))
+        except (UsageError, OSError, ValueError):  # it is on another machine, or the server means something else by it
+            return named
+        return BaseModel(named.name, model, tokenizer, template)
+
+    def _loaded(self, chosen: ServedAdapter, line: Line, deadline: float) -> str:
+        """The name that the server has an adapter under, once it is told to load it; empty where it does not."""
+        order = {"lora_name": chosen.version, "lora_path": str(chosen.folder), "load_inplace": True}
+        soon = min(deadline, time.monotonic() + _LOAD_S)
+        try:
+            answered = self._endpoint.exchange(line, "load_lora_adapter", order, deadline=soon, most=_LISTING_BYTES)
+        except ModelError as error:
+            if error.trouble is Trouble.UNREACHABLE:
+                raise
+            said = error.what
+        else:
+            said = f"it answered {answered.status}: {self._endpoint.words(answered)}"
+            # A server that knows nothing of ``load_inplace`` refuses what it has. The name tells the content.
+            if answered.status == 200 or (answered.status == 400 and "already been loaded" in said):
+                return chosen.version
+        if chosen.version not in self._told:
+            self._told.add(chosen.version)
+            self._warn(
+                f"{self._endpoint.url} does not load version {chosen.version}, the plain model answers: {said}. "
+                "`autoresearchd serve` starts vLLM so that it does"
+            )
+        return ""
 
     def _error(self, answered: Answered) -> ModelError:
         words = self._endpoint.words(answered)
@@ -177,12 +273,15 @@ class OpenAIClient:
         choices = found.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         message = choice.get("message") if isinstance(choice, dict) else None
+        usage = found.get("usage")
+        counts = usage if isinstance(usage, dict) else {}
+        tokens_in, tokens_out = (provider.count(counts.get(f"{kind}_tokens")) for kind in ("prompt", "completion"))
+        cost = self._cost(tokens_in, tokens_out, seconds)
         if not isinstance(choice, dict) or not isinstance(message, dict):
-            raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message")
+            raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost)
         content, refusal = message.get("content"), message.get("refusal")
         if not (content is None or isinstance(content, str)):
-            raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is no text")
-        cost = self._cost(found.get("usage"), seconds)
+            raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is no text", cost=cost)
         finish = clean(choice.get("finish_reason"), 40) or "stop"
         text = provider.checked_text(content or "", finish, refusal if isinstance(refusal, str) else "", cost)
         ids, logprobs = tokens_of(choice)
@@ -198,17 +297,15 @@ class OpenAIClient:
             token_ids=ids,
             logprobs=logprobs,
             sampling={**sampling, "logprobs_of": "server"} if logprobs is not None else sampling,
+            model_hash=self._known().model_hash,
+            tokenizer_hash=self._known().tokenizer_hash,
+            template_hash=self._known().template_hash,
             adapter=self._adapter,
         )
 
-    def _cost(self, usage: object, seconds: float) -> Cost:
-        counts = usage if isinstance(usage, dict) else {}
-        tokens_in, tokens_out = (
-            provider.count(counts.get("prompt_tokens")),
-            provider.count(counts.get("completion_tokens")),
-        )
+    def _cost(self, tokens_in: int, tokens_out: int, seconds: float) -> Cost:
         cost = Cost(usd=0.0, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
-        return priced(cost, self._prices, self._adapter, self._model, self._listed)
+        return priced(cost, self._prices, self._adapter, self._base_name)
 
 
 def read_key(key_file: str, environment: Mapping[str, str] | None = None) -> str:
@@ -274,13 +371,28 @@ def _logprob(value: object) -> float | None:
     return float(value) if abs(value) < 1e9 and math.isfinite(value) else None
 
 
-def _models(found: Mapping[str, Any]) -> list[tuple[str, int | None]]:
-    """Names of the models that a server lists, with their context where it tells."""
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A model that a server lists. root: what it was loaded from; parent: the model that it is an adapter of."""
+
+    name: str
+    context: int | None = None
+    root: str = ""
+    parent: str = ""
+
+
+def _models(found: Mapping[str, Any]) -> list[_Listed]:
+    """The models that a server lists, with what it tells of them."""
     data = found.get("data")
     models = []
     for entry in data if isinstance(data, list) else ():
         name = entry.get("id") if isinstance(entry, dict) else None
-        if isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable():
+        if _is_name(name):
             context = provider.count(entry.get("max_model_len"))
-            models.append((name, context or None))
+            root, parent = (value if _is_name(value := entry.get(key)) else "" for key in ("root", "parent"))
+            models.append(_Listed(name, context or None, root, parent))
     return models
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_NAME and value.isprintable()

@@ -15,7 +15,7 @@ _SOURCES = {"stdout": "self-reported", "self-reported": "self-reported"}
 EXPERIMENTS = """
 SELECT e.number, e.status, e.label, e.value, e.metrics, e.delta, p.description, p.hypothesis, e.commit_sha, e.parent,
        p.policy, p.role, e.confidence, e.reward, p.usd, e.overhead_ms, e.started_at, e.finished_at, p.asi,
-       a.hypothesis, a.arch_change, a.result, a.next_action_hint, a.extra, e.segment
+       a.hypothesis, a.arch_change, a.result, a.next_action_hint, a.extra, e.segment, p.adapter
 FROM experiment e
 LEFT JOIN proposal p ON p.session_id = e.session_id AND p.number = e.number AND p.attempt = e.attempt
 LEFT JOIN asi a ON a.session_id = e.session_id AND a.number = e.number
@@ -48,6 +48,7 @@ def experiment(
         "parent": parent,
         "policy": policy,
         "role": role,
+        "adapter": row[25] or None,
         "runs": runs.get(number, []),
         "confidence": confidence,
         "reward": reward,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from autoresearchd.domain.limits import limit_reached
 from autoresearchd.errors import StoreDamaged
-from autoresearchd.store import figures, transcripts
+from autoresearchd.store import figures, lineage, transcripts
 from autoresearchd.store.documents import (
     EXPERIMENTS,
     RUNS,
@@ -178,6 +178,11 @@ class Reader:
                 "answers": transcripts.answers(self._db, session_id, number, full=full),
                 "diff": figures.unpack_text(diff["diff"]) if diff else "",
             }
+
+    def versions(self) -> list[dict[str, Any]]:
+        """Versions of the local policy as ``adapters list --json`` prints them, oldest first."""
+        with self._instant():
+            return lineage.versions(self._db)
 
     def _looks(self, session_id: int, number: int) -> list[dict[str, Any]]:
         """What early abort saw at each look at the experiment's runs."""

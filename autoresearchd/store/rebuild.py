@@ -370,7 +370,13 @@ def _spent(c: Connection, session_id: int) -> tuple[float, int, int]:
 
 
 def _drop_orphans(db: sqlite3.Connection) -> None:
-    """Rows that refer to what could not be recovered."""
+    """Rows that refer to what could not be recovered; where the reference may be empty, it alone."""
     while broken := db.execute("PRAGMA foreign_key_check").fetchall():
-        for table, rowid, *_ in broken:
-            db.execute(f'DELETE FROM "{table}" WHERE rowid = ?', (rowid,))  # noqa: S608 - a table of ours
+        for table, rowid, _, key in broken:
+            # Tables and columns are ours.
+            keys = db.execute(f'PRAGMA foreign_key_list("{table}")').fetchall()
+            column = next((row[3] for row in keys if row[0] == key and row[6] == "SET NULL"), None)
+            if column is None:
+                db.execute(f'DELETE FROM "{table}" WHERE rowid = ?', (rowid,))  # noqa: S608
+            else:
+                db.execute(f'UPDATE "{table}" SET "{column}" = NULL WHERE rowid = ?', (rowid,))  # noqa: S608

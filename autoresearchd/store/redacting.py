@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from autoresearchd.domain.events import Event
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Note, RunResult, Segment
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.proposal import ASI, Answer, Generation, Proposal
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.domain.version import LearnerRun, LearnerStatus, NewLearnerRun, NewVersion, PolicyVersion
 from autoresearchd.store.repository import SqlStore
 
 
@@ -68,6 +71,41 @@ class RedactingStore(SqlStore):
 
     def log_event(self, session_id: int, event: Event) -> None:
         super().log_event(session_id, self.redactor.value(event))
+
+    def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun:
+        return super().open_learner_run(replace(new, config=self.redactor.value(new.config)), at)
+
+    def record_learner_run(
+        self,
+        run_id: int,
+        status: LearnerStatus,
+        at: datetime,
+        *,
+        steps: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        detail: str | None = None,
+    ) -> LearnerRun:
+        clean = self.redactor.value
+        return super().record_learner_run(run_id, status, at, steps=steps, metrics=clean(metrics), detail=clean(detail))
+
+    def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
+        clean = self.redactor.value
+        return super().add_version(replace(new, metrics=clean(new.metrics), reason=clean(new.reason)), at)
+
+    def promote_version(
+        self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
+    ) -> PolicyVersion:
+        clean = self.redactor.value
+        return super().promote_version(version, at, reason=clean(reason), metrics=clean(metrics))
+
+    def refuse_version(
+        self, version: str, *, reason: str = "", metrics: Mapping[str, Any] | None = None
+    ) -> PolicyVersion:
+        clean = self.redactor.value
+        return super().refuse_version(version, reason=clean(reason), metrics=clean(metrics))
+
+    def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
+        return super().roll_back_version(version, reason=self.redactor.text(reason))
 
 
 def _redacted(redactor: Redactor, generation: Generation) -> Generation:

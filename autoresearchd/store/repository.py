@@ -44,6 +44,7 @@ from autoresearchd.store.tables import (
     SessionTable,
     TotalsTable,
 )
+from autoresearchd.store.versions import SqlShelf
 
 # What every experiment asks for, made once (see ``phases``).
 _E, _P = ExperimentTable, ProposalTable
@@ -61,7 +62,7 @@ _TOTALS = rows.TOTALS.where(TotalsTable.session_id == _OF_SESSION)
 _UNSEEN_NOTES = rows.NOTES.where(NoteTable.session_id == _OF_SESSION, NoteTable.seen_in.is_(None))
 
 
-class SqlStore:
+class SqlStore(SqlShelf):
     """The journal in an SQL database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block."""
 
     def __init__(self, database: Database) -> None:

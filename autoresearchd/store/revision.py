@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoresearchd.errors import SchemaTooNew
 
-HEAD_REVISION = "0004"
+HEAD_REVISION = "0005"
 """The newest file in ``migrations/versions`` (a test holds the two together)."""
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, Table
 
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.version import LearnerStatus, VersionStatus
 from autoresearchd.store.columns import UtcMicros
 from autoresearchd.store.tables import Base
 
@@ -301,6 +302,14 @@ def _visit(row: Values, _rowid: int) -> bool:
     return bool(row["visits"] > 0)
 
 
+def _version(row: Values, _rowid: int) -> bool:
+    return bool(row["version"]) and row["status"] in set(VersionStatus)
+
+
+def _learner_run(row: Values, _rowid: int) -> bool:
+    return row["status"] in set(LearnerStatus) and row["trajectories"] >= 0 and row["steps"] >= 0
+
+
 _WORDS: dict[str, Callable[[Values, int], bool]] = {
     "session": _session,
     "totals": _totals,
@@ -308,4 +317,6 @@ _WORDS: dict[str, Callable[[Values, int], bool]] = {
     "run": _run,
     "answer": _answer,
     "visit": _visit,
+    "policy_version": _version,
+    "learner_run": _learner_run,
 }

@@ -393,7 +393,10 @@ class LearnerRunTable(Base):
 
 
 class PolicyVersionTable(Base):
-    """A version of the local policy: an adapter with its lineage, its metrics, and whether it is in use."""
+    """A version of the local policy: an adapter with its lineage, its metrics, whether it is in use, and why.
+
+    adapter_path: name of its folder; adapter_hash: over all of its files.
+    """
 
     __tablename__ = "policy_version"
 
@@ -411,3 +414,4 @@ class PolicyVersionTable(Base):
     created_at: Mapped[datetime]
     promoted_at: Mapped[datetime | None]
     metrics: Mapped[dict[str, Any] | None]
+    reason: Mapped[str] = mapped_column(server_default=text("''"))

@@ -28,6 +28,7 @@ _WORD = re.compile(r"\S+\s*|\s+")
 _LOOK_S = 0.02
 _MAX_REQUEST = 64 * 1024 * 1024
 _NOT_FOUND = b'{"detail": "Not Found"}'
+_QUESTIONS, _ORDERS = "/v1/chat/completions", "/v1/load_lora_adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +58,32 @@ def says(text: str, finish: str = "stop") -> Turn:
 def rate_limited(after: float | None = 1.0) -> Turn:
     """429, with Retry-After in seconds where one is given."""
     headers = {} if after is None else {"Retry-After": f"{after:g}"}
-    return _fails(429, "Rate limit reached for requests", "rate_limit_exceeded", "requests", headers)
+    return fails(429, "Rate limit reached for requests", "rate_limit_exceeded", "requests", headers)
 
 
 def out_of_money() -> Turn:
     """429 of an account whose money is spent: waiting does not help."""
-    return _fails(429, "You exceeded your current quota, please check your plan.", "insufficient_quota", "requests")
+    return fails(429, "You exceeded your current quota, please check your plan.", "insufficient_quota", "requests")
 
 
 def server_error() -> Turn:
     """500."""
-    return _fails(500, "The server had an error while processing your request", None, "server_error")
+    return fails(500, "The server had an error while processing your request", None, "server_error")
 
 
 def overloaded() -> Turn:
     """503."""
-    return _fails(503, "That model is currently overloaded with other requests", None, "server_error")
+    return fails(503, "That model is currently overloaded with other requests", None, "server_error")
 
 
 def unauthorised() -> Turn:
     """401."""
-    return _fails(401, "Incorrect API key provided", "invalid_api_key", "invalid_request_error")
+    return fails(401, "Incorrect API key provided", "invalid_api_key", "invalid_request_error")
 
 
 def no_model(name: str = "nobody") -> Turn:
     """404 for a model."""
-    return _fails(404, f"The model `{name}` does not exist", "model_not_found", "invalid_request_error")
+    return fails(404, f"The model `{name}` does not exist", "model_not_found", "invalid_request_error")
 
 
 def context_too_long(most: int = 4096) -> Turn:
@@ -91,12 +92,12 @@ def context_too_long(most: int = 4096) -> Turn:
         f"This model's maximum context length is {most} tokens. However, your messages resulted in {2 * most} tokens. "
         "Please reduce the length of the messages."
     )
-    return _fails(400, words, "context_length_exceeded", "invalid_request_error")
+    return fails(400, words, "context_length_exceeded", "invalid_request_error")
 
 
 def bad_request() -> Turn:
     """400 for no reason that anything could be done about."""
-    return _fails(400, "messages: must not be like this", None, "invalid_request_error")
+    return fails(400, "messages: must not be like this", None, "invalid_request_error")
 
 
 def hang() -> Turn:
@@ -154,12 +155,23 @@ def other_file() -> Turn:
     return edits("../../.ssh/authorized_keys", "", "ssh-ed25519 AAAA nobody")
 
 
+def loads() -> Turn:
+    """The server loads the adapter that it is told to."""
+    return Turn(raw=b"Success: LoRA adapter added successfully.")
+
+
+def loads_not(path: str = "/nowhere") -> Turn:
+    """The server finds no adapter, because it runs on another machine, say."""
+    return fails(404, f"Loading lora failed: No adapter found for {path}", None, "NotFoundError")
+
+
 def redirect(to: str) -> Turn:
     """307 to another address, which would be given the question and its key."""
     return Turn(status=307, headers={"Location": to}, raw=b"")
 
 
-def _fails(status: int, words: str, code: str | None, kind: str, headers: Mapping[str, str] | None = None) -> Turn:
+def fails(status: int, words: str, code: str | None, kind: str, headers: Mapping[str, str] | None = None) -> Turn:
+    """An answer that is an error, in the words and under the code of the server."""
     error = {"message": words, "type": kind, "param": None, "code": code}
     return Turn(status=status, error=error, headers=headers or {})
 
@@ -184,6 +196,9 @@ class ScriptedServer:
         ids: whether it tells token ids; logprobs: whether it tells log-probabilities.
         refuses: fields of a request that it answers with 422.
         key: bearer token that it wants to see; empty: none.
+        root: what it loaded its model from, as vLLM lists it; empty: it does not say.
+        lora: what it does when it is told to load an adapter: then it knows only those models that it has; None: it
+            knows of no adapters.
     """
 
     def __init__(
@@ -197,8 +212,13 @@ class ScriptedServer:
         logprobs: bool = True,
         refuses: Iterable[str] = (),
         key: str = "",
+        root: str = "",
+        lora: Turn | None = None,
     ) -> None:
         self._script, self._after, self.model, self.context = list(script), after, model, context
+        self._root, self.lora = root, lora
+        self.loaded: dict[str, str] = {}
+        """Adapters that it was told to load: path by name. A server that is started again has none."""
         self._ids, self._logprobs, self._refuses, self._key = ids, logprobs, frozenset(refuses), key
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -234,7 +254,7 @@ class ScriptedServer:
     @property
     def questions(self) -> list[Mapping[str, Any]]:
         """Payloads of the questions to the model, in order."""
-        return [request.payload for request in self.requests if request.payload is not None]
+        return [r.payload for r in self.requests if r.payload is not None and r.path == _QUESTIONS]
 
     @property
     def left(self) -> int:
@@ -258,8 +278,20 @@ class ScriptedServer:
         strange = sorted(self._refuses & set(request.payload or ()))
         if strange:
             return Turn(status=422, raw=json.dumps({"detail": f"Unexpected keys in the request: {strange}"}).encode())
+        name = (request.payload or {}).get("model", self.model)
+        if self.lora is not None and name != self.model and name not in self.loaded:
+            return no_model(str(name))
         with self._lock:
             return self._script.pop(0) if self._script else self._after
+
+    def load(self, request: Request) -> Turn:
+        """What to do when told to load an adapter."""
+        if self.lora is None:
+            return Turn(status=404, raw=_NOT_FOUND)
+        if self.lora.status == 200:
+            order = request.payload or {}
+            self.loaded[str(order.get("lora_name"))] = str(order.get("lora_path"))
+        return self.lora
 
     def wait(self, connection: socket.socket) -> None:
         """Until the client goes away or the server ends."""
@@ -276,6 +308,8 @@ class ScriptedServer:
         entry: dict[str, Any] = {"id": self.model, "object": "model", "created": 0, "owned_by": "nobody"}
         if self.context is not None:
             entry["max_model_len"] = self.context
+        if self._root:
+            entry |= {"root": self._root, "parent": None}
         return json.dumps({"object": "list", "data": [entry]}).encode()
 
     def body(self, turn: Turn, asked: Mapping[str, Any]) -> bytes:
@@ -362,10 +396,10 @@ class _Handler(BaseHTTPRequestHandler):
         size = min(int(self.headers.get("content-length") or 0), _MAX_REQUEST)
         payload = json.loads(self.rfile.read(size))
         request = self._request(payload)
-        if self.path != "/v1/chat/completions":
+        if self.path not in (_QUESTIONS, _ORDERS):
             self._send(404, _NOT_FOUND, {})
             return
-        turn = scripted.turn(request)
+        turn = scripted.turn(request) if self.path == _QUESTIONS else scripted.load(request)
         if turn.fault in ("hang", "drop"):
             self.close_connection = True
             if turn.fault == "hang":

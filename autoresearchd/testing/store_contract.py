@@ -7,8 +7,8 @@
         def reopen(self, tmp_path):
             return lambda: MyStore(tmp_path / "journal")
 
-The suite is in parts: sessions, reading and what no database likes are here, the way of one experiment, answers of
-models and sums over a session in modules of their own.
+The suite is in parts: sessions, reading and what no database likes are here; the way of one experiment, answers of
+models, sums over a session and versions of the local policy in modules of their own.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from autoresearchd.ports import Store
 from autoresearchd.testing.store_contract_answers import AnswersContract, new_answer
 from autoresearchd.testing.store_contract_steps import StepsContract
 from autoresearchd.testing.store_contract_sums import SumsContract
+from autoresearchd.testing.store_contract_versions import VersionsContract
 from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session, result
 
 
-class StoreContract(StepsContract, AnswersContract, SumsContract):
+class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContract):
     """The suite. Override ``reopen``."""
 
     # -- sessions

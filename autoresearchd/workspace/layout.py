@@ -11,6 +11,7 @@
         worktrees/<tag>/slot<k>                 files of one slot; slot<k>.git beside it is its git directory
         pristine/<tree>                         the task's folder, unedited
         setup/<hash>                            what setup commands left
+        adapters/<version>/                    a version of the local policy: what peft wrote, and manifest.json
 
 How the git directory and the common directory are found: gitrepository-layout(5), files ``.git`` and ``commondir``.
 """
@@ -108,6 +109,11 @@ def worktrees_dir(root: Path, tag: str) -> Path:
 def setup_dir(root: Path, key: str) -> Path:
     """Where setup commands leave their files; ``key``: hash of what they depend on."""
     return state_dir(root) / "setup" / key
+
+
+def adapters_dir(root: Path) -> Path:
+    """The versions of the local policy, of all sessions."""
+    return state_dir(root) / "adapters"
 
 
 def run_dir(root: Path, tag: str, number: int, index: int) -> Path:

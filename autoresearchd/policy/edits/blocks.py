@@ -95,7 +95,7 @@ def _file(block: Block, code: Mapping[str, str], what: str) -> str | None:
         found = paths.title(name, code, what)
         if found is not None:
             return found
-    return paths.in_info(block.info, code, what) or paths.mentioned(block.names, code)
+    return paths.in_info(block.info, code, what) or paths.mentioned(block.names, code, what)
 
 
 def _readings(block: Block, what: str) -> tuple[_Pair, ...]:

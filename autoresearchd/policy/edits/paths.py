@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
@@ -15,15 +16,20 @@ _LEAD = re.compile(r"(?:#{1,6}\s*|>\s*|[-*+]\s+|\d{1,3}[.)]\s+|//\s+)*")
 _TITLE = re.compile(r"(?:file(?:[ _-]?(?:name|path))?|path)\s*:\s*", re.IGNORECASE)
 _KEY = re.compile(r"(?:title|file|filename|filepath|path|name)=", re.IGNORECASE)
 _PATH = re.compile(
-    r"(?:\.{0,2}/|~/|[A-Za-z]:\\|\.\w+$)"
-    r"|.*\.(?:py|pyi|ipynb|c|h|cc|cpp|hpp|cu|cuh|rs|go|js|ts|sh|ya?ml|json|toml|cfg|ini|txt|md|csv|lock|patch)$"
+    r"(?:\.{0,2}/|~/|\.{1,2}\\|[A-Za-z]:\\|\.\w+(?:[/\\]|$))"
+    r"|.*\.(?:py|pyi|pyx|ipynb|c|h|cc|cpp|hpp|cu|cuh|rs|go|js|ts|sh|ya?ml|json|toml|cfg|ini|txt|md|csv|lock|patch"
+    r"|bin|pt)$",
+    re.IGNORECASE,
 )
+_SHORT = 6
+"""Words of a line above a block that does nothing but say which file the block is for."""
 
 
 def resolve(name: str, code: Mapping[str, str]) -> str | None:
-    """The editable file that a name means, None where it means none."""
+    """The editable file that a name means, in whatever spelling of its folders; None where it means none."""
     bare = name.strip().strip(_QUOTES).strip()
-    candidates = [bare, bare.removeprefix("./")]
+    plain = posixpath.normpath(bare.replace("\\", "/"))
+    candidates = [bare, plain]
     candidates += [c[2:] for c in candidates if c.startswith(("a/", "b/"))]
     return next((c for c in candidates if c in code), None)
 
@@ -65,7 +71,7 @@ def title(line: str, code: Mapping[str, str], what: str) -> str | None:
     if explicit:
         text = text[explicit.end() :].strip(_DECORATION)
     found = resolve(text, code)
-    if found is None and text and len(text.split()) == 1 and (explicit or _PATH.match(text)):
+    if found is None and text and len(text.split()) == 1 and (explicit or _is_path(text, code)):
         raise illegal(text, code, what)
     return found
 
@@ -80,16 +86,32 @@ def in_info(info: str, code: Mapping[str, str], what: str) -> str | None:
             if found is not None:
                 return found
         name = _KEY.sub("", word.split(":", 1)[-1], count=1).strip(_QUOTES)
-        if _PATH.match(name):
+        if _is_path(name, code):
             raise illegal(name, code, what)
     return None
 
 
-def mentioned(lines: Iterable[str], code: Mapping[str, str]) -> str | None:
-    """The one editable file that the first line to mention any of them mentions."""
+def mentioned(lines: Iterable[str], code: Mapping[str, str], what: str) -> str | None:
+    """The one editable file that the first line to mention any of them mentions.
+
+    A short line that mentions another file instead says that the block is for that one: it raises.
+    """
     for line in lines:
-        words = {word.strip(_DECORATION + ".,;!?") for word in line[:_LONGEST].split()}
+        words = {word.strip(_DECORATION).rstrip(_DECORATION + ".,;!?") for word in line[:_LONGEST].split()}
         found = {path for path in (resolve(word, code) for word in words) if path is not None}
         if found:
             return found.pop() if len(found) == 1 else None
+        others = [word for word in words if word and _is_path(word, code)]
+        if others and len(line.split()) <= _SHORT:
+            raise illegal(min(others), code, what)
     return None
+
+
+def _is_path(word: str, code: Mapping[str, str]) -> bool:
+    """Whether a word is the name of some file, also one that an editable file's name is meant by in other letters."""
+    if _PATH.match(word):
+        return True
+    lower = word.lower()
+    names = {name.lower() for path in code for name in (path, posixpath.basename(path))}
+    endings = tuple(ending.lower() for path in code if (ending := posixpath.splitext(path)[1]))
+    return lower in names or lower.endswith(endings)

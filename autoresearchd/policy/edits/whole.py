@@ -23,7 +23,7 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
     for fence in fences:
         what = f"the {fence.language or 'fenced'} block"
         told = paths.in_info(fence.info, code, what)
-        file = told or paths.title(fence.before, code, what) or _commented(fence, code)
+        file = told or paths.title(fence.before, code, what) or _commented(fence, code, what)
         if file is None:
             unnamed += [fence] if fence.language in _CODE else []
             continue
@@ -58,10 +58,21 @@ def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
     return spliced(source, [Splice(0, len(source.lines), lines, "the block")], file)
 
 
-def _commented(fence: Fence, code: Mapping[str, str]) -> str | None:
-    """The file that the first line of the block names in a comment."""
-    first = next((line for line in fence.lines if line.strip()), "").strip()
-    return paths.resolve(first.lstrip("#/ "), code) if first.startswith(("#", "//")) else None
+def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
+    """The editable file that the first line of the block names in a comment; raises for the name of another file."""
+    first = _first(fence.lines)
+    if not first.startswith(("#", "//")):
+        return None
+    found = paths.resolve(first.lstrip("#/ "), code)
+    # What the file has had all along says nothing of the block, and shell commands are not meant to be a file.
+    if found or fence.language not in _CODE or any(_first(lines_of(text)) == first for text in code.values()):
+        return found
+    return paths.title(first, code, what)
+
+
+def _first(lines: Sequence[str]) -> str:
+    """The first line that is not blank."""
+    return next((line for line in lines if line.strip()), "").strip()
 
 
 def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:

@@ -18,9 +18,10 @@ from tests.unit.cli.conftest import Command
 
 COMMANDS = [
     "start", "resume", "stop", "pause", "unpause", "status", "note", "experiments", "show", "logs", "task list",
-    "task init", "task check", "plot", "export", "import", "serve", "doctor",
+    "task init", "task check", "plot", "export", "import", "serve", "learn", "doctor", "adapters list",
+    "adapters promote", "adapters rollback",
 ]  # fmt: skip
-LATER = ["learn", "adapters", "report", "finalize", "web"]
+LATER = ["report", "finalize", "web"]
 
 
 def program(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -149,6 +149,13 @@ def test_show_prints_logs_of_any_bytes(repository: Path, command: Command) -> No
     assert sum(len(line) for line in lines[4:-1]) == 200_000
 
 
+def test_the_hint_of_show_leads_to_the_session_that_was_shown(repository: Path, command: Command) -> None:
+    add_session(repository, "newer")
+    assert "  autoresearchd show 1 --session mar8 --diff   shows" in command("show", "1", "--session", "mar8").out
+    assert "  autoresearchd show 1 --diff   shows" in command("show", "1").out
+    assert "autoresearchd experiments --session mar8`" in command("show", "99", "--session", "mar8").err
+
+
 def test_an_experiment_that_does_not_exist_is_a_usage_error(command: Command) -> None:
     answer = command("show", "99")
     assert (answer.code, answer.out) == (2, "")

@@ -167,6 +167,10 @@ def test_a_key_file_is_found_from_home_or_from_the_settings(key_file: str, found
         ("prices: {m: }", "prices.m", "a mapping", ""),
         ("prices: {m: {input: -1, output: 1}}", "prices.m.input", "no amount of money", "zero or more"),
         ("prices: {m: {input: .nan, output: 1}}", "prices.m.input", "finite", ""),
+        ("prices: {m: {input: 1, output: 1.0e+308}}", "prices.m.output", "more than a dollar", "1,000,000"),
+        ("prices: {m: {input: 1000001, output: 1}}", "prices.m.input", "more than a dollar", "3.0"),
+        ("spend: {per_day: 1.0e+308}", "spend.per_day", "more than 1,000,000,000", "no cap"),
+        ("agent: {usd: 1.0e+10}", "agent.usd", "more than 1,000,000,000", ""),
         ("prices: [1]", "prices", "a mapping", ""),
         ("spend: 20", "spend", "a mapping", ""),
         ("spend: {per_day: -1}", "spend.per_day", "no amount of money", "US dollars"),
@@ -212,6 +216,13 @@ def test_all_mistakes_are_told_at_once_each_with_its_line() -> None:
     error = mistake("retries: -1\n\nspend:\n  per_day: x\nlokal: {}\n")
     told = [line.split(": ")[0] for line in str(error).splitlines() if line.startswith("config.yaml")]
     assert told == ["config.yaml:1", "config.yaml:4", "config.yaml:5"]
+
+
+def test_a_price_beyond_all_prices_is_told_with_its_line_and_one_at_the_bound_is_taken() -> None:
+    error = mistake("prices:\n  m:\n    input: 3.0\n    output: 1.0e+308\n")
+    assert (error.line, error.key) == (4, "prices.m.output")
+    found = read_settings_text("prices: {m: {input: 1000000, output: 0}}").prices
+    assert found == {"m": Price(1_000_000.0, 0.0)}
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: [", "a: b: c", "\t- x", "---\na: 1\n---\nb: 2", "a: \0"])

@@ -105,6 +105,47 @@ def test_a_tie_is_kept_only_for_a_simpler_program() -> None:
     assert decided(task(), experiment(run(1.0)), incumbent(*STEADY)).label is Label.NO_GAIN
 
 
+def tie(first: float, beside_it: float) -> Decision:
+    """What a simpler program is decided as whose runs, and the incumbent's beside it, go on giving these values."""
+    pairs = [run(first), beside(beside_it)]
+    for count in range(1, 5):
+        found = judge(task(), experiment(*pairs * count), incumbent(*BASELINE), simpler=True)
+        if isinstance(found, Decision):
+            return found
+    raise AssertionError("it is run again for ever")
+
+
+@pytest.mark.parametrize(("first", "beside_it"), [(1.0, 1.0), (1.001, 1.0), (0.9995, 1.0), (1.002, 1.004)])
+def test_the_reason_of_a_tie_speaks_of_a_tie_and_of_no_improvement(first: float, beside_it: float) -> None:
+    d = tie(first, beside_it)
+    assert (d.status, d.label) == (Status.KEEP, Label.SIMPLER)
+    assert "is worse than experiment 0" in d.reason and "by no more than the σ of runs made side by side" in d.reason
+    assert "improvement" not in d.reason and d.reason.endswith("a tie, kept because its program is simpler.")
+
+
+def test_the_reason_of_a_discard_agrees_with_its_numbers() -> None:
+    worse = decided(task(), experiment(run(1.10)), incumbent(*BASELINE))
+    assert "worse than experiment 0" in worse.reason and worse.reason.endswith("; no gain.")
+    better = decided(task(), experiment(run(0.97), beside(None, Label.OOM)), incumbent(*BASELINE))
+    assert better.delta is not None and better.delta > 0
+    assert better.reason.endswith("; not sure enough to be kept, nor promising enough for more runs.")
+
+
+def test_a_result_that_only_the_incumbents_old_runs_speak_for_says_what_is_missing() -> None:
+    many = incumbent(*BASELINE, *STEADY, 0.995, 1.005, 1.0)
+    d = decided(task(), experiment(run(0.8), beside(None, Label.OOM)), many)
+    assert d.status is Status.DISCARD
+    assert d.reason.endswith("; but no run made beside the incumbent bears it out.")
+
+
+def test_a_gain_that_the_mere_means_speak_against_is_explained() -> None:
+    # The machine has become slower: beside the incumbent the experiment is better, against its earlier runs it is not.
+    d = decided(task(), experiment(run(1.45), beside(1.5), run(1.46), beside(1.51)), incumbent(*BASELINE))
+    assert d.delta is not None and d.delta > 0
+    assert "better than experiment 0" in d.reason
+    assert "(its mean is 0.253 worse than that of all runs of experiment 0, but runs made side by side" in d.reason
+
+
 def test_the_incumbents_value_is_estimated_anew_from_the_runs_made_beside_later_experiments() -> None:
     t, before = task(), numbered(incumbent(1.0, 0.98))
     ledger = Ledger(samples_of(t, before.runs))

@@ -77,6 +77,14 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(changed: dict[str, 
     assert found.read == 2
 
 
+@pytest.mark.parametrize("reason", [Reason.OTHER_FORMULA, Reason.AGENT_TURN])
+def test_what_its_reader_knows_against_an_answer_is_counted_under_that_reason(reason: Reason) -> None:
+    found = dataset([record(1, unusable=reason), record(2)], BASE, {Reason.CORRUPT: 3, Reason.DUPLICATE: 0})
+    assert [each.number for each in found.trajectories] == [2]
+    assert found.dropped == {Reason.CORRUPT: 3, reason: 1}
+    assert found.read == 5
+
+
 def test_log_probabilities_of_a_server_are_those_of_temperature_one() -> None:
     (found,) = kept(record(sampling={"temperature": 1, "logprobs_of": "server"}))
     assert found.temperature == 1.0

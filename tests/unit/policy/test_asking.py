@@ -11,7 +11,7 @@ from autoresearchd.domain.proposal import Cost
 from autoresearchd.errors import Interrupted, SpendCapReached
 from autoresearchd.policy.asking import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
 from autoresearchd.policy.client import PASSING, ModelError, Question, Trouble
-from autoresearchd.ports import Purse
+from autoresearchd.ports import Cancel, Purse
 from autoresearchd.testing.models import OpenPurse, PatientCancel, ScriptedClient, Step
 
 QUESTION = Question(({"role": "user", "content": "an edit, please"},))
@@ -33,9 +33,21 @@ class Bill:
 
 
 def asker(
-    *clients: ScriptedClient, retries: int = 3, purse: Purse | None = None, bill: Bill | None = None, seed: int = 7
+    *clients: ScriptedClient,
+    retries: int = 3,
+    purse: Purse | None = None,
+    bill: Bill | None = None,
+    seed: int = 7,
+    ending: Cancel | None = None,
 ) -> Asker:
-    return Asker(clients, retries=retries, purse=purse or OpenPurse(), charge=bill or Bill(), random=Random(seed))
+    return Asker(
+        clients,
+        retries=retries,
+        purse=purse or OpenPurse(),
+        charge=bill or Bill(),
+        random=Random(seed),
+        ending=ending,
+    )
 
 
 def client(*steps: Step, name: str = "first") -> ScriptedClient:
@@ -190,6 +202,25 @@ def test_a_stop_ends_a_wait_at_once_and_nobody_else_is_asked() -> None:
     with pytest.raises(Interrupted):
         asker(first, second, retries=5).ask(QUESTION, cancel)
     assert (len(first.questions), second.questions) == (2, [])
+
+
+def test_a_session_that_is_to_end_does_not_wait_for_a_server_that_is_not_there() -> None:
+    cancel, ending, bill = PatientCancel(), PatientCancel(stop_after=2), Bill()
+    first, second = client(*[failing(Trouble.UNREACHABLE)] * 6), client("never", name="second")
+    with pytest.raises(Interrupted, match="first was not asked again"):
+        asker(first, second, retries=5, ending=ending, bill=bill).ask(QUESTION, cancel)
+    assert (len(first.questions), second.questions, bill.charged) == (2, [], [])
+    assert len(ending.waits) == 2, "the wait is one that the request ends"
+    assert cancel.waits == []
+
+
+def test_an_answer_under_way_that_is_not_waited_for_is_charged_at_an_unknown_price() -> None:
+    bill, first = Bill(), client(Interrupted("not waited for"))
+    with pytest.raises(Interrupted):
+        asker(first, bill=bill).ask(QUESTION, PatientCancel())
+    [(model, cost)] = bill.charged
+    assert model == "first"
+    assert cost == Cost(usd=None, tokens_in=first.count_tokens(QUESTION.messages))
 
 
 def test_without_any_model_there_is_nothing_to_build() -> None:

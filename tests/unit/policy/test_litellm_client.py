@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,54 @@ def test_without_the_package_the_user_is_told_what_to_install(monkeypatch: pytes
 
 def test_a_client_is_made_without_the_package() -> None:
     assert LitellmClient("anthropic/claude-x").name == "anthropic/claude-x"
+
+
+class BadRequestError(Exception):
+    """How litellm says that it knows no such model."""
+
+
+def lists(error: Exception) -> ModuleType:
+    """A litellm whose lists do nothing but raise this."""
+
+    def fail(**_: object) -> None:
+        raise error
+
+    names = ("get_supported_openai_params", "supports_response_schema", "get_llm_provider", "completion_cost")
+    library = ModuleType("litellm")
+    library.exceptions = SimpleNamespace(BadRequestError=BadRequestError)  # type: ignore[attr-defined]
+    for name in (*names, "token_counter"):
+        setattr(library, name, fail)
+    return library
+
+
+def look_up_everything(client: LitellmClient, library: ModuleType) -> None:
+    assert client._known(library) is None
+    assert client._takes_schema(library) is False
+    assert client._provider(library) == ""
+    assert client._listed(library, object()) is None
+
+
+def test_lists_that_fail_end_no_question_but_each_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    client = LitellmClient("openai/gpt-x", key=KEY)
+    for _ in range(3):
+        look_up_everything(client, lists(KeyError(f"input_cost, {KEY}")))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(set(told)) == 4
+    assert all("openai/gpt-x" in line and "KeyError: 'input_cost" in line for line in told)
+    assert {"it is sent every parameter", "it is sent no schema", "its price is not known"} <= {
+        line.split(", so ")[1].split(":")[0] for line in told
+    }
+    assert KEY not in str(told)
+
+
+@pytest.mark.parametrize(
+    "error", [BadRequestError("LLM Provider NOT provided."), Exception("This model isn't mapped yet. model=x")]
+)
+def test_a_model_that_the_lists_do_not_have_is_nothing_to_tell(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    look_up_everything(LitellmClient("nobody/knows-this"), lists(error))
+    assert caplog.records == []
 
 
 @pytest.fixture

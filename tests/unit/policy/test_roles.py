@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,13 @@ def test_quantisation_is_a_role_where_the_size_is_limited() -> None:
         scoring = dataclasses.replace(task.scoring, constraints=(Constraint("artifact_bytes", max=most),))
         found = preset(dataclasses.replace(task, scoring=scoring))
         assert ("quantisation" in [role.name for role in found]) is wanted
+
+
+def test_the_documentation_names_every_role_that_comes_with_the_daemon() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "policies.md").read_text(encoding="utf-8")
+    every = {role.name for role in vars(roles).values() if isinstance(role, Role)}
+    assert len(every) == 10
+    assert [name for name in sorted(every) if f"| `{name}` |" not in text] == []
 
 
 def test_the_roles_of_the_task_win() -> None:
@@ -150,10 +158,10 @@ def test_files_that_are_no_python_or_new_are_not_looked_at() -> None:
      "'\\'" * 60_000 + '"""'],
 )  # fmt: skip
 def test_text_that_cannot_be_parsed_costs_little_and_names_nothing_wrong(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     found = flagged(roles.DATA, TRAIN, text)
     assert flagged(roles.DATA, text, TRAIN) is not None
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert all(name.startswith("train.py:") for name in found)
 
 
@@ -170,7 +178,7 @@ def test_a_file_of_a_thousand_lines_takes_milliseconds() -> None:
     after = before.replace("MATRIX_LR = 0.04", "MATRIX_LR = 0.02").replace("F.relu(self.fc(x))", "F.gelu(self.fc(x))")
     times = []
     for _ in range(9):
-        began = time.perf_counter()
+        began = time.process_time()
         flagged(roles.DATA, before, after)
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     assert sorted(times)[4] < 0.01

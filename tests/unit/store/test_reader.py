@@ -18,10 +18,12 @@ import pytest
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.version import NewLearnerRun
 from autoresearchd.errors import SchemaTooNew, StoreError
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.testing.store_contract_answers import asked_again, new_answer
+from autoresearchd.testing.store_contract_versions import named, new_version
 from autoresearchd.testing.store_driver import AT, Driver, commit_of, new_proposal, new_session
 
 
@@ -121,6 +123,7 @@ def test_reader_and_repository_tell_the_same_story(lab: Driver, path: Path) -> N
         assert t["metric"] == (d.value if d else None)
         assert (t["commit"], t["parent"]) == (e.commit, e.parent)
         assert (t["policy"], t["role"]) == ((p.policy, p.role) if p else (None, None))
+        assert t["adapter"] == (p.adapter or None if p else None)
         assert t["description"] == (p.description or p.hypothesis if p else "")
         assert t["cost_usd"] == (p.cost.usd if p else None)
         assert t["asi"] == (e.asi if d else p.asi if p else ASI()).as_dict()
@@ -364,3 +367,21 @@ def test_status_does_not_pay_for_sqlalchemy() -> None:
         "sys.exit(len({'sqlalchemy', 'alembic', 'statistics', 'numpy', 'urllib.request'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_versions_are_told_as_the_repository_has_them(lab: Driver, path: Path) -> None:
+    run = lab.store.open_learner_run(NewLearnerRun("grpo", "replay", 3, session_id=lab.id), AT)
+    lab.store.add_version(new_version(1), AT)
+    new = replace(new_version(2, parent=named(1)), learner_run_id=run.id, session_id=lab.id)
+    lab.store.add_version(new, AT)
+    lab.store.promote_version(named(2), AT, reason="better")
+    with Reader(path) as reader:
+        told = reader.versions()
+    for t, v in zip(told, lab.store.versions(), strict=True):
+        assert (t["version"], t["status"], t["parent"], t["algo"]) == (v.version, v.status, v.parent, v.algo)
+        assert (t["reason"], t["metrics"], t["folder"], t["learner_run"]) == (
+            v.reason, dict(v.metrics), v.folder, v.learner_run_id,
+        )  # fmt: skip
+        assert datetime.fromisoformat(t["created_at"]) == v.created_at
+        assert (t["promoted_at"] and datetime.fromisoformat(t["promoted_at"])) == v.promoted_at
+    assert [t["session"] for t in told] == [None, "nov21"]

@@ -13,11 +13,13 @@ import pytest
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.version import NewLearnerRun
 from autoresearchd.store.migrate import open_store, upgrade
 from autoresearchd.store.rebuild import Draft, is_whole
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.salvage import Salvage, salvage
 from autoresearchd.testing.store_contract_answers import asked_again, new_answer
+from autoresearchd.testing.store_contract_versions import named, new_version
 from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
 
 
@@ -150,3 +152,25 @@ def test_a_lost_repair_may_be_made_again(lab: Driver, database: Path, tmp_path: 
         again = Driver(draft.store, lab.id)
         left = again.run(draft.store.record_commit(lab.id, e.number, commit_of(2)), Measurement(Label.ERROR))
         assert again.propose(left, new_proposal(9, attempt=1)).attempt == 1
+
+
+def test_a_version_in_use_stays_so_where_its_parent_and_its_learner_run_are_lost(
+    lab: Driver, database: Path, tmp_path: Path
+) -> None:
+    run = lab.store.open_learner_run(NewLearnerRun("grpo", "replay", 3), AT)
+    lab.store.add_version(new_version(1), AT)
+    lab.store.add_version(replace(new_version(2, parent=named(1)), learner_run_id=run.id), AT)
+    lab.store.add_version(new_version(3, parent=named(2)), AT)
+    lab.store.promote_version(named(2), AT, reason="better")
+    before = lab.store.versions()
+    sql(
+        database,
+        "PRAGMA foreign_keys=OFF",
+        f"UPDATE policy_version SET status = 'torn' WHERE version = '{named(1)}'",
+        "DELETE FROM learner_run",
+    )
+    new, found = rebuilt(database, tmp_path)
+    with new as store:
+        assert found.rejected == 1
+        assert list(store.versions()) == [replace(before[1], parent=None, learner_run_id=None, algo=""), before[2]]
+        assert [version.version for version in store.promoted_versions()] == [named(2)]

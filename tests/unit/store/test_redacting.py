@@ -14,6 +14,7 @@ from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, R
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, NewVersion
 from autoresearchd.ports import NewSession, Store
 from autoresearchd.store.redacting import RedactingStore
 from autoresearchd.store.repository import SqlStore
@@ -29,6 +30,7 @@ WITHOUT_FOREIGN_TEXT = {
     "values", "trials", "decided_runs", "diff", "find_duplicate", "totals", "curve", "unseen_notes", "mark_notes_seen",
     "add_control", "take_controls", "events", "backup", "close", "record_look", "looks", "remember_aborts",
     "abort_memory", "answers", "spent_since", "label_counts", "role_stats", "tree", "add_visit", "visits",
+    "learner_runs", "versions", "promoted_versions", "rewards",
 }  # fmt: skip
 """Methods that take numbers, hashes and names of ours only, or that read."""
 
@@ -79,6 +81,16 @@ def test_a_whole_experiment_full_of_secrets_leaves_none_in_the_database(store: R
     store.record_decision(session.id, experiment.number, decision, asi, AT, incumbent=None)
     assert store.add_note(session.id, SECRET, AT).text == HIDDEN
     store.log_event(session.id, Event(EventKind.FAULT, AT, SECRET, 0, {"traceback": SECRET, SECRET: [SECRET]}))
+    learning = store.open_learner_run(NewLearnerRun("grpo", "replay", 1, {"from": [SECRET]}), AT)
+    store.record_learner_run(learning.id, LearnerStatus.FAILED, AT, metrics={SECRET: 1.0}, detail=SECRET)
+    base = BaseModel("m", "f" * 64, "e" * 64, "d" * 64)
+    for number in (1, 2):
+        version = f"v{number}-{number:08x}"
+        new = NewVersion(version, version, "c" * 64, base, metrics={"words": SECRET}, reason=SECRET)
+        assert store.add_version(new, AT).digest == "c" * 64
+    store.refuse_version("v2-00000002", reason=SECRET, metrics={SECRET: 1.0})
+    store.promote_version("v1-00000001", AT, reason=SECRET, metrics={"more": SECRET})
+    store.roll_back_version("v1-00000001", reason=SECRET)
     assert store.diff(session.id, experiment.number) == "+ «redacted:github» «redacted:environment»\n"
     dump = tmp_path / "dump"
     with store._db.read() as c:

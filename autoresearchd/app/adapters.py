@@ -1,0 +1,186 @@
+"""Versions of the local policy: which one answers in a session, and the commands that change which is in use."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from autoresearchd.app.project import Project
+from autoresearchd.domain.version import BaseModel, PolicyVersion, Rewarded, ServedAdapter, VersionStatus
+from autoresearchd.errors import AdapterDamaged, AutoresearchdError, StoreError, UsageError
+from autoresearchd.learner.adapters import AdapterShelf
+from autoresearchd.learner.rollback import RollbackOptions, judge, last_look
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.ports import Shelf
+from autoresearchd.workspace import layout
+
+_AGAIN = 64
+"""Experiments that are looked at again: of those that run beside each other, the first may be decided last."""
+
+
+def shelf_of(project: Project, store: Shelf) -> AdapterShelf:
+    """The versions of a repository."""
+    return AdapterShelf(layout.adapters_dir(project.root), store, SystemClock().now)
+
+
+class LiveVersions:
+    """Which version answers in a session (``ports.Adapters``).
+
+    It is the one that is promoted for the model at hand. Where its files are damaged, the nearest of its parents that
+    was in use takes its place, else the plain model. One that earns less than what answered before it is rolled back.
+
+    Args:
+        shelf: the versions.
+        store: the journal.
+        session_id: the session.
+        policy: its policy, as its proposals name it.
+        warn: tells the user; the same only once.
+        options: when a version is taken for worse.
+    """
+
+    def __init__(
+        self,
+        shelf: AdapterShelf,
+        store: Shelf,
+        session_id: int,
+        policy: str,
+        warn: Callable[[str], None],
+        options: RollbackOptions | None = None,
+    ) -> None:
+        self._shelf, self._store, self._session_id, self._policy = shelf, store, session_id, policy
+        self._warn, self._options = warn, options or RollbackOptions()
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+        self._checked: dict[tuple[str, str], ServedAdapter | None] = {}
+        self._rewards: dict[int, Rewarded] = {}
+        self._looked: tuple[str, datetime | None, int] | None = None
+
+    def in_use(self, base: BaseModel) -> ServedAdapter | None:
+        """The version for this model to answer with from now on; None: the plain model."""
+        with self._lock:
+            version = self._promoted(base)
+            if version is not None and self._rolled_back(version):
+                version = self._promoted(base)
+            if version is None:
+                return None
+            key = (version.version, version.digest)
+            if key not in self._checked:
+                self._checked = {key: self._whole(version, base)}
+            return self._checked[key]
+
+    # -- which
+    def _promoted(self, base: BaseModel) -> PolicyVersion | None:
+        promoted = self._store.promoted_versions()
+        found = next((version for version in promoted if self._fits(version, base)), None)
+        if found is None and promoted:
+            which = promoted[0].version
+            self._tell(f"version {which} was made for another model than {base.name}: the plain model answers")
+        return found
+
+    def _fits(self, version: PolicyVersion, base: BaseModel) -> bool:
+        """By hash; where nobody knows that of the model, by the name that the learner knew it under."""
+        if base.model_hash is not None:
+            return version.fits(base)
+        try:
+            return bool(base.name) and self._shelf.manifest_of(version).base.name == base.name
+        except AdapterDamaged as error:
+            self._tell(f"version {version.version} is not used: {error.what}")
+            return False
+
+    def _whole(self, version: PolicyVersion, base: BaseModel) -> ServedAdapter | None:
+        """The version, or the nearest parent whose files are whole."""
+        for each in (version, *self._shelf.lineage(version)):
+            if each is not version and not self._fits(each, base):
+                continue
+            try:
+                served = ServedAdapter(each.version, self._shelf.folder_of(each))
+            except AdapterDamaged as error:
+                self._tell(f"version {each.version} is not used: {error.what}")
+                continue
+            if each is not version:
+                self._tell(f"version {each.version} answers in the place of {version.version}")
+            return served
+        self._tell(f"the plain model answers in the place of {version.version}")
+        return None
+
+    # -- whether it earns what it should
+    def _rolled_back(self, version: PolicyVersion) -> bool:
+        """Look whether the version fell behind what answered before it; whether it was rolled back."""
+        newest = max(self._rewards, default=-1)
+        for one in self._store.rewards(self._session_id, max(-1, newest - _AGAIN)):
+            if one.policy == self._policy:
+                self._rewards[one.number] = one
+        rewards = sorted(self._rewards.values(), key=lambda one: one.number)
+        since = version.promoted_at
+        now = [one for one in rewards if one.version == version.version and (since is None or one.started_at >= since)]
+        look = last_look(len(now), self._options)
+        if look == 0 or self._looked == (version.version, since, look):
+            return False
+        self._looked = (version.version, since, look)
+        earlier = [one for one in rewards if one.number < now[0].number and one.version != version.version]
+        before = [one.reward for one in earlier if one.version == earlier[-1].version]
+        verdict = judge([one.reward for one in now], before, options=self._options)
+        if not verdict.fell:
+            return False
+        with contextlib.suppress(StoreError):  # somebody was faster, or the next look at the store says what is wrong
+            restored = self._shelf.roll_back(version.version, verdict.reason)
+            name = f"version {restored.version}" if restored else "the plain model"
+            self._tell(f"version {version.version} is rolled back, {name} answers from now on: {verdict.reason}")
+        return True
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._warn(text)
+
+
+def live_versions(
+    project: Project, store: Shelf, session_id: int, policy: str, warn: Callable[[str], None]
+) -> LiveVersions:
+    """The versions that a session answers with; what killed learners have left is swept first."""
+    shelf = shelf_of(project, store)
+    try:
+        listed = shelf.sweep().listed
+    except AutoresearchdError as error:  # the session does without
+        warn(f"the versions of the local policy could not be looked through: {error.what}")
+    else:
+        if listed:
+            names = ", ".join(listed)
+            warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
+    return LiveVersions(shelf, store, session_id, policy, warn)
+
+
+def promote(directory: Path, name: str) -> str:
+    """Put a version to use; the sentence to show.
+
+    Raises UsageError for a version that is not there, AdapterDamaged for one whose files are not whole.
+    """
+    project = Project.at(directory)
+    with project.existing_store() as store:
+        shelf = shelf_of(project, store)
+        shelf.sweep()
+        found = shelf.find(name)
+        if found.status is VersionStatus.PROMOTED:
+            return f"{found.version} is in use already"
+        shelf.promote(found.version, "promoted by hand")
+        return f"{found.version} is in use: the policy local answers with it from the next experiment on"
+
+
+def roll_back(directory: Path) -> str:
+    """Go back to the version before the one in use; the sentence to show. Raises UsageError where none is in use."""
+    project = Project.at(directory)
+    with project.existing_store() as store:
+        shelf = shelf_of(project, store)
+        promoted = store.promoted_versions()
+        if not promoted:
+            raise UsageError(
+                "no version is in use: the plain model answers already",
+                mend="`autoresearchd adapters list` shows which there are, `autoresearchd adapters promote` uses one",
+            )
+        left = promoted[0].version
+        restored = shelf.roll_back(left, "rolled back by hand")
+        name = "the plain model" if restored is None else restored.version
+        return f"{left} is rolled back: {name} answers from the next experiment on"

@@ -1,0 +1,298 @@
+"""Held-out states as they were: what was shown, the code at the parent, what had been tried by then, and what is legal.
+
+All of it comes out of the stores and the repositories of the sessions; nothing is written to either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+from autoresearchd import keys
+from autoresearchd.app.checks import EditCheck
+from autoresearchd.app.compose import open_workspace, setup_dir
+from autoresearchd.app.project import Project
+from autoresearchd.config import parse_task
+from autoresearchd.domain import secret_values
+from autoresearchd.domain.experiment import Experiment, Session
+from autoresearchd.domain.labels import RULES, Phase, Status
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import RepositoryError, StoreError, UsageError
+from autoresearchd.evaluator.decide import samples_of
+from autoresearchd.evaluator.ledger import Ledger
+from autoresearchd.evaluator.novelty import novelty
+from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
+from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
+from autoresearchd.learner.reading import ReadSession
+from autoresearchd.learner.trajectories import Trajectory, grouped
+from autoresearchd.loop.standing import RECENT
+from autoresearchd.loop.words import unified_diff
+from autoresearchd.ports import Store
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace.layout import state_dir
+
+_PROGRAMS = 64
+"""How many programs of a session are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A session that held-out states are of. name: as trajectories name it."""
+
+    name: str
+    project: Project
+    store: Store
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Held-out states, and how many groups of trajectories give none, by the reason."""
+
+    states: tuple[HeldOutState, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class Ground:
+    """One session, as far as a proposal for it can be judged.
+
+    Args:
+        source: the session.
+
+    Raises:
+        StoreError: its task cannot be read.
+        RepositoryError: its repository cannot be used.
+    """
+
+    def __init__(self, source: Source) -> None:
+        project, session = source.project, source.session
+        self.session, self.store = session, source.store
+        self.task: Task = parse_task(session.task_json)
+        self.folder = project.root / session.folder
+        self.workspace = open_workspace(project, session.tag, self.task, self.folder)
+        self.redactor = keys.redactor(folder=project.root).with_values(
+            secret_values.of_environment(self.task.execution.env)
+        )
+        self.pristine = self.workspace.pristine(session.base_commit)
+        self.setup = setup_dir(project, self.workspace, session, self.task)
+        self.scratch: Path = state_dir(project.root) / "judging" / session.tag
+        self._check = EditCheck(self.task, self.store, session.id, self.pristine)
+        self._code: dict[str, Mapping[str, str]] = {}
+        self._diffs: dict[int, str] = {}
+        self._ledgers: dict[int, Ledger] = {}
+
+    @cached_property
+    def experiments(self) -> Mapping[int, Experiment]:
+        """The decided experiments by number, oldest first."""
+        found = self.store.experiments(self.session.id)
+        return {e.number: e for e in found if e.phase is Phase.DECIDED and e.decision is not None}
+
+    @cached_property
+    def _rounds(self) -> Mapping[str, int]:
+        """Number of the first experiment of each round."""
+        firsts: dict[str, int] = {}
+        for e in self.experiments.values():
+            if e.proposal is not None and e.proposal.round_id:
+                firsts.setdefault(e.proposal.round_id, e.number)
+        return firsts
+
+    def code(self, commit: str) -> Mapping[str, str]:
+        """Text of the editable files at a commit."""
+        if commit not in self._code:
+            self._code[commit] = {path: self.workspace.read(commit, path) for path in self.task.editable}
+            while len(self._code) > _PROGRAMS:
+                del self._code[next(iter(self._code))]
+        return self._code[commit]
+
+    def diff(self, number: int) -> str:
+        """The diff of an experiment, empty where it has none."""
+        if number not in self._diffs:
+            self._diffs[number] = self.store.diff(self.session.id, number)
+        return self._diffs[number]
+
+    def ledger(self, segment: int) -> Ledger:
+        """All runs of a segment that say something about noise."""
+        if segment not in self._ledgers:
+            self._ledgers[segment] = Ledger(samples_of(self.task, self.store.decided_runs(self.session.id, segment)))
+        return self._ledgers[segment]
+
+    def incumbent(self, number: int) -> Experiment:
+        """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""
+        segment = self.experiments[number].segment
+        kept = (
+            e
+            for n, e in reversed(list(self.experiments.items()))
+            if n < number and e.segment == segment and e.decision is not None and e.decision.status is Status.KEEP
+        )
+        found = next((e for e in kept if e.commit is not None), None)
+        if found is None:
+            raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
+        return found
+
+    def state(self, members: Sequence[Trajectory], key: str) -> HeldOutState | str:
+        """The state that trajectories of one group answered, or why it cannot be asked about again, in words."""
+        first = members[0]
+        e = self.experiments.get(first.number)
+        if e is None:
+            return "its experiment is not there any more"
+        if first.attempt or first.index:
+            return "it asks to mend or to repeat an answer"
+        began = self._rounds.get(e.proposal.round_id, e.number) if e.proposal is not None else e.number
+        try:
+            self.incumbent(began)
+            code = self.code(e.parent)
+        except StoreError:
+            return "there is no baseline to compare with"
+        except RepositoryError:
+            return "the commit that it was made on cannot be read"
+        return HeldOutState(
+            key, first.session, began, e.parent, first.messages, code, self._before(began), self.task.profile
+        )
+
+    def _before(self, number: int) -> tuple[str, ...]:
+        """The diffs of the last experiments before one, as the loop compares with them."""
+        found: deque[str] = deque()
+        for n in reversed([n for n in self.experiments if n < number]):
+            if len(found) == RECENT:
+                break
+            if diff := self.diff(n):
+                found.appendleft(diff)
+        return tuple(found)
+
+    def legal(self, state: HeldOutState, files: Mapping[str, str]) -> None:
+        """Let the changed files of an edit pass, or raise PolicyError, as before a run."""
+        seen = ResearchState(
+            self.session.tag, state.number, state.parent, self.task, state.code, redactor=self.redactor
+        )
+        self._check.legal(seen, files)
+
+    def was_tried(self, state: HeldOutState, program: str) -> bool:
+        """Whether an experiment before the state had this program, in the same segment."""
+        segment = self.experiments[state.number].segment
+        twin = self.store.find_duplicate(self.session.id, f"{segment}:{program}")
+        return twin is not None and twin < state.number
+
+    def tried(self) -> list[Tried]:
+        """The latest edits that were run, with what they earned but for their novelty; oldest first."""
+        found: list[Tried] = []
+        earlier: deque[str] = deque(maxlen=RECENT)
+        for e in list(self.experiments.values())[-(MOST + RECENT) :]:
+            diff, proposal, decision = self.diff(e.number), e.proposal, e.decision
+            if not diff or proposal is None or decision is None:
+                continue
+            if decision.reward is not None and e.runs and RULES[decision.label].job_spent:
+                try:
+                    change = change_of(self.code(e.parent), dict(proposal.files), diff)
+                except RepositoryError:  # a lost commit: the lines of the edit still tell something
+                    change = change_of({}, {}, diff)
+                found.append(Tried(change, decision.reward - novelty_bonus(decision.label, novelty(diff, earlier))))
+            earlier.append(diff)
+        return found
+
+
+class HeldOut:
+    """The sessions that held-out states are of. To be closed, or used as a context.
+
+    Args:
+        sources: the sessions, each name once.
+    """
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._grounds: dict[str, Ground] = {}
+        try:
+            for source in sources:
+                self._grounds[source.name] = Ground(source)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> HeldOut:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what reads the repositories. The stores are whose they are."""
+        for ground in self._grounds.values():
+            ground.workspace.close()
+
+    def ground(self, session: str) -> Ground:
+        """The session of that name; UsageError where it is not among the sources."""
+        if session not in self._grounds:
+            raise UsageError(
+                f"session {session} is not open, so nothing can be judged for it", mend="name its folder with --from"
+            )
+        return self._grounds[session]
+
+    @property
+    def rules(self) -> Rules:
+        """What edits for these sessions are held against."""
+        return Rules(
+            legal=lambda state, files: self.ground(state.session).legal(state, files),
+            tried=lambda state, program: self.ground(state.session).was_tried(state, program),
+            diff=unified_diff,
+        )
+
+    def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
+        """One state for each group of trajectories that was asked afresh.
+
+        Left out are questions to mend or to repeat an answer (what came of them depends on that answer), what an agent
+        was asked (its answers are turns, not edits), and states whose session or program is gone.
+
+        Args:
+            trajectories: those that were held out.
+            most: how many states at most; they are taken evenly over time. None: all.
+        """
+        found: list[HeldOutState] = []
+        left_out: Counter[str] = Counter()
+        for (session, group), members in grouped(trajectories).items():
+            ground = self._grounds.get(session)
+            if ground is None:
+                left_out["its session is not open"] += 1
+            elif ground.session.policy.partition(":")[0] == "agent":
+                left_out["an agent was asked, whose answers are turns"] += 1
+            else:
+                state = ground.state(members, f"{session}/{group}")
+                if isinstance(state, str):
+                    left_out[state] += 1
+                else:
+                    found.append(state)
+        if most is not None and len(found) > most:
+            left_out["enough others are asked about"] += len(found) - most
+            found = [found[i * len(found) // most] for i in range(most)]
+        return Gathered(tuple(found), dict(left_out))
+
+    def predictors(self, sessions: Iterable[str], *, seed: int = 0) -> dict[str, Predictor]:
+        """What foretells rewards, by session."""
+        return {name: Predictor(self.ground(name).tried(), seed=seed) for name in dict.fromkeys(sessions)}
+
+
+@contextmanager
+def opened(sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[HeldOut]:
+    """The sessions of these names, with their stores and repositories; all is closed afterwards.
+
+    Args:
+        sessions: those that were read.
+        names: of those that are needed, as trajectories name them.
+    """
+    wanted = set(names)
+    with ExitStack() as stack:
+        stores: dict[Path, SqlStore] = {}
+        sources = []
+        for each in sessions:
+            if each.name not in wanted:
+                continue
+            project = Project(each.root)
+            if each.root not in stores:
+                stores[each.root] = project.existing_store()
+                stack.callback(stores[each.root].close)
+            store = stores[each.root]
+            sources.append(Source(each.name, project, store, store.session(each.tag)))
+        yield stack.enter_context(HeldOut(sources))

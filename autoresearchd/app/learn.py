@@ -1,0 +1,350 @@
+"""The program of a learner run: read, split, train, compare with the policy in place, promote or refuse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.app.adapters import shelf_of
+from autoresearchd.app.compose import make_executor
+from autoresearchd.app.held_out import HeldOut, opened
+from autoresearchd.app.judging import RealJudge
+from autoresearchd.app.learn_options import Constants, constants_of
+from autoresearchd.app.learning import LearnRequest
+from autoresearchd.app.live import LiveRounds
+from autoresearchd.app.project import Project
+from autoresearchd.config.settings import load_settings
+from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion
+from autoresearchd.errors import AutoresearchdError, Interrupted, UsageError
+from autoresearchd.learner import checkpoint, memory
+from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.learner.gate import Verdict, compare
+from autoresearchd.learner.hub import fetched
+from autoresearchd.learner.judging import HeldOutState, Judge, PredictingJudge
+from autoresearchd.learner.lock import LearnerLock
+from autoresearchd.learner.model import LocalModel
+from autoresearchd.learner.objectives import Who
+from autoresearchd.learner.predict import Calibration, together
+from autoresearchd.learner.proposals import fresh
+from autoresearchd.learner.reading import (
+    Material,
+    Reading,
+    base_model,
+    filters_for,
+    locate,
+    material,
+    model_place,
+    read_sessions,
+)
+from autoresearchd.learner.summary import describe, summarise
+from autoresearchd.learner.tracking import Tracking
+from autoresearchd.learner.training import CANCELLED, StepFigures, Trained, train
+from autoresearchd.learner.trajectories import Split, Trajectory
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.policy.transformers_loading import Source, encoded, load_tokenizer
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout
+
+Tell = Callable[[str], None]
+
+_QUICK_S = 10.0
+"""Experiments that train for so long at most are run for the gate, where nothing else is said."""
+_KILLED = "its process ended before it did"
+
+
+def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, Any]:
+    """Learn from what the sessions of a repository, and of others, hold; what came of it, as ``--json`` prints it.
+
+    A run that was stopped or killed goes on from its checkpoint when the same is asked for again, with the same answers
+    to learn from.
+
+    Args:
+        request: what was asked for.
+        directory: where the command stands.
+        tell: takes a line for people.
+
+    Raises:
+        UsageError: there is nothing to learn from, or no model to train.
+        MissingCapability: a package is missing, or memory.
+        SessionLocked: another learner is at work here.
+        EnvironmentFailure: the disk is full, or a hub cannot be reached.
+        Interrupted: it was asked to stop; the checkpoint is there.
+    """
+    constants = constants_of(request)
+    project = Project.at(directory)
+    with LearnerLock(project.locks), _stoppable() as cancel, project.open_store() as store:
+        now = SystemClock().now
+        for run in store.learner_runs():
+            if run.status is LearnerStatus.RUNNING:  # nobody else can be at work: the lock is ours
+                store.record_learner_run(run.id, LearnerStatus.FAILED, now(), detail=_KILLED)
+        shelf = shelf_of(project, store)
+        shelf.sweep()
+        return _Run(request, constants, directory, project, store, shelf, tell, cancel).go()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What a run begins with. parent: the version in use for this model, whose adapter is trained on."""
+
+    place: Path
+    base: BaseModel
+    reading: Reading
+    found: Material
+    parts: Split
+    parent: PolicyVersion | None
+    adapter: Path | None
+
+
+class _Run:
+    def __init__(
+        self,
+        request: LearnRequest,
+        constants: Constants,
+        directory: Path,
+        project: Project,
+        store: SqlStore,
+        shelf: AdapterShelf,
+        tell: Tell,
+        cancel: threading.Event,
+    ) -> None:
+        self._request, self._constants, self._directory = request, constants, directory
+        self._project, self._store, self._shelf = project, store, shelf
+        self._tell, self._cancel, self._now = tell, cancel, SystemClock().now
+        self._steps = 0
+
+    def go(self) -> Mapping[str, Any]:
+        """All of it; how it ended is recorded, whatever happens."""
+        ground = self._ground()
+        config = {"model": str(ground.place), "set": dict(self._request.options), "from": _texts(self._request.places)}
+        sessions = {each.session for each in ground.parts.train}
+        run = self._store.open_learner_run(
+            NewLearnerRun(self._request.algo, self._request.mode, len(ground.parts.train), config), self._now()
+        )
+        try:
+            outcome = self._learned(ground, run.id, sorted(sessions))
+        except BaseException as error:
+            stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+            status = LearnerStatus.STOPPED if stopped else LearnerStatus.FAILED
+            said = error.what if isinstance(error, AutoresearchdError) else f"{type(error).__name__}: {error}"
+            self._store.record_learner_run(run.id, status, self._now(), steps=self._steps, detail=said[:2000])
+            raise
+        self._store.record_learner_run(
+            run.id,
+            LearnerStatus.DONE,
+            self._now(),
+            steps=outcome["steps"],
+            metrics=outcome["figures"],
+            detail="; ".join(outcome["reasons"])[:2000],
+        )
+        return outcome
+
+    # -- what there is
+    def _ground(self) -> _Ground:
+        place = self._place()
+        base = base_model(place)
+        roots, warnings = locate(self._directory, self._request.places)
+        reading = read_sessions(roots)
+        found = material(reading, filters_for(self._request.mode, base), self._constants.share)
+        for text in (*warnings, *reading.warnings):
+            self._tell(text)
+        self._tell(describe(summarise(found.data, found.parts)))
+        if found.parts is None:
+            raise UsageError(f"not enough to learn from: {found.problem}", mend=found.mend)
+        parent = next((version for version in self._store.promoted_versions() if version.fits(base)), None)
+        adapter = None if parent is None else self._shelf.folder_of(parent)
+        self._tell(f"base model {place}, beginning with {'the plain model' if parent is None else parent.version}")
+        return _Ground(place, base, reading, found, found.parts, parent, adapter)
+
+    def _place(self) -> Path:
+        """The base model's folder or file."""
+        name = self._request.model
+        if not name:
+            name = load_settings(os.environ).local_model
+            if not name:
+                raise UsageError(
+                    "no model is named that is to learn",
+                    mend="give --model DIR, or `local: {model: DIR}` in config.yaml, as --policy local has it",
+                )
+        return model_place(name, self._directory) or fetched(name)
+
+    # -- training
+    def _learned(self, ground: _Ground, run_id: int, sessions: Sequence[str]) -> Mapping[str, Any]:
+        constants = self._constants
+        options = replace(constants.model, adapter=ground.adapter)
+        everything = (*ground.parts.train, *ground.parts.held_out)
+        longest, answer = self._lengths(ground.place, everything)
+        taught = self._request.algo == "sdpo"
+        plan = memory.Plan(longest, constants.train.micro, options, teacher=taught or ground.adapter is not None)
+        needed = memory.check(ground.place, plan)
+        self._tell(f"about {needed.total / 1e9:.1f} GB of memory are needed")
+        model = LocalModel.load(ground.place, options)
+        before = model.adapter_state()
+        folder = layout.public_dir(self._project.root) / "learner" / str(run_id)
+        with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
+            trained = self._train(model, ground, tracking, answer)
+        self._steps = trained.steps
+        if trained.stopped == CANCELLED:
+            raise Interrupted(f"the learner was stopped after {trained.steps} steps; the same command goes on")
+        for text in (
+            trained.cold_start and f"cold start, on kept answers first: {trained.cold_start}",
+            trained.stopped,
+        ):
+            if text:
+                self._tell(text)
+        last = trained.history[-1] if trained.history else {}
+        made = Made(
+            base=ground.base,
+            algo=self._request.algo,
+            parent=None if ground.parent is None else ground.parent.version,
+            data={"sessions": list(sessions), "train": len(ground.parts.train), "held_out": len(ground.parts.held_out)},
+            metrics={"steps": trained.steps, **last},
+            learner_run_id=run_id,
+        )
+        version = self._shelf.add(model.save, made)
+        self._tell(f"learned: {version.version} ({trained.steps} steps)")
+        if trained.stopped:
+            verdict = Verdict(False, (trained.stopped,), {})
+        else:
+            verdict = self._judged(model, before, ground, answer)
+        return self._decided(version, verdict, trained)
+
+    def _lengths(self, place: Path, everything: Sequence[Trajectory]) -> tuple[int, int]:
+        """Tokens of the longest prompt with its answer, and of the longest answer."""
+        tokenizer = load_tokenizer(Source.at(place))
+        prompts: dict[str, int] = {}
+        for each in everything:
+            if each.prompt_hash not in prompts:
+                prompts[each.prompt_hash] = len(encoded(tokenizer, each.messages))
+        answers = {each.key: len(each.token_ids or ()) for each in everything}
+        answer = self._constants.gate.max_tokens or max((*answers.values(), 16))
+        return max(prompts[each.prompt_hash] + max(answers[each.key], answer) for each in everything), answer
+
+    def _train(self, model: LocalModel, ground: _Ground, tracking: Tracking, answer: int) -> Trained:
+        began = time.monotonic()
+        start = (None if ground.parent is None else ground.parent.version, self._constants.model.lora)
+        options = replace(self._constants.train, start=repr(start))
+        first: list[int] = []
+
+        def on_step(step: StepFigures) -> None:
+            first.append(step.step)
+            tracking.log(step.step, step.flat())
+            self._steps = step.step
+            self._tell(progress(step, time.monotonic() - began, first[0]))
+
+        if self._request.mode == "live":
+            with opened(ground.reading.sessions, {each.session for each in ground.parts.train}) as held:
+                rounds = LiveRounds(held, self._real_judge(held), self._constants, answer, self._tell, self._cancel)
+                return rounds.train(model, ground.parts.train, on_step)
+        run = checkpoint.fingerprint(options, ground.parts.train, model.hashes)
+        place = layout.state_dir(self._project.root) / "learner" / f"{run[:24]}.checkpoint"
+        trained = train(model, ground.parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
+        if trained.stopped != CANCELLED:
+            for old in place.parent.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
+                old.unlink(missing_ok=True)
+        return trained
+
+    # -- the gate
+    def _judged(self, model: LocalModel, before: Mapping[str, Any], ground: _Ground, answer: int) -> Verdict:
+        gate = self._constants.gate
+        names = {each.session for each in ground.parts.held_out}
+        with opened(ground.reading.sessions, names) as held:
+            gathered = held.states(ground.parts.held_out, most=gate.states)
+            for why, count in gathered.left_out.items():
+                self._tell(f"{count} held-out states are not asked about: {why}")
+            old = Who.BASE
+            if ground.adapter is not None:
+                model.set_teacher(before)
+                old = Who.TEACHER
+            asked = f"{len(gathered.states)} held-out states, {gate.count} proposals each"
+            self._tell(f"the new and the old policy are asked about {asked}")
+            judge, calibration = self._judge(held, gathered.states)
+            outcomes = []
+            for who in (old, Who.POLICY):
+                drawn = fresh(
+                    model,
+                    gathered.states,
+                    who=who,
+                    count=gate.count,
+                    max_tokens=answer,
+                    temperature=gate.temperature,
+                    seed=self._constants.train.seed,
+                    cancel=self._cancel,
+                )
+                outcomes.append(judge.judge_all([each.attempt for each in drawn]))
+            return compare(outcomes[0], outcomes[1], calibration=calibration)
+
+    def _judge(self, held: HeldOut, states: Sequence[HeldOutState]) -> tuple[Judge, Calibration | None]:
+        budgets = [held.ground(state.session).task.execution.budget.training for state in states]
+        quick = max(budgets, default=0.0) <= _QUICK_S
+        if self._constants.gate.judge == "real" or (quick and self._constants.gate.judge == "auto"):
+            return self._real_judge(held), None
+        predictors = held.predictors(state.session for state in states)
+        return PredictingJudge(held.rules, predictors), together([p.calibration for p in predictors.values()])
+
+    def _real_judge(self, held: HeldOut) -> RealJudge:
+        return RealJudge(held, make_executor("local"), cancel=self._cancel)
+
+    def _decided(self, version: PolicyVersion, verdict: Verdict, trained: Trained) -> Mapping[str, Any]:
+        figures, reason = dict(verdict.figures), "; ".join(verdict.reasons)
+        if verdict.promote:
+            version = self._shelf.promote(version.version, reason, figures)
+        elif version.status.value == "candidate":  # a run that went on may have made a version that was judged already
+            version = self._shelf.refuse(version.version, reason, figures)
+        now = "the policy local answers with it from the next experiment on" if verdict.promote else "it is not used"
+        self._tell(f"{version.version} {version.status.value}: {now}")
+        for text in verdict.reasons:
+            self._tell(f"  {text}")
+        return {
+            "version": version.version,
+            "status": version.status.value,
+            "parent": version.parent,
+            "algo": self._request.algo,
+            "mode": self._request.mode,
+            "steps": trained.steps,
+            "stopped": trained.stopped,
+            "cold_start": trained.cold_start,
+            "counts": dict(trained.counts),
+            "reasons": list(verdict.reasons),
+            "figures": figures,
+            "constants": asdict(self._constants.gate),
+        }
+
+
+def progress(step: StepFigures, elapsed: float, first: int) -> str:
+    """A step in a line: how far it is, the figures that tell whether it goes well, the time that is left."""
+    done = step.step - first + 1
+    left = (step.steps - step.step) * elapsed / max(1, done)
+    bar = "█" * round(20 * step.step / step.steps)
+    values = step.flat()
+    shown = " ".join(
+        f"{name} {values[name]:.3g}" for name in ("loss", "reward", "kl_base", "entropy") if name in values
+    )
+    speed = f" {values['tokens_per_s']:.0f} tok/s" if "tokens_per_s" in values else ""
+    return f"{bar:<20} {step.step}/{step.steps} {step.algo} {shown}{speed}, {left / 60:.0f} min left"
+
+
+def _texts(places: Sequence[Path]) -> list[str]:
+    return [str(place) for place in places]
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, so that a run ends at a checkpoint."""
+    cancel = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield cancel
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, lambda *_: cancel.set()) for kind in kinds]
+    try:
+        yield cancel
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

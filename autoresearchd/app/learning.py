@@ -1,0 +1,47 @@
+"""What a learner run is asked for, and what it reads; the reading itself needs no adapter but the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoresearchd.learner.reading import (
+    Material,
+    Reading,
+    base_model,
+    filters_for,
+    locate,
+    material,
+    model_place,
+    read_sessions,
+)
+
+__all__ = [
+    "LearnRequest",
+    "Material",
+    "Reading",
+    "base_model",
+    "filters_for",
+    "locate",
+    "material",
+    "model_place",
+    "read_sessions",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnRequest:
+    """What ``learn`` is asked for.
+
+    algo: ``grpo``, ``ppo`` or ``sdpo``. mode: ``replay`` (stored answers) or ``live`` (new experiments). model: folder
+    or name of the base model, empty: local.model of config.yaml. steps: of the optimiser, None: the algorithm's own
+    number. places: other repositories to read. options: further ones by name, as they were given.
+    """
+
+    algo: str
+    mode: str = "replay"
+    model: str = ""
+    steps: int | None = None
+    places: tuple[Path, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,278 @@
+"""The command learn: a better local policy from what its proposals earned, or a look at what there is to learn from."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from autoresearchd.cli.failure import say
+from autoresearchd.cli.options import JsonOption
+from autoresearchd.cli.render import json_text, strip_controls
+from autoresearchd.cli.session import here
+from autoresearchd.errors import UsageError
+
+if TYPE_CHECKING:
+    from autoresearchd.domain.version import BaseModel
+    from autoresearchd.learner.reading import Material, Reading, ReadSession
+    from autoresearchd.learner.summary import Summary
+
+_OPTION = re.compile(r"([a-z][a-z0-9_.]{0,63})=(.{1,200})")
+_MOST_NAMED = 5
+_MOST_SESSIONS = 20
+
+
+def learn(
+    algo: Annotated[
+        Literal["grpo", "ppo", "sdpo"],
+        typer.Option(
+            "--algo",
+            help="grpo: compare answers to the same state; ppo: a value head over the sequence of experiments; "
+            "sdpo: learn from the words of the outcome.",
+        ),
+    ],
+    mode: Annotated[
+        Literal["replay", "live"],
+        typer.Option("--mode", help="replay: learn from stored answers; live: run experiments for new ones."),
+    ] = "replay",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="DIR|HUB_ID",
+            help="The base model (default: local.model of config.yaml). Answers of another one are left out.",
+            show_default=False,
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", metavar="N", min=1, help="Steps of the optimiser.", show_default=False),
+    ] = None,
+    places: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="Learn from the sessions of this repository too; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A constant of the algorithm; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be learned from and what not, and learn nothing.")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FILE.parquet",
+            help="Write what would be learned from, one row for each answer, and learn nothing.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the local policy better by what its proposals earned.
+
+    The answers of models in all sessions of this repository are read, those that cannot be learned from are left out,
+    and a part is held out. An adapter is trained on the rest, and used only if it does better on what was held out.
+    """
+    others, given = tuple(places or ()), parse_options(options or ())
+    if dry_run or export is not None:
+        _look(algo, mode, model or "", others, export, as_json=as_json)
+        return
+    from autoresearchd.app.learn import learn as run
+    from autoresearchd.app.learning import LearnRequest
+
+    outcome = run(LearnRequest(algo, mode, model or "", steps, others, given), here(), say)
+    if as_json:
+        print(json_text(dict(outcome), indent=2))
+
+
+def parse_options(given: Sequence[str]) -> dict[str, str]:
+    """Names and values of ``--set``.
+
+    Raises:
+        UsageError: one is not NAME=VALUE, or a name is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        match = _OPTION.fullmatch(text)
+        if match is None or not match[2].isprintable():
+            raise UsageError(f"--set {text[:80]!r} is not NAME=VALUE", mend="write it as --set learning_rate=1e-4")
+        if match[1] in found:
+            raise UsageError(f"--set {match[1]} is given twice", mend="give it once")
+        found[match[1]] = match[2]
+    return found
+
+
+# ---------------------------------------------------------------------- the look
+def _look(algo: str, mode: str, model: str, others: Sequence[Path], export: Path | None, *, as_json: bool) -> None:
+    """Print what there is to learn from, and write it to a file where one is named."""
+    from autoresearchd.learner.reading import filters_for, locate, material, read_sessions
+    from autoresearchd.learner.summary import summarise, write_parquet
+
+    _check_target(export)
+    base = _base(model)
+    roots, warnings = locate(here(), others)
+    reading = read_sessions(roots)
+    found = material(reading, filters_for(mode, base))
+    if export is not None:
+        try:
+            write_parquet(found.data.trajectories, export)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {export}: {error.strerror or error}", mend="name a file in a folder that exists"
+            ) from error
+    for warning in (*warnings, *reading.warnings, *_doubts(model, base, reading)):
+        say(warning)
+    summary = summarise(found.data, found.parts)
+    if as_json:
+        print(json_text(document(algo, mode, base, reading, found, summary), indent=2))
+    else:
+        for line in lines(algo, mode, base, reading, found, summary):
+            print(strip_controls(line))
+    sys.stdout.flush()
+    if export is not None:
+        say(f"wrote {export}: {len(found.data.trajectories):,} answers")
+
+
+def _check_target(export: Path | None) -> None:
+    """Before anything is read, which may take a while."""
+    if export is None:
+        return
+    if export.suffix != ".parquet":
+        raise UsageError(f"--export {export}: only Parquet is written", mend="name a file that ends with .parquet")
+    if export.is_dir() or not export.parent.is_dir():
+        raise UsageError(f"--export {export}: no file can be there", mend="name a file in a folder that exists")
+
+
+def _base(model: str) -> BaseModel | None:
+    """The base model to compare with: the one that was named, else that of config.yaml, where it is on this disk."""
+    from autoresearchd.config.settings import load_settings
+    from autoresearchd.learner.reading import base_model, model_place
+
+    if model:
+        place = model_place(model, here())
+    else:
+        name = load_settings(os.environ).local_model
+        place = here() / Path(name).expanduser() if name else None
+        if place is not None and not place.exists():
+            place = None
+    return None if place is None else base_model(place)
+
+
+def _doubts(model: str, base: BaseModel | None, reading: Reading) -> list[str]:
+    """What cannot be compared, where that could matter."""
+    if base is None and len(reading.models) > 1:
+        named = ", ".join(list(reading.models)[:_MOST_NAMED])
+        return [f"answers of several models are read together ({named}): --model DIR leaves out those of others"]
+    if model and base is None:
+        return [f"--model {model} is no folder here: whether the answers are its own is not looked at"]
+    return []
+
+
+def lines(
+    algo: str, mode: str, base: BaseModel | None, reading: Reading, found: Material, summary: Summary
+) -> list[str]:
+    """The look as text."""
+    from autoresearchd.learner.signal import outlook
+    from autoresearchd.learner.summary import describe
+
+    answered = [session for session in reading.sessions if session.answers]
+    silent = [session.name for session in reading.sessions if not session.answers]
+    out = [_session_line(session) for session in answered[-_MOST_SESSIONS:]]
+    if len(answered) > _MOST_SESSIONS:
+        out.insert(0, f"… and {len(answered) - _MOST_SESSIONS:,} older sessions")
+    if silent:
+        more = "" if len(silent) <= _MOST_NAMED else f" and {len(silent) - _MOST_NAMED:,} more"
+        out.append(f"no model answered in: {', '.join(silent[:_MOST_NAMED])}{more}")
+    if base is not None:
+        out.append(f"base model: {base.name}")
+    out += ["", *describe(summary).split("\n"), ""]
+    if mode == "live":
+        out.append("live: these answers lend their states; proposals are made and run anew")
+    elif found.data.trajectories:
+        out += outlook(found.signal, algo)
+    if found.problem:
+        out += [f"not enough: {found.problem}", f"  → {found.mend}"]
+    return out
+
+
+def _session_line(session: ReadSession) -> str:
+    task = f"task {session.task.name}" if session.task is not None else "a task that cannot be read"
+    counts = f"{session.answers:,} answers, {session.decided:,} experiments"
+    return f"{session.name}: {counts}, policy {session.policy}, {task}"
+
+
+def document(
+    algo: str, mode: str, base: BaseModel | None, reading: Reading, found: Material, summary: Summary
+) -> dict[str, Any]:
+    """The look as JSON."""
+    from autoresearchd.learner.signal import cold_start, lacking
+
+    replay = mode == "replay"
+    return {
+        "algo": algo,
+        "mode": mode,
+        "model": None if base is None else asdict(base),
+        "sessions": [
+            {
+                "name": session.name,
+                "repository": str(session.root),
+                "tag": session.tag,
+                "task": None if session.task is None else session.task.name,
+                "policy": session.policy,
+                "experiments": session.decided,
+                "answers": session.answers,
+            }
+            for session in reading.sessions
+        ],
+        "models": dict(reading.models),
+        "answers": {
+            "read": summary.read,
+            "kept": summary.kept,
+            "left_out": {reason.name.lower(): count for reason, count in summary.dropped.items()},
+            "first": None if summary.first is None else summary.first.isoformat(),
+            "last": None if summary.last is None else summary.last.isoformat(),
+            "tokens": summary.tokens,
+            "with_feedback": summary.with_feedback,
+        },
+        "groups": {"all": summary.groups, "singles": summary.singles, "zero_variance": summary.zero_variance},
+        "rewards": {
+            "mean": summary.mean,
+            "deviation": summary.deviation,
+            "least": summary.least,
+            "most": summary.most,
+            "censored": summary.censored,
+        },
+        "labels": dict(summary.labels),
+        "versions": dict(summary.versions),
+        "split": None
+        if found.parts is None
+        else {
+            "by": summary.split_by,
+            "train": summary.train,
+            "held_out": summary.held_out,
+            "leaked": summary.leaked,
+        },
+        "signal": asdict(found.signal) if replay else None,
+        "lacking": lacking(found.signal, algo) if replay else "",
+        "cold_start": cold_start(found.signal, algo) if replay else "",
+        "problem": found.problem,
+        "mend": found.mend,
+    }

@@ -1,0 +1,177 @@
+"""Judging fresh proposals for held-out states: what an answer is worth, read as the loop reads it, run or not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.legality import code_hash
+from autoresearchd.evaluator.novelty import novelty
+from autoresearchd.evaluator.reward import RewardFormula, reward
+from autoresearchd.evaluator.text import shorten
+from autoresearchd.learner.outcomes import Outcome
+from autoresearchd.learner.predict import Predictor, change_of
+from autoresearchd.policy import brief as prompts
+from autoresearchd.policy.edits.parse import EditError, read_answer
+
+_MAX_ERROR = 300
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutState:
+    """A state that was not learned from, as a policy was shown it.
+
+    key: names it among all. session: as trajectories name it. number: of the first experiment that was proposed at it.
+    parent: the commit that edits are made on; code: text of the editable files there. earlier: diffs of the last
+    experiments before it. profile: that the task ran in.
+    """
+
+    key: str
+    session: str
+    number: int
+    parent: str
+    messages: tuple[Mapping[str, Any], ...]
+    code: Mapping[str, str]
+    earlier: tuple[str, ...] = ()
+    profile: str = ""
+
+
+Attempt = tuple[HeldOutState, str]
+"""A state, and the completion that a policy gave for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an edit is held against, by whoever knows the sessions.
+
+    legal: lets the changed files of an edit pass, or raises PolicyError. tried: whether a program (its ``code_hash``)
+    had been tried before the state. diff: the unified diff between two programs.
+    """
+
+    legal: Callable[[HeldOutState, Mapping[str, str]], None]
+    tried: Callable[[HeldOutState, str], bool]
+    diff: Callable[[Mapping[str, str], Mapping[str, str]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """An answer once it is read. label: NONE where the edit is worth a run; files: those that it changes."""
+
+    label: Label
+    error: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    diff: str = ""
+    novelty: float = 0.0
+    files_hash: str = ""
+
+    @property
+    def valid(self) -> bool:
+        """Whether it is a legal edit that changes the program."""
+        return bool(self.files)
+
+
+class Judge(Protocol):
+    """Says what answers are worth."""
+
+    def judge(self, state: HeldOutState, completion: str) -> Outcome:
+        """What one answer is worth."""
+        ...
+
+    def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        """What each of some answers is worth, in their order; an answer is judged as if it were the only one."""
+        ...
+
+
+class PredictingJudge:
+    """Judges without running anything.
+
+    What is malformed, illegal, without effect or tried before earns exactly what the formula gives for it; the worth of
+    any other edit is predicted, and its novelty bonus is known.
+
+    Args:
+        rules: what edits are held against.
+        predictors: by session; where there is none, an edit is taken to be worth its novelty only.
+        formula: of the reward.
+    """
+
+    def __init__(self, rules: Rules, predictors: Mapping[str, Predictor], formula: RewardFormula | None = None) -> None:
+        self._rules, self._predictors, self._formula = rules, dict(predictors), formula or RewardFormula()
+        self._unknown = Predictor()
+
+    def judge(self, state: HeldOutState, completion: str) -> Outcome:
+        seen = examine(state, completion, self._rules)
+        known = settled(state, seen, self._formula)
+        if known is not None:
+            return known
+        predictor = self._predictors.get(state.session, self._unknown)
+        worth = predictor.predict(change_of(state.code, seen.files, seen.diff))
+        return outcome(state, seen, worth + novelty_bonus(Label.NONE, seen.novelty, self._formula), predicted=True)
+
+    def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        return [self.judge(state, completion) for state, completion in attempts]
+
+
+def examine(state: HeldOutState, completion: str, rules: Rules) -> Examined:
+    """Read an answer as the loop does: the edit in it, whether it is legal, and whether it was tried before.
+
+    The hint that an edit is *nearly* what was tried before is left out: it is a second question, not a judgement.
+    """
+    try:
+        brief = prompts.asked(state.messages)
+        edit = (
+            prompts.read_answer(completion, state.code, state.profile) if brief else read_answer(completion, state.code)
+        )
+        rules.legal(state, edit.files)
+    except (EditError, PolicyError) as error:
+        return Examined(error.label, shorten(str(error), _MAX_ERROR))
+    after = {**state.code, **edit.files}
+    diff, program = rules.diff(state.code, after), code_hash(after)
+    tried = rules.tried(state, program)
+    return Examined(
+        Label.DUPLICATE if tried else Label.NONE,
+        "the same program was tried before" if tried else "",
+        files=dict(edit.files),
+        diff=diff,
+        novelty=novelty(diff, state.earlier),
+        files_hash=program,
+    )
+
+
+def settled(state: HeldOutState, seen: Examined, formula: RewardFormula) -> Outcome | None:
+    """The outcome of an answer that is not worth a run; None where only a run tells."""
+    if seen.label is Label.NONE:
+        return None
+    penalty = reward(seen.label, None, None, None, formula=formula)
+    return outcome(state, seen, None if penalty is None else penalty.total)
+
+
+def outcome(
+    state: HeldOutState,
+    seen: Examined,
+    worth: float | None,
+    *,
+    predicted: bool = False,
+    label: Label | None = None,
+    error: str = "",
+) -> Outcome:
+    """The outcome of an answer. label, error: of its run, where it had one."""
+    return Outcome(
+        state.key,
+        state.session,
+        seen.valid,
+        seen.label if label is None else label,
+        shorten(error, _MAX_ERROR) if error else seen.error,
+        worth,
+        predicted,
+        seen.novelty,
+        seen.files_hash,
+    )
+
+
+def novelty_bonus(label: Label, distance: float, formula: RewardFormula | None = None) -> float:
+    """What the formula gives for the novelty of an edit whose run ended under a label."""
+    found = reward(label, 0.0, None, None, distance=distance, formula=formula)
+    return 0.0 if found is None else found.parts.get("novelty", 0.0)

@@ -1,0 +1,60 @@
+"""One learner at a time in a repository: two would train from the same version, and fight for the memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from autoresearchd.errors import SessionLocked
+
+NAME = "learner.lock"
+
+
+class LearnerLock:
+    """Held by a learner for as long as its process lives; SessionLocked where another one holds it.
+
+    Args:
+        folder: of the locks.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._handle = -1
+
+    def __enter__(self) -> LearnerLock:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(self._handle, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._handle)
+            raise SessionLocked(
+                f"another learner is at work here{f', process {pid}' if pid.isdigit() else ''}",
+                mend="wait for its end; `autoresearchd adapters list` then shows what came of it",
+            ) from None
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, str(os.getpid()).encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._handle)
+
+
+def held(folder: Path) -> bool:
+    """Whether a learner is at work."""
+    try:
+        handle = os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

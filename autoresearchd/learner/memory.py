@@ -1,0 +1,254 @@
+"""How much memory a run of the learner takes, told before it starts; and what to lower where there is not enough."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from autoresearchd.errors import MissingCapability
+from autoresearchd.learner.loading import ModelOptions, device_named
+from autoresearchd.learner.room import Room, room_in_memory, room_on
+from autoresearchd.policy.provider import environment
+from autoresearchd.policy.transformers_loading import OFFLINE, Source, library, told
+
+_FLOAT = 4
+_LIVE_LOGITS = 6
+"""Numbers for each logit of a piece that live at once: what ``logprobs`` measured."""
+_PER_PARAMETER = 5 * _FLOAT
+"""Of a trained parameter: itself, its gradient, two moments of AdamW, and a copy while a checkpoint is made."""
+_SPARE = 256 * 2**20
+"""What allocators and libraries take besides."""
+_WASTE = {"cpu": 1.7, "cuda": 1.2}
+"""How much more than what lives allocators hold on to: glibc up to 1.7 times, measured; PyTorch on a GPU less."""
+_FINEST = 256
+"""Advice on the length of sequences is a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of a model decides how much memory it takes.
+
+    parameters: of the base. adapted: inputs plus outputs of all layers that get LoRA, so that it has rank × adapted
+    parameters. hidden, intermediate, vocabulary: sizes of the states, of the feed-forward layers, of the logits.
+    queries, keys: heads × size of a head, of the queries and of keys. width: bytes of a number. bent: whether logits
+    are bent or scaled after the output layer; those of a whole batch are then in memory at once. gguf: whether it is
+    loaded from such a file, and so unpacked first.
+    """
+
+    parameters: int
+    adapted: int
+    layers: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    queries: int
+    keys: int
+    width: int
+    bent: bool = False
+    gguf: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will do at once.
+
+    longest: tokens of the longest prompt with its completion. together: completions that are scored at once with
+    gradients (the micro batch). teacher: whether a second adapter scores too.
+    """
+
+    longest: int
+    together: int
+    options: ModelOptions = field(default_factory=ModelOptions)
+    teacher: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes at the peak: by what takes them while it learns, and while it writes completions or loads the model."""
+
+    learning: Mapping[str, int]
+    writing: Mapping[str, int]
+    loading: int
+
+    @property
+    def peak(self) -> Mapping[str, int]:
+        """The larger of the two phases that run on the device."""
+        return max(self.learning, self.writing, key=lambda parts: sum(parts.values()))
+
+    @property
+    def total(self) -> int:
+        """Bytes on the device."""
+        return sum(self.peak.values())
+
+
+def shape_of(place: Path, dtype: str = "auto") -> Shape:
+    """The shape of the model in a folder or a GGUF file, told from its configuration: no weights are read.
+
+    Raises as loading the model does.
+    """
+    source = Source.at(place)
+    transformers = library("transformers")
+    with environment(OFFLINE), told(source.place):
+        config = transformers.AutoConfig.from_pretrained(source.folder, **source.options)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        number = getattr(torch, dtype) if dtype != "auto" else (config.dtype or torch.float32)
+        text = config.get_text_config()
+        heads = text.num_attention_heads
+        size = getattr(text, "head_dim", None) or text.hidden_size // heads
+        head = model.get_output_embeddings()
+        linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not head]
+        return Shape(
+            parameters=sum(each.numel() for each in model.parameters()),
+            adapted=sum(each.in_features + each.out_features for each in linear),
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+            vocabulary=text.vocab_size,
+            queries=heads * size,
+            keys=(getattr(text, "num_key_value_heads", None) or heads) * size,
+            width=number.itemsize,
+            bent=any(
+                getattr(text, name, None) for name in ("final_logit_softcapping", "logits_scaling", "logit_scale")
+            ),
+            gguf=source.gguf is not None,
+        )
+
+
+def estimate(shape: Shape, plan: Plan, waste: float = 1.0) -> Estimate:
+    """Bytes that a run takes at its peak.
+
+    What autograd keeps of a layer for each token was counted on Llama's: inputs of the norms, of LoRA (float32 for each
+    layer that has it, where the model is not), of the attention and of the feed-forward layers.
+
+    Args:
+        shape: of the model.
+        plan: what the run will do.
+        waste: how much more than that the allocator takes for what comes and goes.
+    """
+    s, options, width = shape, plan.options, shape.width
+    tokens = plan.together * plan.longest
+    layer = (
+        16 * s.hidden + 12 * s.queries + 8 * s.keys + 16 * s.intermediate
+        if width == _FLOAT
+        else 28 * s.hidden + 8 * s.queries + 4 * s.keys + 10 * s.intermediate
+    )
+    layer += 7 * options.lora.rank * _FLOAT
+    # The backward pass holds, beside what was kept, about as much again of the layer that it is in.
+    kept = s.layers * s.hidden * width + 2 * layer if options.checkpointing else (s.layers + 1) * layer
+    trained = options.lora.rank * s.adapted
+    weights = {"weights": s.parameters * width}
+    piece = s.vocabulary * _FLOAT * _LIVE_LOGITS * min(options.rows, max(1, tokens))
+    learning = weights | {
+        "adapter and optimiser": trained * (_PER_PARAMETER + (2 * _FLOAT if plan.teacher else 0)),
+        "activations": int(waste * tokens * (kept + 4 * s.hidden * width)),
+        "logits": int(waste * (piece + (tokens * s.vocabulary * 2 * width if s.bent else 0))),
+        "libraries": _SPARE,
+    }
+    rows, states = options.generated, 6 * s.hidden + 4 * s.queries + 4 * s.intermediate
+    writing = weights | {
+        "adapter and optimiser": learning["adapter and optimiser"],
+        "keys and values": int(waste * rows * plan.longest * s.layers * 2 * s.keys * width),
+        "the prompts": int(waste * rows * plan.longest * (states * width + plan.longest * (1 + width))),
+        "logits": int(waste * rows * s.vocabulary * _FLOAT * _LIVE_LOGITS),
+        "libraries": _SPARE,
+    }
+    return Estimate(learning, writing, s.parameters * width * (2 if s.gguf else 1))
+
+
+def check(place: Path, plan: Plan, *, room: Room | None = None) -> Estimate:
+    """Estimate what a run takes, and refuse it where that is not free.
+
+    Args:
+        place: of the model.
+        plan: what the run will do.
+        room: what is free on the device; None: look.
+
+    Raises:
+        MissingCapability: there is not enough memory; it says what takes how much, and what to lower.
+    """
+    device = device_named(plan.options.device)
+    shape = shape_of(place, plan.options.dtype)
+    waste = _WASTE.get(device.type, 1.0)
+    found = estimate(shape, plan, waste)
+    if device.type == "cuda":
+        _refuse(f"loading {place}", found.loading, room_in_memory(), "", "take a smaller model, or free some memory")
+    room = room or room_on(device)
+    parts = ", ".join(f"{name} {_gb(size)}" for name, size in sorted(found.peak.items(), key=lambda each: -each[1]))
+    what = f"learning from {plan.together} completions at once, of up to {plan.longest:,} tokens with their prompts,"
+    need = found.total if device.type == "cuda" else max(found.total, found.loading)
+    _refuse(what, need, room, f" ({parts})", _advice(shape, plan, waste, room.free or 0))
+    return found
+
+
+@contextlib.contextmanager
+def out_of_memory_told(what: str) -> Iterator[None]:
+    """Running out of memory is told as what it is, with what was being done.
+
+    Args:
+        what: what was being done, as the beginning of a sentence.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _out(what) from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):  # what torch raises on a CPU
+            raise
+        raise _out(what) from error
+
+
+def _out(what: str) -> MissingCapability:
+    return MissingCapability(
+        f"{what}: the memory is used up",
+        mend="learn from fewer completions at once or from shorter ones, with gradient checkpointing, or in bfloat16",
+    )
+
+
+def _refuse(what: str, needed: int, room: Room, parts: str, mend: str) -> None:
+    if room.free is not None and needed > room.free:
+        raise MissingCapability(f"{what} takes {_gb(needed)}{parts}; {_gb(room.free)} are free {room.where}", mend=mend)
+
+
+def _advice(shape: Shape, plan: Plan, waste: float, free: int) -> str:
+    """What to lower and how far: one thing, where one is enough, else all of them."""
+
+    def fits(other: Plan, like: Shape = shape) -> bool:
+        return estimate(like, other, waste).total <= free
+
+    def longest(like: Plan) -> int:
+        """Tokens of the longest sequences that fit, 0 where none do."""
+        lengths = range(plan.longest // _FINEST * _FINEST, 0, -_FINEST)
+        return next((length for length in lengths if fits(replace(like, longest=length))), 0)
+
+    options = plan.options
+    ways = []
+    if not options.checkpointing and fits(replace(plan, options=replace(options, checkpointing=True))):
+        ways.append("turn gradient checkpointing on")
+    fewer = [count for count in range(1, plan.together) if fits(replace(plan, together=count))]
+    if fewer:
+        ways.append(f"learn from {fewer[-1]} at once")
+    written = [n for n in range(1, options.generated) if fits(replace(plan, options=replace(options, generated=n)))]
+    if written:
+        ways.append(f"write {written[-1]} at once")
+    if length := longest(plan):
+        ways.append(f"leave out what is longer than {length:,} tokens")
+    if shape.width == _FLOAT and fits(plan, replace(shape, width=2)):
+        ways.append("take bfloat16")
+    if ways:
+        return "; or ".join(ways)
+    least = replace(plan, together=1, options=replace(options, generated=1, checkpointing=True))
+    if length := longest(least):
+        return (
+            "turn gradient checkpointing on, learn from 1 and write 1 at once, and leave out what is longer than "
+            f"{length:,} tokens"
+        )
+    return "take a smaller model, or free some memory"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

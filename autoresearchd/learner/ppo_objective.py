@@ -1,0 +1,170 @@
+"""PPO on stored completions: windows of a session's answers in order, with values of the states they answered.
+
+A step of the research MDP is one answer. Where an experiment has several (a malformed one was asked again, a failed
+proposal was given back), each is a step of its own with the reward that it earned itself: it was shown something else
+than the one before. Taking the last alone would hide the mistakes that an untrained policy makes most, and their sum
+would blame the answer that mended them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autoresearchd.errors import UsageError
+from autoresearchd.learner.advantages import gae, normalised
+from autoresearchd.learner.examples import Example
+from autoresearchd.learner.options import TrainOptions
+from autoresearchd.learner.ppo import explained_variance, ppo_loss
+from autoresearchd.learner.ratios import Level, log_ratios
+from autoresearchd.learner.scoring import Scorer
+from autoresearchd.learner.sdpo import TOP
+from autoresearchd.learner.updates import Part, of_ratios
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Consecutive answers of a session. after: the answer to the state that follows them, None: the record ends."""
+
+    steps: tuple[int, ...]
+    after: int | None
+
+
+def windows(examples: Sequence[Example], horizon: int) -> list[Window]:
+    """The answers of each session in the order in which they were given, in windows of at most ``horizon``."""
+    sessions: dict[str, list[int]] = {}
+    for place, each in enumerate(examples):
+        sessions.setdefault(each.trajectory.session, []).append(place)
+    found: list[Window] = []
+    for places in sessions.values():
+        ordered = sorted(places, key=lambda p: (examples[p].trajectory.number, examples[p].trajectory.index, p))
+        for start in range(0, len(ordered), horizon):
+            end = start + horizon
+            found.append(Window(tuple(ordered[start:end]), ordered[end] if end < len(ordered) else None))
+    return found
+
+
+class PpoObjective:
+    """Clipped surrogate, value loss and entropy over windows of answers.
+
+    Args:
+        scorer: the model with the examples; it has a value head.
+        options: of the run.
+    """
+
+    def __init__(self, scorer: Scorer, options: TrainOptions) -> None:
+        self._scorer, self._options, self._mdp = scorer, options.ppo, options.mdp
+        self._windows = windows(scorer.examples, min(options.mdp.horizon, options.batch))
+        self._by_step = {step: window for window in self._windows for step in window.steps}
+        rewards = [each.reward for each in scorer.examples]
+        self._mean = math.fsum(rewards) / len(rewards) if options.mdp.centred else 0.0
+        self._advantages: dict[int, float] = {}
+        self._returns: dict[int, float] = {}
+        self._values: dict[int, float] = {}
+        self._total = 0.0
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        return self._scorer.examples
+
+    @property
+    def units(self) -> Sequence[Sequence[int]]:
+        return [window.steps for window in self._windows]
+
+    def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
+        """Values of the batch's states by the value head as it is now, and from them advantages and returns."""
+        self._scorer.begin()
+        self._total = float(len(batch))
+        chosen = list({window.steps: window for window in (self._by_step[step] for step in batch)}.values())
+        self._values = self._valued(chosen)
+        self._returns = {}
+        raw: dict[int, float] = {}
+        for window in chosen:
+            own = [self._values[step] for step in window.steps]
+            # Where the record ends, research does not: the state after the last is taken to be worth what the last is.
+            beyond = own[-1] if window.after is None else self._values[window.after]
+            found = gae(
+                torch.tensor([self.examples[step].reward - self._mean for step in window.steps], dtype=torch.float64),
+                torch.tensor(own, dtype=torch.float64),
+                gamma=self._mdp.gamma,
+                lam=self._mdp.lam,
+                bootstrap=beyond,
+            )
+            raw |= dict(zip(window.steps, found.advantages.tolist(), strict=True))
+            self._returns |= dict(zip(window.steps, found.returns.tolist(), strict=True))
+        scaled = normalised(torch.tensor([raw[step] for step in batch], dtype=torch.float64))
+        self._advantages = dict(zip(batch, scaled.tolist(), strict=True))
+        figures = {"advantage": float(scaled.abs().mean())}
+        returns, values = self._column(self._returns, batch), self._column(self._values, batch)
+        explained = explained_variance(values, returns)
+        return figures if explained is None else figures | {"explained_variance": explained}
+
+    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+        found = self._scorer.policy(part, top=TOP if divergence else 0, values=True)
+        logprobs, mask, values = found.tokens.logprobs, found.batch.mask, found.values
+        if values is None:
+            raise _no_head()
+        began = self._scorer.began(part, found)
+        result = ppo_loss(
+            logprobs,
+            found.batch.behaviour.to(logprobs),
+            self._column(self._advantages, part).to(logprobs),
+            values,
+            self._column(self._values, part).to(values),
+            self._column(self._returns, part).to(values),
+            found.tokens.entropy,
+            mask,
+            options=self._options,
+            proximal=began,
+            total=self._total,
+        )
+        count, tokens = float(len(part)), float(mask.sum())
+        level = self._options.level
+        weight = tokens if level is Level.TOKEN else count
+        figures = of_ratios(result.ratios, weight) | {
+            "value_loss": (result.value_loss * self._total / count, count),
+            "value_clipped": (result.value_clipped, count),
+            "kl_update": (_moved(logprobs.detach(), began, mask, level), weight),
+        }
+        return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
+
+    def drifted(self, figures: Mapping[str, float]) -> bool:
+        """Whether the policy is farther than 1.5 times the target from the one with which the update began."""
+        target = self._mdp.target_kl
+        return target is not None and figures.get("kl_update", 0.0) > 1.5 * target
+
+    def end(self) -> None:
+        """Nothing is to be done."""
+
+    def state(self) -> dict[str, Tensor]:
+        return self._scorer.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self._scorer.load(state)
+
+    def _valued(self, chosen: Sequence[Window]) -> dict[int, float]:
+        steps = [step for window in chosen for step in window.steps]
+        steps += [window.after for window in chosen if window.after is not None]
+        states = list(dict.fromkeys(steps))
+        values = self._scorer.values([self.examples[step].sample.prompt for step in states])
+        if values is None:
+            raise _no_head()
+        return dict(zip(states, values.double().tolist(), strict=True))
+
+    def _column(self, values: Mapping[int, float], part: Sequence[int]) -> Tensor:
+        return torch.tensor([values[step] for step in part], dtype=torch.float64, device=self._scorer.model.device)
+
+
+def _moved(new: Tensor, began: Tensor, mask: Tensor, level: Level) -> float:
+    """The estimate k3 of KL(policy at the beginning ‖ policy), for each token or each action as the ratio is."""
+    counted = mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
+    each = log_ratios(new, began, mask, level)[counted].double()
+    return float((torch.expm1(each) - each).mean())
+
+
+def _no_head() -> UsageError:
+    return UsageError("PPO needs a model with a value head, and this one has none", mend="load it with one")

@@ -1,0 +1,157 @@
+"""Whether the version in use earns less than the one before it, told from live rewards without looking too often.
+
+Rewards of a session drift: what is left to improve gets harder. So the version before is not compared as it was, but as
+the trend of both lets one expect it to be by now, where that falls. A trend over a few noisy rewards says little, so it
+is shrunk (ridge regression: Hastie, Tibshirani & Friedman, *The Elements of Statistical Learning*, 2009, §3.4.1). The
+difference is bootstrapped, the trend with it (Efron & Tibshirani, *An Introduction to the Bootstrap*, 1993, ch. 16).
+Looks come after 16, 32, 64 and 128 experiments, and each may spend half as much of the error as the one before it: all
+looks together roll back a version that is as good as the one before it no more often than ``alpha`` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackOptions:
+    """When a version is taken for worse.
+
+    first: experiments before the first look; looks: how many there are, each after twice as many as the one before, and
+    none after the last: by then it is as well known as the one before it. fewest: experiments that must be known of the
+    version before. window: experiments of it that are looked at. alpha: how often, at most, a version that is as good
+    is rolled back. drift: the trend to be reckoned with from the middle of one version to the middle of the other, in
+    standard deviations of a reward. least: fall of the mean reward (in its units, σ of the metric) below which nothing
+    is done, however sure it is. resamples: of the bootstrap.
+    """
+
+    first: int = 16
+    looks: int = 4
+    fewest: int = 12
+    window: int = 128
+    alpha: float = 0.05
+    drift: float = 0.35
+    least: float = 0.1
+    resamples: int = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveVerdict:
+    """What live rewards say.
+
+    fell: roll back. now, before: mean rewards; expected: the mean before, with its trend; p_value: of no fall, and
+    spent: what it had to be below. looked: at how many experiments of the version; 0: too few for a look.
+    """
+
+    fell: bool
+    looked: int = 0
+    now: float = math.nan
+    before: float = math.nan
+    expected: float = math.nan
+    p_value: float = 1.0
+    spent: float = 0.0
+
+    @property
+    def reason(self) -> str:
+        """In words; empty where nothing is to be done."""
+        if not self.fell:
+            return ""
+        return (
+            f"live reward fell: {self.now:+.3f} over {self.looked} experiments, {self.expected:+.3f} were to be "
+            f"expected after the version before it (p = {self.p_value:.2g})"
+        )
+
+
+def last_look(count: int, options: RollbackOptions | None = None) -> int:
+    """Which look is due after ``count`` experiments of a version, from 1; 0: none yet."""
+    options = options or RollbackOptions()
+    if count < options.first:
+        return 0
+    return min(options.looks, (count // options.first).bit_length())
+
+
+def judge(
+    now: Sequence[float], before: Sequence[float], *, options: RollbackOptions | None = None, seed: int = 0
+) -> LiveVerdict:
+    """Whether a version fell behind the one before it.
+
+    The same rewards give the same verdict, so it does no harm to ask again between two looks, or after a restart.
+
+    Args:
+        now: rewards of the version's experiments since it came to use, oldest first.
+        before: rewards of the version before it (or of the plain model) until then, oldest first.
+        options: when it is taken for worse.
+        seed: of the resampling.
+    """
+    options = options or RollbackOptions()
+    look = last_look(len(now), options)
+    if look == 0 or len(before) < max(2, options.fewest):
+        return LiveVerdict(False)
+    count = options.first << (look - 1)
+    new = np.asarray(now[:count], dtype=np.float64)
+    old = np.asarray(before[-options.window :], dtype=np.float64)
+    if not (np.isfinite(new).all() and np.isfinite(old).all()):
+        raise ValueError("a reward is not finite")
+    stream = np.random.default_rng(seed)
+    falls = _falls(new, old, stream, options)
+    expected = float(_expected(_rows(new), _rows(old), options.drift)[0])
+    fall = expected - float(new.mean())
+    p_value = (1 + int((falls <= 0.0).sum())) / (1 + options.resamples)
+    spent = options.alpha / 2**look
+    fell = fall >= options.least and p_value <= spent
+    return LiveVerdict(fell, count, float(new.mean()), float(old.mean()), expected, p_value, spent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rewards and their places in time, one resample a row."""
+
+    values: Floats
+    places: NDArray[np.int64]
+
+    @property
+    def mean(self) -> Floats:
+        """By row."""
+        found: Floats = self.values.mean(axis=1)
+        return found
+
+    @property
+    def slope(self) -> tuple[Floats, Floats]:
+        """By row: sums of products and of squares, whose quotient is the slope of least squares."""
+        apart = self.places - self.places.mean(axis=1, keepdims=True)
+        return (apart * (self.values - self.mean[:, None])).sum(axis=1), (apart**2).sum(axis=1)
+
+
+def _rows(values: Floats, places: NDArray[np.int64] | None = None) -> _Rows:
+    """The rewards at these places (one row of places for each resample); None: all of them once."""
+    places = np.arange(len(values))[None, :] if places is None else places
+    return _Rows(values[places], places)
+
+
+def _falls(new: Floats, old: Floats, stream: np.random.Generator, options: RollbackOptions) -> Floats:
+    """How far the mean of ``new`` lies below what is to be expected after ``old``, in resamples of both."""
+    before, now = (
+        _rows(values, stream.integers(len(values), size=(options.resamples, len(values)))) for values in (old, new)
+    )
+    falls: Floats = _expected(now, before, options.drift) - now.mean
+    return falls
+
+
+def _expected(now: _Rows, before: _Rows, drift: float) -> Floats:
+    """The mean reward to be expected by row: that before, with the trend within both, shrunk, where it falls.
+
+    The prior of the trend has ``drift`` standard deviations of a reward over the distance between the two middles, so
+    that the penalty of the squared slope is (distance / drift)², whatever the unit of the reward.
+    """
+    distance = (before.values.shape[1] + now.values.shape[1]) / 2
+    (products, squares), (more_products, more_squares) = before.slope, now.slope
+    slope = (products + more_products) / (squares + more_squares + (distance / drift) ** 2)
+    expected: Floats = before.mean + np.minimum(slope, 0.0) * distance
+    return expected

@@ -1,0 +1,161 @@
+"""The prompt for models too small for the full one: the program's constants, what was tried, one line as the answer.
+
+A model of a hundred million parameters writes no SEARCH/REPLACE block that fits, but after an example it sets a
+constant: the form in which it can earn a reward at all, and so learn. The example names constants of no program.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import PolicyError
+from autoresearchd.policy import prompt, space
+from autoresearchd.policy.client import Message
+from autoresearchd.policy.edits.model import MAX_ANSWER_LINES, Edit, EditError, shown
+from autoresearchd.policy.fit import Count, Piece, Section, fit
+from autoresearchd.policy.parameter import Parameter, Value
+from autoresearchd.policy.quote import Quote
+
+BRIEF = "brief"
+"""The setting ``prompt`` that asks for it."""
+
+FORM = "assignment"
+"""How the edit of such an answer is written, as the store has it."""
+
+TRIED = 12
+"""Earlier experiments that are told."""
+
+_MOST_VALUE = 80
+_MOST_LINE = 250
+_ASSIGNMENT = re.compile(r"[\s`*>-]*(?P<name>[A-Za-z_][\w.\[\]()/:]{0,120})\s*=\s*(?P<value>[^=].*?)[\s`*;,]*")
+_SYSTEM = (
+    "You improve a program by giving one of its constants a new value. Answer with one line, NAME = value, and nothing "
+    "else."
+)
+_EXAMPLE = (
+    {"role": "user", "content": "Constants:\nLAYERS = 4\nDROP = 0.1\n\nTried:\nDROP = 0.3: worse\n\nYour line:"},
+    {"role": "assistant", "content": "LAYERS = 6"},
+)
+_OUTCOMES: Mapping[Status, str] = {Status.KEEP: "better", Status.DISCARD: "no better", Status.CRASH: "it failed"}
+
+
+def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Message, ...]:
+    """A system message, an example and the question, without secrets; the oldest experiments go first for want of room.
+
+    Raises:
+        PolicyError: the constants and the notes alone have more tokens than the budget, or there is no constant.
+    """
+    quote = Quote(state.redactor)
+    found = constants(prompt.current_files(state), state.task.profile)
+    if not found:
+        raise PolicyError(
+            "the brief prompt asks for a constant, and the editable files have none",
+            mend="set `prompt: full` in config.yaml, or give the program constants at its top level",
+        )
+    lines = "\n".join(f"{name} = {parameter.source}" for name, parameter in found.items())
+    sections = (
+        Section((Piece(f"Constants:\n{lines}"),)),
+        Section(
+            tuple(Piece(line, (i,)) for i, line in enumerate(_tried(state.recent, found, quote))),
+            lambda text, _cut: f"Tried:\n{text}",
+        ),
+        Section((Piece("Follow this:\n" + "\n".join(prompt.notes(state, quote))),) if state.notes else ()),
+        Section((Piece("Your line:"),)),
+    )
+
+    def build(texts: Sequence[str]) -> tuple[Message, ...]:
+        asked = state.redactor.text("\n\n".join(text for text in texts if text))
+        return (
+            {"role": "system", "content": _SYSTEM},
+            *_EXAMPLE,
+            {"role": "user", "content": asked.encode("utf-8", "replace").decode()},
+        )
+
+    return fit(sections, build, budget=budget, count=count)
+
+
+def read_answer(text: str, code: Mapping[str, str], profile: str) -> Edit:
+    """The edit in an answer of lines ``NAME = value``; other lines are prose.
+
+    Raises:
+        EditError: no line is one, a constant is not there or is set twice, a value cannot stand there, nothing changes.
+    """
+    found = constants(code, profile)
+    # A longer line is no assignment, and the pattern would take its time over it.
+    short = (line for line in text.splitlines()[:MAX_ANSWER_LINES] if len(line) <= _MOST_LINE)
+    lines = [match for line in short if (match := _ASSIGNMENT.fullmatch(line))]
+    if not lines:
+        raise EditError("no line of the answer is NAME = value", mend="answer with one such line")
+    changes: dict[str, dict[str, Value]] = {}
+    for match in lines:
+        name = match["name"]
+        if name not in found:
+            raise EditError(f"there is no constant {shown(name)}", mend=f"take one of {', '.join(found)}")
+        parameter = found[name]
+        if parameter.name in changes.setdefault(parameter.path, {}):
+            raise EditError(f"{name} is set twice", mend="answer with one line")
+        changes[parameter.path][parameter.name] = _value(match["value"], name, parameter)
+    files = {
+        path: space.replace(code[path], tuple(p for p in found.values() if p.path == path), values)
+        for path, values in changes.items()
+    }
+    files = {path: changed for path, changed in files.items() if changed != code[path]}
+    if not files:
+        raise EditError(
+            "the edit changes nothing: the values are those that are there",
+            label=Label.NO_OP,
+            mend="give one a new value",
+        )
+    return Edit(files, FORM)
+
+
+def asked(messages: Sequence[Message]) -> bool:
+    """Whether messages are those of a brief prompt."""
+    return bool(messages) and messages[0].get("content") == _SYSTEM
+
+
+def constants(code: Mapping[str, str], profile: str) -> dict[str, Parameter]:
+    """What may be set, by the name that the model is told: without the file where that is enough."""
+    every = [
+        parameter
+        for path, text in code.items()
+        if path.endswith(".py")
+        for parameter in space.find(text, path=path, profile=profile or "cpu")
+    ]
+    labels = [parameter.label for parameter in every]
+    return {p.label if labels.count(p.label) == 1 else p.name: p for p in every}
+
+
+def _value(text: str, name: str, parameter: Parameter) -> Value:
+    text = text.partition("#")[0].strip() if parameter.numeric else text.strip()
+    try:
+        value = ast.literal_eval(text[:_MOST_VALUE])
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = None
+    if not parameter.legal(value):
+        choices = "a number" if parameter.numeric else f"one of {', '.join(map(repr, parameter.range.choices))}"
+        kind = "a whole number" if parameter.kind.value == "int" else choices
+        raise EditError(f"{name} cannot be {shown(text, _MOST_VALUE)}", mend=f"it is {kind}")
+    return value  # type: ignore[no-any-return]  # legal() has looked at it
+
+
+def _tried(recent: Sequence[Experiment], found: Mapping[str, Parameter], quote: Quote) -> list[str]:
+    """What came of the last edits that set constants which are there, oldest first, each change once."""
+    known = {parameter.name: name for name, parameter in found.items()}
+    lines: dict[str, str] = {}
+    for e in recent:
+        changes = e.proposal.changes if e.proposal else {}
+        if e.decision is None or not changes or not changes.keys() <= known.keys():
+            continue
+        what = ", ".join(f"{known[name]} = {quote.line(value, 32)}" for name, value in changes.items())
+        outcome = _OUTCOMES.get(e.decision.status, "not allowed")
+        if e.decision.status is Status.DISCARD and e.decision.delta is not None and e.decision.delta < 0:
+            outcome = "worse"
+        lines.pop(what, None)
+        lines[what] = f"{what}: {outcome}"
+    return list(lines.values())[-TRIED:]

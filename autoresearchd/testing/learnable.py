@@ -1,0 +1,167 @@
+"""A model that learns, small enough to be computed at once: one linear layer over a vocabulary of letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autoresearchd.learner.logprobs import batch_statistics, collate
+from autoresearchd.learner.objectives import Generated, Sample, Statistics, Who
+
+LETTERS = "abcdefghijklmn"
+"""The vocabulary, after the tokens for padding (0) and for the end of a turn (1)."""
+
+_SIZE, _WIDTH, _RANK = len(LETTERS) + 2, 16, 4
+
+
+class TinyLearnable:
+    """Says what comes next from the last token and from the mean of all before it, in float64 on the CPU.
+
+    Letters that stand in its prompt are a little likelier than others, so that a teacher who has read something says
+    something else. The adapter adds a product of two small matrices, of which one begins at 0.
+
+    Args:
+        seed: of its weights.
+        context: tokens that a prompt and its completion may have.
+        value_head: whether it has one.
+        nan_calls: which of its scorings of the policy say NaN, from 1.
+    """
+
+    def __init__(
+        self, seed: int = 0, *, context: int | None = None, value_head: bool = True, nan_calls: Collection[int] = ()
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._embedding = torch.randn((_SIZE, _WIDTH), generator=generator, dtype=torch.float64)
+        down = torch.randn((_RANK, _WIDTH), generator=generator, dtype=torch.float64) / _WIDTH**0.5
+        self._adapter = {
+            "down": torch.nn.Parameter(down),
+            "up": torch.nn.Parameter(torch.zeros((_SIZE, _RANK), dtype=torch.float64)),
+        }
+        if value_head:
+            self._adapter["value"] = torch.nn.Parameter(torch.zeros(_WIDTH, dtype=torch.float64))
+        self._teacher: dict[str, Tensor] | None = None
+        self._context, self._nan_calls = context, frozenset(nan_calls)
+        self.calls = 0
+
+    @property
+    def padding(self) -> int:
+        return 0
+
+    @property
+    def ends(self) -> frozenset[int]:
+        return frozenset({1})
+
+    @property
+    def context(self) -> int | None:
+        return self._context
+
+    @property
+    def hashes(self) -> tuple[str, str, str]:
+        return "tiny", "letters", "lines"
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        return (*_ids("".join(f"{each['role'][0]}{each['content']}" for each in messages)), 1)
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        return (*_ids(text), 1)
+
+    def statistics(
+        self,
+        samples: Sequence[Sample],
+        *,
+        who: Who = Who.POLICY,
+        top: int = 0,
+        at: Tensor | None = None,
+        values: bool = False,
+    ) -> Statistics:
+        prompts, completions = [each.prompt for each in samples], [each.completion for each in samples]
+        stored = [each.behaviour or (0.0,) * len(each.completion) for each in samples]
+        batch = collate(prompts, completions, stored, padding=self.padding)
+        heat = torch.tensor([each.temperature for each in samples], dtype=torch.float64)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and who is Who.POLICY):
+            hidden = self._hidden(batch.ids)
+            logits = self._logits(hidden, who)
+            if who is Who.POLICY:
+                self.calls += 1
+                if self.calls in self._nan_calls:
+                    logits = logits * float("nan")
+            found = batch_statistics(logits, batch, temperature=heat, top=min(top, _SIZE), at=at)
+            value = None
+            if values and "value" in self._adapter:
+                last = torch.tensor([len(prompt) - 1 for prompt in prompts])
+                value = (hidden[torch.arange(len(prompts)), last] @ self._adapter["value"]).float()
+        return Statistics(batch, found, value)
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        return list(self._adapter.values())
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        return {name: each.detach().clone() for name, each in self._adapter.items()}
+
+    def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, each in self._adapter.items():
+                each.copy_(state[name])
+
+    def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
+        self._teacher = None if state is None else {name: each.clone() for name, each in state.items()}
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seeds: Sequence[int],
+        who: Who = Who.POLICY,
+    ) -> list[Generated]:
+        return [
+            self._one(list(prompt), max_tokens, temperature, seed, who)
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: each.tolist() for name, each in self.adapter_state().items()}
+        (folder / "adapter_config.json").write_text(json.dumps({"base": self.hashes[0]}), encoding="utf-8")
+        (folder / "adapter.json").write_text(json.dumps(state), encoding="utf-8")
+
+    @torch.no_grad()
+    def _one(self, prompt: list[int], most: int, temperature: float, seed: int, who: Who) -> Generated:
+        generator = torch.Generator().manual_seed(seed)
+        ids: list[int] = []
+        logprobs: list[float] = []
+        while len(ids) < most and not (ids and ids[-1] in self.ends):
+            logits = self._logits(self._hidden(torch.tensor([prompt + ids]))[:, -1], who)[0]
+            each = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
+            drawn = torch.multinomial(each.exp(), 1, generator=generator)[0] if temperature > 0 else each.argmax()
+            ids.append(int(drawn))
+            logprobs.append(float(each[drawn]))
+        text = "".join(LETTERS[token - 2] for token in ids if token > 1)
+        return Generated(tuple(ids), tuple(logprobs), text, bool(ids) and ids[-1] in self.ends)
+
+    def _hidden(self, ids: Tensor) -> Tensor:
+        each = self._embedding[ids]
+        count = torch.arange(1, ids.shape[-1] + 1, dtype=torch.float64).unsqueeze(-1)
+        return each + 2 * each.cumsum(dim=-2) / count
+
+    def _logits(self, hidden: Tensor, who: Who) -> Tensor:
+        logits = 0.05 * hidden @ self._embedding.T
+        weights: Mapping[str, Tensor] | None = self._adapter if who is Who.POLICY else None
+        if who is Who.TEACHER:
+            weights = self._teacher
+        return logits if weights is None else logits + hidden @ weights["down"].T @ weights["up"].T
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    """One token for each character; those that are none of its letters are taken for one of them."""
+    return tuple(2 + (LETTERS.index(c) if c in LETTERS else ord(c) % len(LETTERS)) for c in text)

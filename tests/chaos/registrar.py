@@ -1,0 +1,121 @@
+"""Learners that keep and promote a version, killed at every instant of it; what each death leaves is written down.
+
+Run as a process of its own (``python -m tests.chaos.registrar FOLDER``): it forks, and must have no threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.domain.version import BaseModel
+from autoresearchd.errors import AdapterDamaged
+from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.store.repository import SqlStore
+from tests.chaos.mortal import Doom, Fate, Mortal
+
+BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
+MOST = 500
+
+
+def save(weights: bytes) -> Callable[[Path], None]:
+    """What a model writes."""
+
+    def write(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_bytes(weights)
+
+    return write
+
+
+def shelf_of(root: Path, store: Any) -> AdapterShelf:
+    """The versions of a repository."""
+    return AdapterShelf(root / "adapters", store, lambda: datetime.now(UTC))
+
+
+def open_store(root: Path) -> SqlStore:
+    """Its journal."""
+    return SqlStore.open(f"sqlite:///{root / 'state.db'}")
+
+
+def learn(root: Path, store: Any) -> str:
+    """The end of a learner run: its version is kept, judged better, promoted. The same however often."""
+    shelf = shelf_of(root, store)
+    version = shelf.add(save(b"better"), Made(BASE, "grpo", store.versions()[0].version)).version
+    shelf.promote(version, "better")
+    return version
+
+
+def die(root: Path, nth: int) -> bool:
+    """A learner that is killed at its ``nth`` instant; False: it was done before."""
+    pid = os.fork()
+    if pid == 0:
+        doom = Doom(Fate(nth=nth))
+        with open_store(root) as store:
+            sys.addaudithook(lambda event, given: _instant(doom, root, event, given))
+            learn(root, Mortal(store, "store", doom))
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, f"the learner failed: {status}"
+    return False
+
+
+def _instant(doom: Doom, root: Path, event: str, given: tuple[object, ...]) -> None:
+    """Each file that is opened, each folder that is made, renamed or removed, is an instant before it."""
+    if event.startswith(("open", "os.", "shutil.")) and given and str(given[0]).startswith(str(root)):
+        doom.instant(event, "after")
+
+
+def found(root: Path) -> dict[str, Any]:
+    """What a death left: versions as they are listed, those whose files are not whole, folders under way."""
+    with open_store(root) as store:
+        shelf, torn = shelf_of(root, store), []
+        for version in store.versions():
+            try:
+                shelf.folder_of(version)
+            except AdapterDamaged as error:
+                torn.append(error.what)
+        return {
+            "listed": [version.version for version in store.versions()],
+            "in_use": [version.version for version in store.promoted_versions()],
+            "torn": torn,
+            "folders": sorted(path.name for path in (root / "adapters").iterdir() if path.name != ".lock"),
+        }
+
+
+def main(folder: Path) -> None:
+    """Kill at the first instant, at the second, … until one learner lives to its end; a line of JSON for each."""
+    template = folder / "template"
+    template.mkdir()
+    with open_store(template) as store:
+        shelf = shelf_of(template, store)
+        shelf.promote(shelf.add(save(b"good"), Made(BASE, "sft")).version)
+    for nth in itertools.islice(itertools.count(1), MOST):
+        root = folder / f"life-{nth}"
+        shutil.copytree(template, root)
+        died = die(root, nth)
+        after = found(root)
+        with open_store(root) as store:
+            shelf_of(root, store).sweep()
+        swept = found(root)
+        with open_store(root) as store:
+            again = learn(root, store)
+        print(json.dumps({"died": died, "after": after, "swept": swept, "again": again, "end": found(root)}))
+        shutil.rmtree(root)
+        if not died:
+            return
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

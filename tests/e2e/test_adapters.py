@@ -1,0 +1,119 @@
+"""A version of the local policy as a user meets it: promoted, seen in the next experiment, damaged, undone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.version import BaseModel
+from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.model_server import ScriptedServer
+from tests.e2e.conftest import Project, wait_until
+from tests.e2e.test_models import configure
+
+pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+
+
+def edits(*values: float) -> list[server.Turn]:
+    return [server.edits("train.py", "SCALE = 1.0", f"SCALE = {value}") for value in values]
+
+
+def learned(project: Project, weights: bytes = b"weights") -> str:
+    """Keep a version for the model ``m``, as a learner does; its name."""
+
+    def save(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_bytes(weights)
+
+    state = project.root / ".git/autoresearchd"
+    with SqlStore.open(f"sqlite:///{state / 'state.db'}") as store:
+        shelf = AdapterShelf(state / "adapters", store, lambda: datetime.now(UTC))
+        return shelf.add(save, Made(BaseModel("m", "h" * 64, "t" * 64, "c" * 64), "grpo")).version
+
+
+def adapters(project: Project) -> list[str | None]:
+    return [record["adapter"] for record in project.json("experiments", "--json")[1:]]
+
+
+def test_a_promoted_version_makes_the_next_experiment_and_a_rollback_undoes_it(
+    project: Project, tmp_path: Path
+) -> None:
+    with ScriptedServer(edits(5.5, 6.5, 7.5, 8.5), model="m", lora=server.loads()) as scripted:
+        configure(project, tmp_path, scripted.url)
+        start = ("--max-experiments", "1", "--foreground")
+        assert project.cli("start", "--policy", "local:m", *start).returncode == 0
+        assert project.json("adapters", "list", "--json") == []
+        version = learned(project)
+        assert project.json("adapters", "list", "--json")[0]["status"] == "candidate"
+        promoted = project.cli("adapters", "promote", "v1")
+        assert promoted.returncode == 0, promoted.stderr
+        assert project.cli("resume", "--max-experiments", "2", "--foreground").returncode == 0
+        assert project.json("status", "--json")["policy"] == {"name": "local:m", "adapter": version}
+        assert version in project.cli("status").stdout
+        assert version in project.cli("show", "2").stdout
+        assert project.json("show", "2", "--json")["adapter"] == version
+        assert version not in project.cli("show", "1").stdout
+        assert project.cli("adapters", "rollback").returncode == 0
+        assert project.cli("resume", "--max-experiments", "3", "--foreground").returncode == 0
+    assert adapters(project) == [None, version, None]
+    assert [asked["model"] for asked in scripted.questions] == ["m", version, "m"]
+    assert project.json("adapters", "list", "--json")[0]["reason"] == "rolled back by hand"
+
+
+def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project: Project, tmp_path: Path) -> None:
+    values = [3.0 + 0.5 * n for n in range(400)]
+    with ScriptedServer(edits(*values), model="m", lora=server.loads()) as scripted:
+        configure(project, tmp_path, scripted.url)
+        daemon = project.start_process("start", "--policy", "local:m", "--foreground")
+        try:
+            wait_until(lambda: len(scripted.questions) >= 2, 90)
+            version = learned(project)
+            assert project.cli("adapters", "promote", version).returncode == 0
+            wait_until(lambda: project.json("status", "--json")["policy"]["adapter"] == version, 90)
+        finally:
+            daemon.terminate()
+            daemon.communicate(timeout=90)
+    answered = adapters(project)
+    assert answered[0] is None, "the first was made by the plain model"
+    assert version in answered
+
+
+def test_a_damaged_version_and_a_server_without_adapters_cost_no_experiment(project: Project, tmp_path: Path) -> None:
+    with ScriptedServer(edits(5.5, 6.5, 7.5), model="m", lora=server.loads()) as scripted:
+        configure(project, tmp_path, scripted.url)
+        assert project.cli("start", "--policy", "local:m", "--max-experiments", "0", "--foreground").returncode == 0
+        version = learned(project)
+        assert project.cli("adapters", "promote", version).returncode == 0
+        weights = project.root / ".git/autoresearchd/adapters" / version / "adapter_model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-1] + b"?")
+        assert project.cli("resume", "--max-experiments", "1", "--foreground").returncode == 0
+        log = (project.root / ".autoresearchd/daemon.log").read_text()
+        assert "adapter_model.safetensors is damaged" in log
+        refused = project.cli("adapters", "promote", version)
+        assert "already" in refused.stderr
+        weights.write_bytes(whole)
+        scripted.lora = server.loads_not()
+        assert project.cli("resume", "--max-experiments", "3", "--foreground").returncode == 0
+    log = (project.root / ".autoresearchd/daemon.log").read_text()
+    assert log.count("does not load version") == 1
+    assert adapters(project) == [None, None, None]
+
+
+def test_what_a_killed_learner_left_is_swept_when_a_session_goes_on(project: Project, tmp_path: Path) -> None:
+    with ScriptedServer(edits(5.5), model="m", lora=server.loads()) as scripted:
+        configure(project, tmp_path, scripted.url)
+        assert project.cli("start", "--policy", "local:m", "--max-experiments", "0", "--foreground").returncode == 0
+        version = learned(project)
+        folder = project.root / ".git/autoresearchd/adapters"
+        (folder / ".staging-00ff").mkdir()
+        (folder / ".staging-00ff/adapter_model.safetensors").write_bytes(b"half")
+        assert project.cli("resume", "--max-experiments", "1", "--foreground").returncode == 0
+    assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [version]
+    manifest = json.loads((folder / version / "manifest.json").read_text())
+    assert manifest["algo"] == "grpo"

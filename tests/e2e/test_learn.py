@@ -1,0 +1,50 @@
+"""What there is to learn from a session of a model, as a user sees it right after the session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.model_server import ScriptedServer
+from tests.e2e.conftest import Project
+
+BETTER = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
+MENDED = server.edits("train.py", "SHIFT = half", "SHIFT = 0.9", "Hypothesis: a number, then")
+SHIFTED = server.edits("train.py", "SHIFT = 0.5", "SHIFT = 0.9", "Hypothesis: and at one")
+BROKEN = server.edits("train.py", "SHIFT = 0.5", "SHIFT = half", "Hypothesis: half is enough")
+PROSE = server.says("Lower the rate, I would say.")
+
+
+def test_a_session_of_a_model_can_be_looked_at_and_is_left_as_it_is(project: Project, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
+    with ScriptedServer([PROSE, BETTER, BROKEN, MENDED, PROSE, PROSE]) as scripted:
+        config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 1\nrepairs: 1\ntemperature: 1\n")
+        done = project.cli("start", "--policy", "local:m", "--max-experiments", "3", "--foreground")
+    assert done.returncode == 0, done.stderr
+    before = (project.root / ".git/autoresearchd/state.db").read_bytes()
+    found = project.json("learn", "--algo", "ppo", "--dry-run", "--json")
+    answers = found["answers"]
+    assert answers["read"] == 6, "two were prose at the end, one at the beginning; one failed and was mended"
+    assert answers["left_out"].get("corrupt", 0) == 0
+    labels = found["labels"]
+    assert labels["malformed_answer"] == 3
+    assert labels["error"] == 1, "the edit that was given back earned its failure"
+    assert found["rewards"]["least"] == -2.0
+    assert found["rewards"]["most"] > 0
+    assert answers["with_feedback"] == 6
+    assert (project.root / ".git/autoresearchd/state.db").read_bytes() == before
+
+
+def test_an_answer_without_an_edit_stays_in_its_round_beside_the_good_ones(project: Project, tmp_path: Path) -> None:
+    """It is what GRPO learns from first: how an edit is written."""
+    config = tmp_path / "config.yaml"
+    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
+    with ScriptedServer([PROSE, BETTER, SHIFTED, SHIFTED, PROSE, PROSE]) as scripted:
+        config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 0\ntemperature: 1\n")
+        done = project.cli("start", "--policy", "local:m", "--max-experiments", "6", "--group", "3", "--foreground")
+    assert done.returncode == 0, done.stderr
+    found = project.json("learn", "--algo", "grpo", "--dry-run", "--json")
+    assert found["answers"]["kept"] == 6
+    assert found["groups"] == {"all": 2, "singles": 0, "zero_variance": 0}
+    assert found["lacking"] == ""

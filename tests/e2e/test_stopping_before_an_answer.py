@@ -1,0 +1,106 @@
+"""A stop while a model is waited for: a server that is down or hangs keeps nobody, and nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.model_server import ScriptedServer
+from tests.e2e.conftest import Project, wait_until
+
+SOON_S = 10.0
+"""Generous, for machines that are busy: it takes a second or two, and minutes where the pauses are sat out."""
+BETTER = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0")
+
+
+def configure(project: Project, folder: Path, url: str) -> None:
+    """A user whose models are asked again and again, for hours."""
+    config = folder / "config.yaml"
+    config.write_text(f"local: {{base_url: '{url}'}}\nretries: 20\n")
+    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
+
+
+def closed() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+
+
+def phase(project: Project) -> str:
+    status = project.cli("status", "--json")
+    current = project.json("status", "--json")["current"] if status.returncode == 0 else None
+    return f"{current['experiment']} {current['phase']}" if current else ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_ends_the_waiting_for_a_server_that_is_down(
+    project: Project, tmp_path: Path, number: signal.Signals
+) -> None:
+    configure(project, tmp_path, closed())
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "local:m")
+    wait_until(lambda: phase(project) == "1 proposing")
+    time.sleep(1.0)  # into the pauses between its attempts
+    began = time.monotonic()
+    daemon.send_signal(number)
+    daemon.communicate(timeout=60)
+    took = time.monotonic() - began
+    print(f"{number.name}: {took:.2f} s")
+    assert daemon.returncode == 128 + number
+    assert took < SOON_S
+    assert project.json("status", "--json")["session"]["state"] == "stopped"
+
+
+def test_an_answer_that_does_not_come_is_charged_and_the_experiment_goes_on_with_resume(
+    project: Project, tmp_path: Path
+) -> None:
+    with ScriptedServer(after=server.hang()) as hanging:
+        configure(project, tmp_path, hanging.url)
+        arguments = ("start", "--foreground", "--tag", "t", "--policy", "local:m", "--max-experiments", "1")
+        daemon = project.start_process(*arguments)
+        wait_until(lambda: hanging.questions)
+        began = time.monotonic()
+        assert project.cli("stop").returncode == 0
+        daemon.communicate(timeout=60)
+        took = time.monotonic() - began
+        print(f"stop: {took:.2f} s, the command included")
+        assert daemon.returncode == 0
+        assert took < SOON_S + 10.0
+    [answer] = project.json("show", "1", "--json")["answers"]
+    assert "not waited for" in answer["error"]
+    assert answer["cost_usd"] is None
+    assert answer["tokens_in"] > 0
+    with ScriptedServer([BETTER]) as answering:
+        configure(project, tmp_path, answering.url)
+        done = project.cli("resume", "t", "--foreground")
+        assert done.returncode == 0, done.stderr
+    assert [e["status"] for e in project.json("experiments", "--json")] == ["keep", "keep"]
+
+
+def test_a_server_that_is_down_is_told_when_the_session_starts(project: Project, tmp_path: Path) -> None:
+    url = closed()
+    configure(project, tmp_path, url)
+    began = time.monotonic()
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "local:m")
+    assert daemon.stdout is not None
+    line = next(line for line in daemon.stdout if "warning" in line)
+    print(f"told after {time.monotonic() - began:.2f} s")
+    assert f"no model server answers at {url} (connection refused)" in line
+    assert "autoresearchd serve" in daemon.stdout.readline()
+    daemon.send_signal(signal.SIGTERM)
+    daemon.send_signal(signal.SIGINT)
+    daemon.communicate(timeout=60)
+
+
+def test_a_server_that_is_there_and_policies_without_one_are_told_nothing(project: Project, tmp_path: Path) -> None:
+    with ScriptedServer([BETTER]) as scripted:
+        configure(project, tmp_path, scripted.url)
+        done = project.cli("start", "--foreground", "--tag", "t", "--policy", "local:m", "--max-experiments", "1")
+    assert done.returncode == 0
+    assert "no model server" not in done.stderr
+    other = project.cli("start", "--foreground", "--tag", "s", "--policy", "search", "--max-experiments", "1")
+    assert "no model server" not in other.stderr

@@ -1,0 +1,52 @@
+"""Sessions of a bench, opened for judging, and trajectories that are enough to find their states again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from autoresearchd.app.held_out import HeldOut, Source
+from autoresearchd.app.project import Project
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import Label
+from autoresearchd.learner.trajectories import Trajectory
+from autoresearchd.loop.session import Backoff, SessionLoop
+from tests.integration.bench import Bench
+
+
+def run(bench: Bench, experiments: int) -> None:
+    """Go on with the session until it has so many experiments."""
+    SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
+
+
+def opened(bench: Bench) -> HeldOut:
+    """The session of a bench, for judging."""
+    return HeldOut([Source("t", Project.at(bench.root), bench.store, bench.store.session("t"))])
+
+
+def trajectory(number: int, session: str = "t", **changed: Any) -> Trajectory:
+    """An answer that was given for experiment ``number``."""
+    given: dict[str, Any] = {
+        "session": session,
+        "number": number,
+        "attempt": 0,
+        "group": f"{session}/{number}",
+        "state_id": f"{session}/{number}",
+        "at": datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number),
+        "policy_version": "",
+        "messages": ({"role": "user", "content": f"Propose experiment {number}."},),
+        "prompt_ids": None,
+        "completion": "x",
+        "token_ids": None,
+        "logprobs": None,
+        "reward": 0.0,
+        "censored": False,
+        "label": Label.NO_GAIN,
+        "feedback": "",
+    }
+    return Trajectory(**(given | changed))
+
+
+def block(search: str, replace: str, path: str = "train.py") -> str:
+    """An answer with one SEARCH/REPLACE block."""
+    return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"

@@ -1,0 +1,72 @@
+"""Jobs for tests of the local executor, the tiers that run them here, and what they leave behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.task import Task
+from autoresearchd.executor.device import Devices
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.sandbox.tiers import Tier, available, probe
+from autoresearchd.testing.executor_contract import make_request, make_task
+
+BEST = probe()
+needs_sandbox = pytest.mark.skipif(not BEST.isolates, reason=BEST.reason)
+TIERS = [pytest.param(tier, id=tier.name.value) for tier in available()]
+
+# A grandchild that left its parent, its session and its process group, and ignores TERM.
+ESCAPE = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        print("escaped", flush=True)
+        time.sleep(600)
+    os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep({rest})
+"""
+
+
+def carriers(mark: str) -> list[int]:
+    """Living processes that carry a mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+                if state not in (b"Z", b"X"):
+                    found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def marked(mark: str, command: str, **more: object) -> Task:
+    return make_task(command, execution={"env": {"MARK": mark}}, **more)  # type: ignore[arg-type]
+
+
+def run(tier: Tier, root: Path, task: Task) -> RunResult:
+    result = LocalExecutor(tier=tier, devices=Devices()).start(make_request(root, task)).wait(60)
+    assert result is not None
+    return result
+
+
+def training_log(root: Path) -> str:
+    return (root / "runs" / "run" / "training.log").read_text()
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def write_job(root: Path, source: str, name: str = "job.py") -> str:
+    """Put a script into the workspace; the command that runs it."""
+    request = make_request(root, make_task())
+    (request.workspace / name).write_text(source)
+    return f"exec python {name}"

@@ -1,0 +1,125 @@
+"""Held-out states are what they were: the code that was edited, and what had been tried by then, not later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.held_out import HeldOut
+from autoresearchd.app.held_out import opened as open_sessions
+from autoresearchd.app.project import Project
+from autoresearchd.domain.labels import Label
+from autoresearchd.errors import UsageError
+from autoresearchd.evaluator.reward import RewardFormula
+from autoresearchd.learner.judging import PredictingJudge, examine
+from autoresearchd.learner.reading import ReadSession
+from tests.integration.bench import Bench
+from tests.integration.held_out import block, opened, run, trajectory
+from tests.integration.test_rounds import GROUP, InTurn
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """SCALE 1 (baseline); 4, 2.5 (kept), 2 (kept), 0, 1.9, and 4 again, which is a duplicate."""
+    found = Bench(tmp_path_factory.mktemp("held-out"))
+    found.policy.values = (1.0, 4.0, 2.5, 2.0, 0.0, 1.9, 4.0)
+    run(found, 6)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def held_out(bench: Bench) -> Iterator[HeldOut]:
+    with opened(bench) as found:
+        yield found
+
+
+def test_a_state_has_the_code_that_its_proposal_was_made_on(held_out: HeldOut) -> None:
+    found = held_out.states([trajectory(n) for n in (1, 3, 4)]).states
+    assert [s.code["train.py"] for s in found] == ["SCALE = 1.0\n", "SCALE = 2.5\n", "SCALE = 2.0\n"]
+    assert [s.key for s in found] == ["t/t/1", "t/t/3", "t/t/4"]
+    assert found[0].messages[0]["content"] == "Propose experiment 1."
+
+
+def test_what_was_tried_later_is_not_known_at_a_state(held_out: HeldOut) -> None:
+    first, fourth = held_out.states([trajectory(1), trajectory(4)]).states
+    assert first.earlier == ()
+    assert [("+SCALE = 4.0" in diff, "+SCALE = 2.5" in diff) for diff in fourth.earlier[:2]] == [
+        (True, False),
+        (False, True),
+    ]
+    assert len(fourth.earlier) == 3
+    rules = held_out.rules
+    assert examine(first, block("SCALE = 1.0", "SCALE = 2.5"), rules).label is Label.NONE
+    assert examine(fourth, block("SCALE = 2.0", "SCALE = 2.5"), rules).label is Label.DUPLICATE
+    assert examine(fourth, block("SCALE = 2.0", "SCALE = 0.0"), rules).label is Label.NONE, "its own experiment"
+
+
+def test_an_illegal_edit_is_refused_as_before_a_run(held_out: HeldOut) -> None:
+    (state,) = held_out.states([trajectory(1)]).states
+    seen = examine(state, block("SCALE = 1.0", "SCALE = ("), held_out.rules)
+    assert seen.label is Label.ILLEGAL_EDIT
+    assert not seen.valid
+
+
+def test_the_reward_of_a_run_is_foretold_from_the_runs_of_its_session(bench: Bench, held_out: HeldOut) -> None:
+    ground = held_out.ground("t")
+    tried = ground.tried()
+    assert len(tried) == 5, "the duplicate was never run"
+    given = {e.number: e.decision.reward for e in bench.store.experiments(bench.session.id) if e.decision}
+    formula = RewardFormula()
+    for number, each in enumerate(tried, start=1):
+        reward = given[number]
+        assert reward is not None
+        assert 0 <= reward - each.reward <= formula.novelty + 1e-9
+        assert each.change.moves["train.py:SCALE"][1] == bench.policy.values[number]
+    (state,) = held_out.states([trajectory(4)]).states
+    judge = PredictingJudge(held_out.rules, held_out.predictors(["t"]))
+    found = judge.judge(state, block("SCALE = 2.0", "SCALE = 7.0"))
+    assert found.predicted
+    assert found.reward is not None
+    assert -2 <= found.reward <= 5
+
+
+def test_questions_that_follow_from_an_answer_are_not_asked_again(held_out: HeldOut) -> None:
+    repair = trajectory(2, attempt=1, group="t/2#2.1.1")
+    again = trajectory(2, index=1, group="t/2#2.0.1")
+    lost, stranger = trajectory(99), trajectory(1, session="other")
+    found = held_out.states([repair, again, lost, stranger])
+    assert found.states == ()
+    assert sum(found.left_out.values()) == 4
+    assert found.left_out["it asks to mend or to repeat an answer"] == 2
+
+
+def test_a_sample_of_the_states_spans_the_session(held_out: HeldOut) -> None:
+    found = held_out.states([trajectory(n) for n in range(1, 7)], most=3)
+    assert [s.number for s in found.states] == [1, 3, 5]
+    assert found.left_out == {"enough others are asked about": 3}
+
+
+def test_members_of_a_round_are_one_state_before_all_of_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, task=GROUP)
+    bench.policy = InTurn(4.0, 2.5, 2.0)
+    run(bench, 3)
+    with opened(bench) as held_out:
+        members = [trajectory(n, group="t/1") for n in (2, 3)]  # the first of the round was not learned from
+        (state,) = held_out.states(members).states
+    assert state.earlier == (), "the other members were not there yet"
+    bench.close()
+
+
+def test_a_session_that_is_not_open_is_named(held_out: HeldOut) -> None:
+    with pytest.raises(UsageError, match="nowhere"):
+        held_out.ground("nowhere")
+
+
+def test_the_sessions_that_were_read_are_opened_by_the_names_that_trajectories_use(bench: Bench) -> None:
+    read = [
+        ReadSession("here/t", Project.at(bench.root).root, "t", "scripted", bench.task, 6, 6),
+        ReadSession("elsewhere/t", bench.root / "gone", "t", "scripted", None, 0, 0),
+    ]
+    with open_sessions(read, ["here/t"]) as held_out:
+        (state,) = held_out.states([trajectory(3, "here/t")]).states
+    assert state.code["train.py"] == "SCALE = 2.5\n"

@@ -1,0 +1,167 @@
+"""One command from a real session's log to a version that answers, or to one that is refused with its reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
+
+from autoresearchd.app.adapters import promote
+from autoresearchd.app.checks import EditCheck
+from autoresearchd.app.learn import learn
+from autoresearchd.app.learning import LearnRequest
+from autoresearchd.app.policies import SessionAnswers
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.proposal import Cost
+from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.domain.version import LearnerStatus, VersionStatus
+from autoresearchd.errors import MissingCapability, SessionLocked, UsageError
+from autoresearchd.learner.lock import LearnerLock
+from autoresearchd.learner.model import LocalModel
+from autoresearchd.learner.reading import base_model
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.policy.client import Message, Question, Reply
+from autoresearchd.policy.model import ModelPolicy
+from autoresearchd.ports import Cancel
+from autoresearchd.testing.models import OpenPurse
+from tests.integration.bench import TASK, Bench
+from tests.unit.learner import tiny
+
+PROGRAM = "SCALE = 1.0\nprint('score:', (SCALE - 2.0) ** 2)\n"
+
+
+class Spoken:
+    """A model that says what a script has, in the tokens of another model, as if that one had drawn them."""
+
+    name = "m"
+
+    def __init__(self, model: LocalModel, place: Path, texts: Sequence[str]) -> None:
+        self._model, self._base, self._texts, self._asked = model, base_model(place), list(texts), 0
+
+    def ask(self, question: Question, cancel: Cancel) -> Reply:
+        text = self._texts[self._asked % len(self._texts)]
+        self._asked += 1
+        ids = self._model.tokens(text)
+        return Reply(
+            text,
+            "m",
+            Cost(0.0, 100, len(ids), 0.1),
+            token_ids=ids,
+            logprobs=(-1.0,) * len(ids),
+            sampling={"temperature": 1.0},
+            model_hash=self._base.model_hash,
+            tokenizer_hash=self._base.tokenizer_hash,
+            template_hash=self._base.template_hash,
+        )
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        return sum(len(message["content"]) for message in messages)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with room for a brief prompt."""
+    folder = tiny.write_model(tmp_path_factory.mktemp("model"))
+    config = folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 4096}))
+    return folder
+
+
+def researched(folder: Path, place: Path, texts: Sequence[str]) -> Bench:
+    """A session in which a model said all of the texts, one for each experiment."""
+    bench = Bench(folder, TASK, PROGRAM)
+    check = EditCheck(bench.task, bench.store, bench.session.id, bench.workspace().pristine(bench.session.base_commit))
+    bench.policy = ModelPolicy(
+        [Spoken(LocalModel.load(place), place, texts)],
+        ModelSettings(prompt="brief", reasks=0, retries=0),
+        name="local:m",
+        answers=SessionAnswers(bench.store, bench.session.id, SystemClock()),
+        purse=OpenPurse(),
+        check=check.legal,
+    )
+    limits = Limits(max_experiments=len(texts))
+    SessionLoop(bench.laboratory(), limits, backoff=Backoff(first=0.0)).run()
+    return bench
+
+
+def request(place: Path, algo: str = "grpo", steps: int = 2, **options: str) -> LearnRequest:
+    usual = {"states": "20", "count": "2", "max_tokens": "16", "micro": "8", "device": "cpu"}
+    return LearnRequest(algo, model=str(place), steps=steps, options={**usual, **options})
+
+
+RISING = tuple(f"SCALE = {1 + 0.01 * n:.2f}" for n in range(1, 13))
+"""Each better than the one before: all are kept."""
+MIXED = ("SCALE = 1.5", "SCALE = 9.0", "a higher one", "SCALE = 1.6", "SCALE = 1.5", "SCALE = 0.1") * 4
+
+
+@pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
+def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: str, place: Path, tmp_path: Path) -> None:
+    bench = researched(tmp_path, place, MIXED)
+    told: list[str] = []
+    outcome = learn(request(place, algo), bench.root, told.append)
+    assert outcome["status"] == "refused"
+    assert outcome["steps"] == 2
+    assert any("too few held-out states" in reason for reason in outcome["reasons"])
+    version = bench.store.versions()[-1]
+    assert (version.version, version.status, version.algo) == (outcome["version"], VersionStatus.REFUSED, algo)
+    assert any("2/2" in line for line in told), "progress is shown"
+    run = bench.store.learner_runs()[-1]
+    assert (run.status, run.steps, run.algo) == (LearnerStatus.DONE, 2, algo)
+    curves = (bench.root / f".autoresearchd/learner/{run.id}/curves.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in curves] == [1, 2]
+
+
+def test_training_goes_on_from_the_version_in_use(place: Path, tmp_path: Path) -> None:
+    bench = researched(tmp_path, place, MIXED)
+    first = learn(request(place), bench.root, lambda text: None)
+    promote(bench.root, first["version"])
+    second = learn(request(place), bench.root, lambda text: None)
+    assert (first["parent"], second["parent"]) == (None, first["version"])
+    assert [version.version for version in bench.store.promoted_versions()] == [first["version"]]
+
+
+def test_answers_that_stand_alone_are_learned_from_by_likelihood_and_the_reason_is_told(
+    place: Path, tmp_path: Path
+) -> None:
+    bench = researched(tmp_path, place, RISING)
+    outcome = learn(request(place, neighbours="none"), bench.root, lambda text: None)
+    assert "groups has rewards that differ" in outcome["cold_start"]
+
+
+def test_bad_requests_are_told_before_anything_is_loaded(place: Path, tmp_path: Path) -> None:
+    bench = researched(tmp_path, place, MIXED[:4])
+    asked = request(place)
+    for wrong, words in (
+        (replace(asked, options={"learning_rat": "1"}), "no such constant"),
+        (replace(asked, options={"batch": "many"}), "a whole number"),
+        (replace(asked, model="./nowhere"), "there is nothing at"),
+        (replace(asked, model=""), "no model is named"),
+        (replace(asked, model="../.."), "holds no model"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            learn(wrong, bench.root, print)
+    other = tiny.write_model(tmp_path / "other", seed=1)
+    with pytest.raises(UsageError, match="none of 4 answers can be learned from"):
+        learn(replace(asked, model=str(other)), bench.root, print)
+    with LearnerLock(bench.root / ".git/autoresearchd/locks"), pytest.raises(SessionLocked, match="another learner"):
+        learn(asked, bench.root, print)
+    with pytest.raises(MissingCapability, match="not installed"):
+        learn(replace(asked, options={"trackers": "wandb"}), bench.root, print)
+    assert bench.store.versions() == []
+
+
+def test_a_run_whose_process_was_killed_is_told_as_such(place: Path, tmp_path: Path) -> None:
+    from autoresearchd.domain.version import NewLearnerRun
+
+    bench = researched(tmp_path, place, MIXED)
+    killed = bench.store.open_learner_run(NewLearnerRun("grpo", "replay", 10), SystemClock().now())
+    learn(request(place), bench.root, lambda text: None)
+    found = {run.id: run.status for run in bench.store.learner_runs()}
+    assert found[killed.id] is LearnerStatus.FAILED
+    assert list(found.values()).count(LearnerStatus.DONE) == 1

@@ -1,0 +1,248 @@
+"""The judge that runs experiments gives what the loop gave, and leaves the session that it judges for as it is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
+from autoresearchd.app.held_out import HeldOut, Source
+from autoresearchd.app.judging import RealJudge
+from autoresearchd.app.project import Project
+from autoresearchd.config import dump_task, load_task
+from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import EnvironmentFailure, Interrupted
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.ports import Cancel, NewSession, RunRequest
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.executors import FakeExecutor, Script, prints
+from autoresearchd.workspace.git import GitWorkspace
+from tests.integration.bench import Bench, Collector, job
+from tests.integration.held_out import block, opened, run, trajectory
+
+QUADRATIC = Path(__file__).parents[2] / "benchmarks" / "tasks" / "quadratic"
+TAG = "q"
+
+
+# ---------------------------------------------------------------------- real runs
+class Edits:
+    """Experiment n replaces one line of the program by another."""
+
+    name, repairs = "scripted", 0
+    edits = (
+        ("", ""),
+        ("MOMENTUM = 0.95", "MOMENTUM = 0.5"),
+        ("DEPTH = 4\nWIDTH = 64\nDROPOUT = 0.1", "DEPTH = 6\nWIDTH = 96\nDROPOUT = 0.02"),
+        ("WARMUP_RATIO = 0.0", "WARMUP_RATIO = 0.15"),
+    )
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        old, new = self.edits[state.number]
+        text = state.code["train.py"].replace(old, new)
+        return Proposal({"train.py": text}, f"{new} may be better", self.name, description=new)
+
+
+@pytest.fixture(scope="module")
+def quadratic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, SqlStore, Session]]:
+    """A session of three experiments on the quadratic task, run as the daemon runs it."""
+    root = tmp_path_factory.mktemp("judge") / "project"
+    shutil.copytree(QUADRATIC, root, ignore=shutil.ignore_patterns("__pycache__"))
+    identity = ["-c", "user.name=User", "-c", "user.email=user@localhost"]
+    for arguments in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
+        subprocess.run(["git", *identity, *arguments], cwd=root, check=True)
+    project, task = Project.at(root), load_task(root)
+    store, now = project.open_store(), SystemClock().now()
+    base = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, check=True, capture_output=True, text=True)
+    new = NewSession(TAG, f"autoresearch/{TAG}", dump_task(task), "search", "local", base.stdout.strip(), seed=11)
+    session = store.create_session(new, now)
+    whole = laboratory(project, session, store, root, [], make_executor("local"))
+    lab = replace(whole, policy=Edits(), sink=Collector())
+    workspace = lab.workspace
+    assert isinstance(workspace, GitWorkspace)
+    workspace.begin(session.base_commit)
+    lab.executor.setup(task, lab.site.pristine, lab.site.setup, root / "setup.log", threading.Event())
+    ensure_segment(lab, "f")
+    SessionLoop(lab, Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
+    workspace.close()
+    yield project, store, store.session(TAG)
+    store.close()
+
+
+@pytest.fixture
+def ground(quadratic: tuple[Project, SqlStore, Session]) -> Iterator[HeldOut]:
+    project, store, session = quadratic
+    with HeldOut([Source(TAG, project, store, session)]) as found:
+        yield found
+
+
+def refs(root: Path) -> str:
+    done = subprocess.run(["git", "for-each-ref"], cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_an_edit_earns_what_the_loop_gave_for_it(quadratic: tuple[Project, SqlStore, Session], ground: HeldOut) -> None:
+    """The same edits at the same states: their rewards differ by the luck of other seeds, and by no more."""
+    _, store, session = quadratic
+    states = ground.states([trajectory(n, TAG) for n in (1, 2, 3)]).states
+    attempts = [(state, block(*Edits.edits[state.number])) for state in states]
+    found = RealJudge(ground, make_executor("local")).judge_all(attempts)
+    given = [e.decision.reward for e in store.experiments(session.id) if e.decision and e.number]
+    assert [o.valid for o in found] == [True] * 3
+    assert not any(o.predicted for o in found)
+    rewards = [o.reward for o in found]
+    assert rewards[0] == pytest.approx(given[0], abs=0.5)  # far worse: cut off at −1, and novelty
+    assert rewards[1] == pytest.approx(given[1], abs=0.5)  # far better: cut off at 5
+    assert rewards[2] is not None
+    assert given[2] is not None
+    assert abs(rewards[2] - given[2]) < 4  # half a σ better
+
+
+def test_failures_cost_what_they_cost_and_only_what_is_worth_it_is_run(
+    quadratic: tuple[Project, SqlStore, Session], ground: HeldOut
+) -> None:
+    project, _, _ = quadratic
+    (state,) = ground.states([trajectory(2, TAG)]).states
+    before = refs(project.root), sorted((project.root / ".autoresearchd/runs").rglob("*"))
+    answers = {
+        "prose": ("I would lower the rate.", Label.MALFORMED_ANSWER, -2.0),
+        "tried": (block(*Edits.edits[1]), Label.DUPLICATE, -0.5),
+        "diverges": (block("LEARNING_RATE = 0.04", "LEARNING_RATE = 0.4"), Label.ERROR, -2.0),
+        "does not run": (block("DEPTH = 4", "DEPTH = WIDHT"), Label.ERROR, -2.0),
+    }
+    found = RealJudge(ground, make_executor("local")).judge_all([(state, text) for text, _, _ in answers.values()])
+    for outcome, (name, (_, label, worth)) in zip(found, answers.items(), strict=True):
+        assert (outcome.label, outcome.reward) == (label, worth), name
+        assert outcome.error, name
+    after = refs(project.root), sorted((project.root / ".autoresearchd/runs").rglob("*"))
+    assert after == before, "no ref, no log of the session has changed"
+    assert not list(ground.ground(TAG).scratch.glob("*/workspace"))
+
+
+def test_runs_side_by_side_give_what_runs_one_after_the_other_give(ground: HeldOut) -> None:
+    (state,) = ground.states([trajectory(2, TAG)]).states
+    values = ("0.03", "0.02", "0.06")
+    attempts = [(state, block("LEARNING_RATE = 0.04", f"LEARNING_RATE = {value}")) for value in values]
+    one, two = (RealJudge(ground, LocalExecutor(slots=slots)).judge_all(attempts) for slots in (1, 2))
+    assert [o.reward for o in one] == pytest.approx([o.reward for o in two], abs=0.5)  # the time that they took differs
+
+
+# ---------------------------------------------------------------------- scripted runs
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path)
+    found.policy.values = (0.0, 4.0, 2.5)
+    run(found, 2)
+    yield found
+    found.close()
+
+
+def better(value: float) -> str:
+    return block("SCALE = 1.0", f"SCALE = {value}")
+
+
+def test_a_program_is_run_once_however_often_it_is_proposed(bench: Bench) -> None:
+    executor = FakeExecutor(job)
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        judge = RealJudge(held_out, executor)
+        found = judge.judge_all([(state, better(1.5)), (state, better(1.5)), (state, better(1.7))])
+        assert len(executor.requests) == 3, "the incumbent beside them, and two programs"
+        assert len({request.seed for request in executor.requests}) == 1
+        again = judge.judge(state, better(1.7))
+        assert len(executor.requests) == 3
+    assert found[0] == found[1]
+    assert again == found[2]
+    assert found[0].reward is not None
+    assert found[2].reward is not None
+    assert found[2].reward >= found[0].reward > 0
+
+
+def test_as_many_runs_are_under_way_as_there_are_slots(bench: Bench) -> None:
+    executor = FakeExecutor(lambda request: Script(pieces=[str(job(request))]), slots=2)
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        found = RealJudge(held_out, executor).judge_all([(state, better(1.0 + n / 10)) for n in range(1, 6)])
+    assert {request.slot for request in executor.requests} == {0, 1}
+    assert all(o.reward is not None for o in found)
+
+
+def test_a_run_that_was_lost_with_its_host_says_nothing_and_is_made_again_the_next_time(bench: Bench) -> None:
+    lost = [True]
+
+    def script(request: RunRequest) -> Script | str:
+        if "1.5" in (request.workspace / "train.py").read_text() and lost:
+            lost.clear()
+            return prints("", outcome="lost", exit_code=None)
+        return job(request)
+
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        judge = RealJudge(held_out, FakeExecutor(script))
+        first, second = judge.judge(state, better(1.5)), judge.judge(state, better(1.5))
+    assert (first.reward, first.label, first.valid) == (None, Label.HOST_LOST, True)
+    assert second.reward is not None
+
+
+def test_where_the_incumbent_itself_does_not_run_nothing_is_said(bench: Bench) -> None:
+    def script(request: RunRequest) -> Script | str:
+        if "1.0" in (request.workspace / "train.py").read_text():
+            return prints("no such device", outcome="failed", exit_code=1)
+        return job(request)
+
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        found = RealJudge(held_out, FakeExecutor(script)).judge(state, better(1.5))
+    assert found.reward is None
+    assert "what it is compared with does not run here" in found.error
+
+
+def test_a_full_disk_ends_the_judging_with_words(bench: Bench) -> None:
+    executor = FakeExecutor(lambda request: prints("", outcome="disk_full", exit_code=None))
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        with pytest.raises(EnvironmentFailure, match="no room on the disk") as caught:
+            RealJudge(held_out, executor).judge(state, better(1.5))
+    assert caught.value.mend
+
+
+def test_whoever_stops_the_learner_ends_its_runs(bench: Bench) -> None:
+    stop = threading.Event()
+    executor = FakeExecutor(lambda request: (stop.set(), Script(hang=True))[1], slots=2)
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        with pytest.raises(Interrupted):
+            RealJudge(held_out, executor, cancel=stop).judge_all([(state, better(1.5)), (state, better(1.7))])
+        scratch = held_out.ground("t").scratch
+    assert all(handle.wait(0) is not None for handle in executor.handles), "nothing is left running"
+    assert not list(scratch.glob("*/workspace"))
+
+
+def test_what_a_killed_judge_left_is_removed_before_the_first_run(bench: Bench) -> None:
+    with opened(bench) as held_out:
+        left = held_out.ground("t").scratch / "5" / "run"
+        left.mkdir(parents=True)
+        (left / "training.log").write_text("old")
+        (state,) = held_out.states([trajectory(1)]).states
+        RealJudge(held_out, FakeExecutor(job)).judge(state, better(1.5))
+        assert not left.exists()
+
+
+def test_the_journal_and_the_branch_are_as_before(bench: Bench) -> None:
+    before = bench.git("for-each-ref"), bench.store.experiments(bench.session.id)
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        RealJudge(held_out, FakeExecutor(job)).judge(state, better(1.5))
+    after = bench.git("for-each-ref"), bench.store.experiments(bench.session.id)
+    assert after[0] == before[0]
+    assert [(e.number, e.decision) for e in after[1]] == [(e.number, e.decision) for e in before[1]]

@@ -1,0 +1,240 @@
+"""A session answers with the version that is promoted for its model, whole, and no longer than it pays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.adapters import LiveVersions
+from autoresearchd.app.policies import make_clients
+from autoresearchd.domain.experiment import Decision
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.domain.version import BaseModel, ServedAdapter, VersionStatus
+from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.policy.registry import parse_spec
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.client_contract import QUESTION
+from autoresearchd.testing.model_server import ScriptedServer, loads
+from autoresearchd.testing.store_driver import AT, Driver, new_proposal, new_session
+
+BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
+OTHER = BaseModel("/models/other", "n" * 64, "t" * 64, "c" * 64)
+WEIGHTS = "adapter_model.safetensors"
+GOOD, BAD = [0.5, 0.3, 0.6, 0.2] * 10, [-2.0, -2.0, 0.1, -2.0] * 10
+
+
+class Bench:
+    """A session that answers with versions of its own making."""
+
+    def __init__(self, store: SqlStore, folder: Path) -> None:
+        self.store, self.folder = store, folder
+        self.now = AT
+        self.told: list[str] = []
+        session = store.create_session(new_session(), AT)
+        store.open_segment(session.id, "f0", "start", "cpu", AT)
+        self.lab = Driver(store, session.id)
+        self.shelf = AdapterShelf(folder, store, self.tick)
+        self.live = self.restarted()
+
+    def restarted(self) -> LiveVersions:
+        return LiveVersions(self.shelf, self.store, self.lab.id, "local:m", self.told.append)
+
+    def tick(self) -> datetime:
+        self.now += timedelta(minutes=1)
+        return self.now
+
+    def version(self, parent: str | None = None, base: BaseModel = BASE, *, promote: bool = True) -> str:
+        def save(place: Path) -> None:
+            (place / "adapter_config.json").write_text("{}")
+            (place / WEIGHTS).write_text(f"{self.now} {base.name}")
+
+        version = self.shelf.add(save, Made(base, "grpo", parent)).version
+        if promote:
+            self.shelf.promote(version)
+        return version
+
+    def answers(self, base: BaseModel = BASE) -> str:
+        """The version that would answer now, empty for the plain model."""
+        served = self.live.in_use(base)
+        assert served is None or served == ServedAdapter(served.version, self.folder / served.version)
+        return "" if served is None else served.version
+
+    def earn(self, version: str, rewards: Sequence[float | None], policy: str = "local:m") -> None:
+        """Experiments that a version proposed."""
+        for reward in rewards:
+            e = self.store.open_experiment(self.lab.id, parent="a" * 40, segment=0, at=self.tick())
+            self.lab.propose(e, replace(new_proposal(e.number), adapter=version, policy=policy))
+            self.lab.decide(e, Decision(Status.DISCARD, Label.NO_GAIN, 1.0, reward=reward))
+
+    def damage(self, version: str, name: str = WEIGHTS) -> None:
+        (self.folder / version / name).write_text("torn")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+        yield Bench(store, tmp_path / "adapters")
+
+
+# -- which answers
+def test_the_promoted_version_answers_from_the_next_look_on(bench: Bench) -> None:
+    assert bench.answers() == ""
+    first = bench.version(promote=False)
+    assert bench.answers() == "", "a candidate does not answer"
+    bench.shelf.promote(first)
+    assert bench.answers() == first
+    second = bench.version(first)
+    assert bench.answers() == second
+    bench.shelf.roll_back(second)
+    assert bench.answers() == first
+    bench.shelf.roll_back(first)
+    assert bench.answers() == ""
+    assert bench.told == []
+
+
+def test_each_model_has_its_own_version_and_never_that_of_another(bench: Bench) -> None:
+    first = bench.version()
+    assert bench.answers(OTHER) == ""
+    second = bench.version(base=OTHER)
+    assert (bench.answers(), bench.answers(OTHER)) == (first, second)
+    for change in ({"model_hash": "x" * 64}, {"tokenizer_hash": "x" * 64}, {"template_hash": "x" * 64}):
+        assert bench.answers(replace(BASE, **change)) == ""
+    assert bench.answers(replace(BASE, template_hash=None)) == first, "what is not known is not another"
+
+
+def test_that_a_version_is_for_another_model_is_told_once(bench: Bench) -> None:
+    version = bench.version()
+    for _ in range(3):
+        assert bench.answers(OTHER) == ""
+    assert len(bench.told) == 1
+    assert version in bench.told[0]
+    assert OTHER.name in bench.told[0]
+
+
+def test_where_nobody_knows_a_hash_the_name_of_the_model_decides(bench: Bench) -> None:
+    version = bench.version(base=replace(BASE, name="Qwen/Qwen3-4B"))
+    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
+    assert bench.answers(BaseModel("Qwen/Qwen3-8B")) == ""
+    assert bench.answers(BaseModel("")) == ""
+
+
+# -- damage
+def test_a_damaged_version_is_replaced_by_the_nearest_whole_parent_that_was_in_use(bench: Bench) -> None:
+    first = bench.version()
+    refused = bench.version(first, promote=False)
+    bench.shelf.refuse(refused)
+    third = bench.version(refused)
+    fourth = bench.version(third)
+    bench.damage(fourth)
+    bench.damage(third, "adapter_config.json")
+    assert bench.answers() == first
+    assert bench.answers() == first
+    assert [line.split()[1] for line in bench.told] == [fourth, third, first]
+    assert WEIGHTS in bench.told[0]
+    assert bench.shelf.find(fourth).status is VersionStatus.PROMOTED, "the user decides what becomes of it"
+
+
+def test_without_a_whole_parent_the_plain_model_answers(bench: Bench) -> None:
+    version = bench.version()
+    bench.damage(version, "manifest.json")
+    assert bench.answers() == ""
+    assert "plain model" in bench.told[-1]
+    later = bench.version()
+    assert bench.answers() == later, "the next one is looked at for itself"
+
+
+def test_a_version_that_was_checked_is_not_hashed_before_each_proposal(bench: Bench) -> None:
+    version = bench.version()
+    assert bench.answers() == version
+    bench.damage(version)
+    assert bench.answers() == version, "it was loaded from whole files"
+    bench.live = bench.restarted()
+    assert bench.answers() == ""
+
+
+# -- what it earns
+def test_a_version_that_earns_less_is_rolled_back_and_the_user_is_told_why(bench: Bench) -> None:
+    first = bench.version()
+    bench.earn(first, GOOD)
+    second = bench.version(first)
+    bench.earn(second, BAD[:15])
+    assert bench.answers() == second, "too few to say"
+    bench.earn(second, BAD[:1])
+    assert bench.answers() == first
+    assert bench.shelf.find(second).status is VersionStatus.REFUSED
+    assert "live reward fell" in bench.shelf.find(second).reason
+    assert len(bench.told) == 1
+    assert first in bench.told[0]
+
+
+def test_the_plain_model_takes_over_from_a_first_version_that_earns_less(bench: Bench) -> None:
+    bench.earn("", GOOD)
+    version = bench.version()
+    bench.earn(version, BAD)
+    assert bench.answers() == ""
+    assert "the plain model answers" in bench.told[0]
+
+
+def test_a_version_that_earns_as_much_stays(bench: Bench) -> None:
+    bench.earn("", BAD)
+    version = bench.version()
+    for _ in range(4):
+        bench.earn(version, GOOD)
+        assert bench.answers() == version
+    assert bench.told == []
+
+
+def test_what_others_earned_is_not_held_against_a_version(bench: Bench) -> None:
+    bench.earn("", [3.0] * 30, policy="search")
+    bench.earn("", [0.0, 0.1] * 10)
+    version = bench.version()
+    bench.earn(version, [0.0, 0.1] * 10)
+    bench.earn("", [-2.0] * 30, policy="search")
+    bench.earn(version, [None] * 10)
+    assert bench.answers() == version
+
+
+def test_without_a_version_before_it_in_the_session_nothing_is_compared(bench: Bench) -> None:
+    version = bench.version()
+    bench.earn(version, BAD)
+    assert bench.answers() == version
+
+
+def test_a_version_that_the_user_promotes_again_begins_anew(bench: Bench) -> None:
+    bench.earn("", GOOD)
+    version = bench.version()
+    bench.earn(version, BAD)
+    assert bench.answers() == ""
+    bench.shelf.promote(version, "the user knows better")
+    assert bench.answers() == version
+    assert bench.restarted().in_use(BASE) is not None
+    bench.earn(version, BAD)
+    assert bench.answers() == "", "and is judged anew"
+
+
+def test_after_a_restart_the_same_rewards_say_the_same(bench: Bench) -> None:
+    bench.earn("", GOOD)
+    version = bench.version()
+    bench.earn(version, GOOD)
+    for _ in range(5):
+        bench.live = bench.restarted()
+        assert bench.answers() == version
+
+
+# -- who asks
+def test_an_agent_asks_the_plain_model_since_versions_are_not_judged_as_agents(bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+    version = bench.version(base=replace(BASE, name="m"))
+    answered = []
+    with ScriptedServer(model="m", lora=loads()) as scripted:
+        settings = ModelSettings(base_url=scripted.url)
+        for policy in ("local:m", "agent:local:m"):
+            [client] = make_clients(parse_spec(policy), settings, tmp_path, {}, bench.live, bench.told.append)
+            answered.append(client.ask(QUESTION, threading.Event()).adapter)
+    assert answered == [version, ""]

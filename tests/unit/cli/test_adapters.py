@@ -1,0 +1,129 @@
+"""The commands over versions of the local policy: what they show, what they change, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.version import BaseModel, NewLearnerRun
+from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.store.migrate import open_store
+from autoresearchd.workspace import layout
+from tests.unit.cli.conftest import HOSTILE, Command
+
+BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
+
+
+@pytest.fixture
+def shelf(repository: Path) -> Iterator[AdapterShelf]:
+    """Three versions, of which the first is in use and the second refused."""
+    with open_store(f"sqlite:///{layout.database_path(repository)}") as store:
+        shelf = AdapterShelf(layout.adapters_dir(repository), store, lambda: datetime.now(UTC))
+        run = store.open_learner_run(NewLearnerRun("grpo", "replay", 217), datetime.now(UTC))
+        parent = None
+        for number in range(3):
+
+            def save(place: Path, number: int = number) -> None:
+                (place / "adapter_config.json").write_text("{}")
+                (place / "adapter_model.safetensors").write_bytes(b"%d" % number)
+
+            made = Made(BASE, "grpo", parent, metrics={"gain": 0.25}, learner_run_id=run.id)
+            parent = shelf.add(save, made).version
+        shelf.promote("v1", "better by 0.25")
+        shelf.refuse("v2", HOSTILE)
+        yield shelf
+
+
+def listed(command: Command) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(command("adapters", "list", "--json").out)
+    return found
+
+
+def test_versions_are_listed_with_where_they_stand_and_why(shelf: AdapterShelf, command: Command) -> None:
+    answer = command("adapters", "list")
+    assert answer.code == 0
+    head, *rows = answer.out.splitlines()
+    assert head.split()[:4] == ["version", "status", "by", "from"]
+    assert [row.split()[1:3] for row in rows] == [["promoted", "grpo"], ["refused", "grpo"], ["candidate", "grpo"]]
+    assert rows[0].endswith("better by 0.25")
+    assert not any(unicodedata.category(c) == "Cc" for c in answer.out.replace("\n", ""))
+
+
+def test_scripts_get_one_json_document(shelf: AdapterShelf, command: Command) -> None:
+    found = listed(command)
+    first, second, third = (shelf.find(name) for name in ("1", "2", "3"))
+    assert [v["version"] for v in found] == [first.version, second.version, third.version]
+    assert [v["parent"] for v in found] == [None, first.version, second.version]
+    assert found[0]["promoted_at"] == str(first.promoted_at).replace(" ", "T")
+    assert found[0]["metrics"] == {"gain": 0.25}
+    assert {v["damage"] for v in found} == {""}
+    assert {v["session"] for v in found} == {None}
+
+
+def test_a_version_whose_files_are_torn_is_shown_as_damaged(
+    repository: Path, shelf: AdapterShelf, command: Command
+) -> None:
+    (layout.adapters_dir(repository) / shelf.find("2").version / "adapter_model.safetensors").unlink()
+    assert "adapter_model.safetensors" in str(listed(command)[1]["damage"])
+    assert "damaged: " in command("adapters", "list").out.splitlines()[2]
+    refused = command("adapters", "promote", "v2")
+    assert (refused.code, refused.out) == (1, "")
+    assert "adapter_model.safetensors" in refused.err
+    assert [v["status"] for v in listed(command)] == ["promoted", "refused", "candidate"]
+
+
+def test_a_version_is_promoted_and_rolled_back_to_the_one_before_and_to_none(
+    shelf: AdapterShelf, command: Command
+) -> None:
+    third, first = shelf.find("3").version, shelf.find("1").version
+    promoted = command("adapters", "promote", "3")
+    assert promoted.code == 0
+    assert promoted.out == "", "messages are no data"
+    assert third in promoted.err
+    assert "from the next experiment" in promoted.err
+    assert "already" in command("adapters", "promote", third).err
+    assert [v["status"] for v in listed(command)] == ["retired", "refused", "promoted"]
+    assert first in command("adapters", "rollback").err
+    assert "the plain model" in command("adapters", "rollback").err
+    assert [v["status"] for v in listed(command)] == ["refused", "refused", "refused"]
+    none = command("adapters", "rollback")
+    assert none.code == 2
+    assert "adapters promote" in none.err
+
+
+@pytest.mark.parametrize("name", ["v9", "", "../v1", "\x1b[31mv1"])
+def test_a_version_that_is_not_there_is_refused_with_those_that_are(
+    shelf: AdapterShelf, command: Command, name: str
+) -> None:
+    answer = command("adapters", "promote", name)
+    assert answer.code == 2
+    assert shelf.find("v1").version in answer.err
+    assert "\x1b" not in answer.err
+
+
+def test_wrong_words_are_usage_errors(repository: Path, command: Command) -> None:
+    for words in (["promote"], ["promote", "a", "b"], ["rollback", "v1"], ["list", "--nonsense"], ["demote"]):
+        assert command("adapters", *words).code == 2
+
+
+def test_before_anything_was_learned_it_is_said_that_the_plain_model_answers(
+    repository: Path, command: Command
+) -> None:
+    answer = command("adapters", "list")
+    assert (answer.code, answer.out) == (0, "")
+    assert "plain model" in answer.err
+    assert listed(command) == []
+    assert command("adapters", "promote", "v1").code == 2
+    assert not layout.adapters_dir(repository).exists(), "looking changes nothing"
+
+
+def test_without_a_session_there_is_nothing_to_list(empty_repository: Path, command: Command) -> None:
+    for words in (["list"], ["promote", "v1"], ["rollback"]):
+        answer = command("adapters", *words)
+        assert answer.code == 2
+        assert "start" in answer.err

@@ -1,0 +1,344 @@
+"""A version that took hours to learn is whole or not there, and what was damaged since is never answered with."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.domain.version import BaseModel, NewLearnerRun, VersionStatus
+from autoresearchd.errors import AdapterDamaged, EnvironmentFailure, StoreError, UsageError
+from autoresearchd.learner import manifest
+from autoresearchd.learner.adapters import FOUND, AdapterShelf, Made, Swept
+from autoresearchd.store.repository import SqlStore
+
+BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
+MADE = Made(BASE, "grpo", data={"sessions": ["night1"], "trajectories": 217}, metrics={"kl": 0.5, "nan": float("nan")})
+BEGIN = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+class Ticking:
+    """A clock that goes on by a minute each time."""
+
+    def __init__(self) -> None:
+        self.at = BEGIN
+
+    def __call__(self) -> datetime:
+        self.at += timedelta(minutes=1)
+        return self.at
+
+
+def saves(weights: bytes = b"weights" * 1000) -> Callable[[Path], None]:
+    """What a model writes when it is told to save its adapter."""
+
+    def save(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text('{"r": 16}')
+        (folder / "adapter_model.safetensors").write_bytes(weights)
+        (folder / "value_head.safetensors").write_bytes(b"head")
+
+    return save
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    with SqlStore.open(f"sqlite:///{tmp_path / 'state.db'}") as store:
+        yield store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "adapters"
+
+
+@pytest.fixture
+def shelf(folder: Path, store: SqlStore) -> AdapterShelf:
+    return AdapterShelf(folder, store, Ticking())
+
+
+def kept(shelf: AdapterShelf, number: int, parent: str | None = None) -> str:
+    """Name of one more version."""
+    return shelf.add(saves(b"%d" % number), Made(BASE, "sft", parent)).version
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+# -- keeping
+def test_a_version_is_kept_with_all_that_is_known_of_it(shelf: AdapterShelf, folder: Path, store: SqlStore) -> None:
+    run = store.open_learner_run(NewLearnerRun("grpo", "replay", 217), BEGIN)
+    first = shelf.add(saves(), MADE)
+    second = shelf.add(saves(b"other"), Made(BASE, "grpo", first.version, learner_run_id=run.id))
+    assert list(store.versions()) == [first, second]
+    assert (first.status, first.version[:3], second.version[:3]) == (VersionStatus.CANDIDATE, "v1-", "v2-")
+    assert (second.parent, second.algo) == (first.version, "grpo")
+    place = shelf.folder_of(first)
+    written = manifest.read(place)
+    assert (written.base, written.algo, written.digest) == (BASE, "grpo", first.digest)
+    assert written.data == {"sessions": ["night1"], "trajectories": 217}
+    assert sorted(written.files) == ["adapter_config.json", "adapter_model.safetensors", "value_head.safetensors"]
+    assert shelf.manifest_of(second).learner_run == run.id
+    assert visible(folder) == sorted([first.version, second.version]), "nothing under way is left"
+
+
+def test_a_learner_that_goes_on_after_it_was_killed_makes_no_second_version(shelf: AdapterShelf) -> None:
+    first = shelf.add(saves(), MADE)
+    assert shelf.add(saves(), MADE) == first
+    assert shelf.add(saves(), Made(BASE, "grpo", parent=first.version)).version != first.version
+
+
+def test_numbers_are_not_given_again_even_where_the_database_was_lost(
+    shelf: AdapterShelf, folder: Path, tmp_path: Path
+) -> None:
+    kept(shelf, 1)
+    second = kept(shelf, 2)
+    (folder / second / "adapter_model.safetensors").write_bytes(b"torn")  # so it is not listed anew
+    with SqlStore.open(f"sqlite:///{tmp_path / 'fresh.db'}") as fresh:
+        again = AdapterShelf(folder, fresh, Ticking())
+        assert kept(again, 3).startswith("v3-")
+        assert [v.version[:2] for v in fresh.versions()] == ["v1", "v3"]
+
+
+@pytest.mark.parametrize("kind", ["nothing", "a folder in it", "a link", "a name for a shell", "a manifest"])
+def test_what_is_no_adapter_is_not_kept(shelf: AdapterShelf, folder: Path, store: SqlStore, kind: str) -> None:
+    def save(place: Path) -> None:
+        if kind != "nothing":
+            saves()(place)
+        match kind:
+            case "a folder in it":
+                (place / "more").mkdir()
+            case "a link":
+                (place / "link").symlink_to("/etc/passwd")
+            case "a name for a shell":
+                (place / "$(x)").write_text("")
+            case "a manifest":
+                (place / "manifest.json").write_text("{}")
+
+    with pytest.raises(AdapterDamaged, match="adapter"):
+        shelf.add(save, MADE)
+    assert (visible(folder), list(store.versions())) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_leaves_nothing_and_says_so(shelf: AdapterShelf, folder: Path, error: Exception) -> None:
+    def save(place: Path) -> None:
+        (place / "adapter_config.json").write_text("{}")
+        raise error
+
+    with pytest.raises(EnvironmentFailure, match="is full") as caught:
+        shelf.add(save, MADE)
+    assert "checkpoint" in caught.value.mend
+    assert visible(folder) == []
+
+
+def test_a_fault_of_the_model_is_not_taken_for_one_of_the_disk(shelf: AdapterShelf, folder: Path) -> None:
+    def save(place: Path) -> None:
+        raise RuntimeError("no such layer")
+
+    with pytest.raises(RuntimeError, match="no such layer"):
+        shelf.add(save, MADE)
+    assert visible(folder) == []
+
+
+def test_a_folder_that_may_not_be_written_is_named(folder: Path, store: SqlStore, tmp_path: Path) -> None:
+    folder.write_text("a file in its place")
+    with pytest.raises(EnvironmentFailure, match="adapters"):
+        AdapterShelf(folder, store, Ticking()).add(saves(), MADE)
+
+
+# -- using
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "manifest.json"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone", "a link"])
+def test_damage_is_found_before_use_and_named(shelf: AdapterShelf, folder: Path, name: str, how: str) -> None:
+    version = shelf.add(saves(), MADE)
+    path = folder / version.version / name
+    data = path.read_bytes()
+    match how:
+        case "flipped":
+            path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+        case "cut":
+            path.write_bytes(data[: len(data) // 2])
+        case "gone":
+            path.unlink()
+        case "a link":
+            path.rename(folder.parent / "aside")
+            path.symlink_to(folder.parent / "aside")
+            if name == "manifest.json":  # it is believed for what it says, wherever it lies
+                path.write_text("{}")
+    with pytest.raises(AdapterDamaged, match=name) as caught:
+        shelf.folder_of(version)
+    assert "rollback" in caught.value.mend
+    with pytest.raises(AdapterDamaged, match=name):
+        shelf.promote(version.version)
+
+
+def test_a_file_that_was_laid_beside_the_others_is_not_loaded(shelf: AdapterShelf, folder: Path) -> None:
+    version = shelf.add(saves(), MADE)
+    (folder / version.version / "adapter_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(AdapterDamaged, match=r"adapter_model\.bin"):
+        shelf.folder_of(version)
+
+
+def test_files_that_fit_their_manifest_but_not_the_database_are_not_used(shelf: AdapterShelf, folder: Path) -> None:
+    version, other = shelf.add(saves(), MADE), shelf.add(saves(b"other"), MADE)
+    place = folder / version.version
+    for path in (folder / other.version).iterdir():
+        (place / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(AdapterDamaged, match=r"manifest\.json"):
+        shelf.folder_of(version)
+
+
+def test_a_folder_name_from_a_damaged_database_leads_nowhere_else(shelf: AdapterShelf, store: SqlStore) -> None:
+    version = shelf.add(saves(), MADE)
+    with store._db.write() as c:
+        c.exec_driver_sql("UPDATE policy_version SET adapter_path = '../..'")
+    with pytest.raises(AdapterDamaged, match="no folder of ours"):
+        shelf.folder_of(store.versions()[0])
+    assert version.version
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(JSON)
+def test_no_json_in_the_place_of_a_manifest_does_more_than_be_refused(found: object) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        for document in (found, {"format": 1, "version": found, "files": found, "base": found}):
+            (place / "manifest.json").write_text(json.dumps(document))
+            with pytest.raises(AdapterDamaged, match=r"manifest\.json"):
+                manifest.read(place)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("version", "../v1-00000000"), ("parent", "main"), ("algo", 3), ("created", "2026-01-01T00:00:00"),
+        ("created", "soon"), ("learner_run", 2**70), ("learner_run", True), ("files", {"../x": {}}), ("files", {}),
+        ("format", 2), ("data", 7), ("base", {"name": "x"}),
+    ],
+)  # fmt: skip
+def test_a_manifest_with_one_wrong_value_is_refused(shelf: AdapterShelf, folder: Path, key: str, value: object) -> None:
+    path = folder / shelf.add(saves(), MADE).version / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(AdapterDamaged):
+        manifest.read(path.parent)
+
+
+def test_a_version_is_found_by_its_name_or_its_number(shelf: AdapterShelf) -> None:
+    names = [kept(shelf, number) for number in (1, 2)]
+    for word in ("2", "v2", "V2", names[1], f" {names[1]} "):
+        assert shelf.find(word).version == names[1]
+    for word in ("3", "v", "", "v2-", "-1", "1e0"):
+        with pytest.raises(UsageError, match="no version") as caught:
+            shelf.find(word)
+        assert names[0] in caught.value.mend
+
+
+# -- deciding
+def test_promoted_refused_and_rolled_back_versions_stand_as_they_should(shelf: AdapterShelf, store: SqlStore) -> None:
+    first, second, third = (kept(shelf, number) for number in (1, 2, 3))
+    shelf.promote("v1", "better", {"gain": 0.3})
+    shelf.refuse("v2", "no better")
+    shelf.promote(third)
+    assert [v.status for v in store.versions()] == ["retired", "refused", "promoted"]
+    assert store.versions()[0].metrics["gain"] == 0.3
+    restored = shelf.roll_back(third, "worse")
+    assert restored is not None
+    assert restored.version == first
+    assert shelf.roll_back(first) is None
+    with pytest.raises(StoreError, match="not in use"):
+        shelf.roll_back(second)
+
+
+def test_the_lineage_holds_parents_that_were_in_use_nearest_first(shelf: AdapterShelf, store: SqlStore) -> None:
+    names: list[str] = []
+    for number in range(5):
+        names.append(kept(shelf, number, names[-1] if names else None))
+    for number in (0, 1, 3, 4):
+        shelf.promote(names[number])
+    shelf.refuse(names[2])
+    assert [v.version for v in shelf.lineage(shelf.find("v5"))] == [names[3], names[1], names[0]]
+    with store._db.write() as c:  # no version is its own ancestor, unless the disk says so
+        c.exec_driver_sql("UPDATE policy_version SET parent_id = 5 WHERE id = 1")
+    assert len(shelf.lineage(shelf.find("v5"))) <= 4
+
+
+# -- mending
+def test_what_a_killed_learner_left_is_swept_and_what_it_finished_is_listed(
+    shelf: AdapterShelf, folder: Path, store: SqlStore
+) -> None:
+    first = kept(shelf, 1)
+    second = shelf.add(saves(b"second"), Made(BASE, "grpo", first, {"sessions": ["a"]}, {"kl": 0.5}))
+    with store._db.write() as c:  # as if it had been killed between the rename and the row
+        c.exec_driver_sql("DELETE FROM policy_version WHERE version = ?", (second.version,))
+    (folder / ".staging-0123").mkdir()
+    (folder / ".staging-0123" / "adapter_model.safetensors").write_bytes(b"half")
+    (folder / "mine.txt").write_text("a user's")
+    (folder / "v9-00000000").mkdir()
+    swept = shelf.sweep()
+    assert (swept.removed, swept.listed) == (1, (second.version,))
+    found = store.versions()[-1]
+    assert (found.version, found.parent, found.status, found.reason) == (second.version, first, "candidate", FOUND)
+    assert (found.digest, found.created_at, found.metrics) == (second.digest, second.created_at, second.metrics)
+    assert visible(folder) == sorted([first, second.version, "mine.txt", "v9-00000000"])
+    assert shelf.sweep() == Swept()
+
+
+def test_a_version_that_is_being_made_is_not_swept_away(shelf: AdapterShelf, folder: Path) -> None:
+    kept(shelf, 1)
+    (folder / ".staging-0123").mkdir()
+    handle = os.open(folder / ".lock", os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert shelf.sweep().removed == 0
+    finally:
+        os.close(handle)
+    assert shelf.sweep().removed == 1
+
+
+def test_a_repository_that_never_learned_is_not_touched(shelf: AdapterShelf, folder: Path) -> None:
+    assert shelf.sweep().removed == 0
+    assert not folder.exists()
+
+
+def test_a_version_whose_row_could_not_be_written_is_listed_by_the_next_try(
+    shelf: AdapterShelf, folder: Path, store: SqlStore, tmp_path: Path
+) -> None:
+    class Refusing(SqlStore):
+        def add_version(self, *_: object) -> object:  # type: ignore[override]
+            raise EnvironmentFailure("the database is locked")
+
+    with pytest.raises(EnvironmentFailure, match="locked"):
+        AdapterShelf(folder, Refusing(store._db), Ticking()).add(saves(), MADE)
+    again = shelf.add(saves(), MADE)
+    assert [v.version for v in store.versions()] == [again.version] == visible(folder)
+
+
+def test_a_parent_by_another_name_and_a_model_without_a_hash_are_refused_before_anything_is_saved(
+    shelf: AdapterShelf, folder: Path
+) -> None:
+    for made in (Made(BASE, "grpo", "main"), Made(BaseModel("m"), "grpo")):
+        with pytest.raises(ValueError, match="names"):
+            shelf.add(saves(), made)
+    assert not folder.exists()

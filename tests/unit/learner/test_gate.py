@@ -1,0 +1,232 @@
+"""The gate: a policy takes the place of another only where it is surely better, and not by cheap tricks."""
+
+from __future__ import annotations
+
+import math
+import random as shuffling
+
+import numpy as np
+import pytest
+from scipy.stats import binom, t
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.errors import UsageError
+from autoresearchd.learner.gate import GateOptions, compare, interval, states_needed
+from autoresearchd.learner.outcomes import Outcome, tallies
+from autoresearchd.learner.predict import Calibration
+from tests.unit.learner.fresh_outcomes import Policy, World, one
+
+QUICK = GateOptions(resamples=999)
+BETTER = Policy(gain=0.5)
+
+
+def gates(policy: Policy, states: int, count: int, seed: int = 1) -> list[bool]:
+    """Verdicts of many gates; the two policies of each draw independently, which is the harder case."""
+    random = np.random.default_rng(seed)
+    worlds = (World.drawn(random, states) for _ in range(count))
+    return [compare(w.outcomes(random), w.outcomes(random, policy), QUICK).promote for w in worlds]
+
+
+# ---------------------------------------------------------------------- what the gate promises
+@pytest.mark.parametrize("states", [20, pytest.param(40, marks=pytest.mark.slow)])
+def test_equal_policies_are_promoted_in_at_most_one_gate_of_twenty(states: int) -> None:
+    found = gates(Policy(), states, 400)
+    assert sum(found) <= int(binom.ppf(0.95, len(found), 0.05)), "more than a level of 5% gives by chance"
+
+
+def test_a_policy_that_earns_half_a_reward_more_is_mostly_found_at_a_hundred_states() -> None:
+    assert sum(gates(BETTER, 100, 60)) >= 0.8 * 60
+
+
+def test_a_worse_policy_is_never_promoted() -> None:
+    assert not any(gates(Policy(gain=-0.5), 40, 60))
+
+
+def test_a_policy_that_has_not_changed_is_never_promoted() -> None:
+    """With common random numbers it proposes the same: the gain is 0, and its interval is a point."""
+    random = np.random.default_rng(2)
+    same = World.drawn(random, 40).outcomes(random)
+    verdict = compare(same, same, QUICK)
+    assert not verdict.promote
+    assert verdict.figures["reward_gain"] == verdict.figures["reward_low"] == verdict.figures["reward_high"] == 0.0
+    assert "states_needed" not in verdict.figures, "a spread that was not seen tells nothing"
+
+
+def test_the_lower_limit_for_a_few_normal_values_is_that_of_students_t() -> None:
+    values = np.random.default_rng(3).normal(1.0, 1.0, 12)
+    low, high = interval([values], lambda x, *, axis: x.mean(axis=axis), GateOptions())
+    half = float(t.ppf(0.95, 11)) * values.std(ddof=1) / math.sqrt(12)
+    assert low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+# ---------------------------------------------------------------------- what is refused although it earns more
+def test_more_reward_by_proposing_the_same_again_and_again_is_refused() -> None:
+    random = np.random.default_rng(4)
+    world = World.drawn(random, 60)
+    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=1.0, repeats=True)), QUICK)
+    assert verdict.figures["reward_low"] > 0
+    assert not verdict.promote
+    assert "variety has collapsed" in verdict.reasons[0]
+
+
+def test_more_reward_by_repeating_what_was_tried_is_refused() -> None:
+    old = [one(n, 0.0, novelty=0.6, program=str(i)) for n in range(30) for i in range(2)]
+    new = [one(n, 1.0 + 0.01 * n, novelty=0.1, program=str(i)) for n in range(30) for i in range(2)]
+    verdict = compare(old, new, QUICK)
+    assert not verdict.promote
+    assert verdict.reasons[0] == "novelty has collapsed, its edits repeat what was tried: 0.60 → 0.10"
+
+
+def test_more_reward_with_fewer_valid_edits_is_refused() -> None:
+    random = np.random.default_rng(5)
+    world = World.drawn(random, 60)
+    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=1.5, validity=-0.2)), QUICK)
+    assert verdict.figures["reward_low"] > 0
+    assert not verdict.promote
+    assert "valid edits have become fewer" in verdict.reasons[0]
+
+
+def test_a_policy_without_one_valid_edit_is_refused_however_cheap_its_failures_are() -> None:
+    old = [one(n, -2.0, label=Label.MALFORMED_ANSWER, valid=False) for n in range(30)]
+    new = [one(n, -0.5, label=Label.NO_OP, valid=False) for n in range(30)]
+    verdict = compare(old, new, QUICK)
+    assert not verdict.promote
+    assert verdict.reasons[0] == "none of its proposals is a valid edit"
+
+
+def test_too_few_states_are_refused_and_told_how_many_are_needed() -> None:
+    random = np.random.default_rng(6)
+    world = World.drawn(random, 6)
+    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=5.0)), QUICK)
+    assert not verdict.promote
+    needed = int(verdict.figures["states_needed"])
+    assert verdict.reasons[0] == (
+        "too few held-out states: 6; at least 20 are needed, "
+        f"and about {needed} to find a gain of 0.5 with the spread seen"
+    )
+
+
+def test_one_state_or_none_is_no_reason_to_fail() -> None:
+    assert compare([], [], QUICK).reasons[0] == "too few held-out states: 0; at least 20 are needed"
+    assert "too few held-out states: 1" in compare([one(1)], [one(1, 1.0)], QUICK).reasons[0]
+
+
+def test_an_uncertain_gain_is_refused_with_the_states_that_would_tell() -> None:
+    random = np.random.default_rng(7)
+    world = World.drawn(random, 25)
+    small = GateOptions(gain=0.1, resamples=999)
+    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=0.05)), small)
+    assert not verdict.promote
+    assert "it does not surely earn more" in verdict.reasons[0]
+    assert f"{int(verdict.figures['states_needed'])} states would find a gain of 0.1" in verdict.reasons[0]
+
+
+# ---------------------------------------------------------------------- what it says
+def test_a_promotion_tells_what_it_rests_on() -> None:
+    random = np.random.default_rng(8)
+    world = World.drawn(random, 60)
+    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=1.0, validity=0.1)), QUICK)
+    assert verdict.promote
+    reward, valid, novelty = verdict.reasons
+    assert reward.startswith("reward ")
+    assert "over 60 states, 240 and 240 proposals" in reward
+    assert valid.startswith("valid edits ")
+    assert "reward of a valid edit" in valid
+    assert novelty.startswith("novelty ")
+
+
+def test_the_gain_is_split_into_how_often_edits_are_valid_and_what_a_valid_one_earns() -> None:
+    old = [one(1, 1.0), one(1, -2.0, label=Label.MALFORMED_ANSWER, valid=False), one(2, 0.0), one(2, 0.5, program="b")]
+    new = [one(1, 1.0), one(1, 3.0, program="b"), one(2, -0.5, label=Label.DUPLICATE), one(2, 0.5, program="b")]
+    f = compare(old, new, QUICK).figures
+    assert (f["reward_old"], f["reward_new"]) == pytest.approx((-0.125, 1.0))  # means of the states' means
+    assert (f["valid_old"], f["valid_new"]) == pytest.approx((0.75, 1.0))
+    assert (f["reward_of_valid_old"], f["reward_of_valid_new"]) == pytest.approx((0.5, 1.0))
+    assert (f["duplicates_old"], f["duplicates_new"]) == pytest.approx((0.0, 0.25))
+    assert (f["variety_old"], f["variety_new"]) == pytest.approx((1.0, 1.0))
+    assert f["reward_gain"] == pytest.approx(1.125)
+
+
+def test_states_that_say_nothing_about_one_policy_are_left_out_and_counted() -> None:
+    old = [one(n, 0.1 * n) for n in range(30)]
+    new = [one(n, None if n < 4 else 0.1 * n) for n in range(29)]
+    f = compare(old, new, QUICK).figures
+    assert (f["states"], f["left_out"]) == (25, 5)
+
+
+def test_how_many_states_are_needed_follows_from_the_spread() -> None:
+    """(1.645 + 0.842)² · s²/g² for one-sided 5% and a power of 80%."""
+    assert states_needed(2.0, GateOptions(gain=0.5)) == math.ceil((1.6448536 + 0.8416212) ** 2 * 16)
+    assert states_needed(0.0, GateOptions()) == 20
+
+
+def test_the_order_of_outcomes_does_not_matter_and_the_same_outcomes_get_the_same_verdict() -> None:
+    random = np.random.default_rng(9)
+    world = World.drawn(random, 30)
+    old, new = world.outcomes(random), world.outcomes(random, BETTER)
+    first = compare(old, new, QUICK)
+    assert compare(old, new, QUICK) == first
+    mixed: list[Outcome] = list(new)
+    shuffling.Random(1).shuffle(mixed)
+    again = compare(old, mixed, QUICK)
+    assert again.figures == pytest.approx(dict(first.figures))
+
+
+# ---------------------------------------------------------------------- predicted rewards
+def predicted(worth: float, validity: int) -> list[Outcome]:
+    """30 states; of ten answers for each as many valid as said, or one more or less."""
+    found = []
+    for n in range(30):
+        good = validity + n % 3 - 1
+        found += [one(n, worth, program=str(i), predicted=True) for i in range(good)]
+        found += [one(n, -2.0, label=Label.MALFORMED_ANSWER, valid=False) for _ in range(10 - good)]
+    return found
+
+
+def test_where_rewards_cannot_be_foretold_validity_alone_may_promote_and_it_is_said() -> None:
+    useless = Calibration(runs=40, missed=41.0, by_mean=40.0, chance=0.6)
+    verdict = compare(predicted(-0.4, 5), predicted(-0.4, 8), QUICK, calibration=useless)
+    assert verdict.promote
+    assert verdict.reasons[-1].startswith("what valid edits earn cannot be foretold (R² -0.02")
+    assert "only validity, duplicates and novelty were compared" in verdict.reasons[-1]
+    assert verdict.figures["prediction_r2"] == pytest.approx(-0.025)
+    assert not compare(predicted(-0.4, 5), predicted(-0.4, 5), QUICK, calibration=useless).promote
+
+
+def test_a_prediction_is_told_with_its_error() -> None:
+    good = Calibration(runs=40, missed=20.0, by_mean=40.0, chance=0.005)
+    verdict = compare(predicted(0.0, 5), predicted(0.5, 5), QUICK, calibration=good)
+    assert "rewards of valid edits are predicted: R² 0.50, error 0.71" in verdict.reasons[-1]
+    assert "nothing is known of how well" in compare(predicted(0.0, 5), predicted(0.5, 5), QUICK).reasons[-1]
+
+
+def test_a_guess_is_never_compared_with_a_measurement() -> None:
+    with pytest.raises(ValueError, match="one judge"):
+        compare([one(n, predicted=True) for n in range(20)], [one(n) for n in range(20)], QUICK)
+
+
+# ---------------------------------------------------------------------- bad input
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"confidence": 1.0},
+        {"confidence": 0.5},
+        {"power": 1.0},
+        {"least": 1},
+        {"resamples": 10},
+        {"gain": 0.0},
+        {"valid_lost": -0.1},
+        {"novelty_kept": 1.5},
+    ],
+)
+def test_options_that_make_no_gate_are_refused_with_usual_ones(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError) as caught:
+        GateOptions(**wrong)  # type: ignore[arg-type]
+    assert "take " in caught.value.mend
+
+
+def test_a_state_without_a_reward_has_no_mean() -> None:
+    (tally,) = tallies([one(1, None)]).values()
+    with pytest.raises(ValueError, match="no proposal"):
+        _ = tally.reward

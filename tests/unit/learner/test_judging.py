@@ -1,0 +1,138 @@
+"""Judging without runs: what is known exactly is exact, what is not is foretold, and no answer can break the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.legality import code_hash
+from autoresearchd.evaluator.reward import RewardFormula
+from autoresearchd.learner.judging import HeldOutState, PredictingJudge, Rules, examine, novelty_bonus
+from autoresearchd.learner.predict import Change, Predictor, Tried
+
+CODE = {"train.py": "LR = 0.1\nDEPTH = 4\n"}
+TRIED = code_hash({"train.py": "LR = 0.3\nDEPTH = 4\n"})
+
+
+def state(*earlier: str, session: str = "one") -> HeldOutState:
+    messages = ({"role": "user", "content": "Propose an edit."},)
+    return HeldOutState(f"{session}/1", session, 7, "0" * 40, messages, CODE, earlier)
+
+
+def legal(where: HeldOutState, files: Mapping[str, str]) -> None:
+    if "seed" in str(files):
+        raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, mend="leave it")
+
+
+def diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    gone, come = before["train.py"].splitlines(), after["train.py"].splitlines()
+    return "\n".join([*(f"-{x}" for x in gone if x not in come), *(f"+{x}" for x in come if x not in gone)])
+
+
+RULES = Rules(legal, lambda where, program: program == TRIED, diff)
+
+
+def block(search: str, replace: str, path: str = "train.py") -> str:
+    return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"
+
+
+def judge(**predictors: Predictor) -> PredictingJudge:
+    return PredictingJudge(RULES, predictors)
+
+
+# ---------------------------------------------------------------------- known exactly
+@pytest.mark.parametrize(
+    ("answer", "label", "worth", "valid"),
+    [
+        ("I would lower the rate.", Label.MALFORMED_ANSWER, -2.0, False),
+        ("", Label.MALFORMED_ANSWER, -2.0, False),
+        (block("LR = 7", "LR = 8"), Label.MALFORMED_ANSWER, -2.0, False),
+        (block("LR = 0.1", "LR = 0.1  # seed = 3\nseed = 3"), Label.ILLEGAL_EDIT, -2.0, False),
+        (block("LR = 0.1", "LR = 0.1"), Label.NO_OP, -0.5, False),
+        (block("LR = 0.1", "LR = 0.3"), Label.DUPLICATE, -0.5, True),
+    ],
+)
+def test_what_needs_no_run_earns_exactly_what_the_formula_gives(
+    answer: str, label: Label, worth: float, valid: bool
+) -> None:
+    found = judge().judge(state(), answer)
+    assert (found.label, found.reward, found.valid, found.predicted) == (label, worth, valid, False)
+    assert found.error
+
+
+def test_a_program_with_another_comment_is_the_program_that_was_tried() -> None:
+    found = judge().judge(state(), block("LR = 0.1", "LR = 0.3  # bolder"))
+    assert found.label is Label.DUPLICATE
+
+
+def test_another_formula_has_other_penalties() -> None:
+    harsh = RewardFormula(penalties={Label.MALFORMED_ANSWER: -9.0})
+    assert PredictingJudge(RULES, {}, harsh).judge(state(), "nothing").reward == -9.0
+
+
+# ---------------------------------------------------------------------- foretold
+def test_a_new_edit_is_worth_what_is_foretold_and_its_novelty() -> None:
+    known = Predictor([Tried(Change(f"-LR = {n}"), -1.0) for n in range(3)])
+    near, far = state("-LR = 0.1\n+LR = 0.2\n"), state()
+    answer = block("LR = 0.1", "LR = 0.2")
+    assert judge(one=known).judge(near, answer).reward == pytest.approx(-1.0)
+    found = judge(one=known).judge(far, answer)
+    assert (found.novelty, found.predicted, found.valid, found.label) == (1.0, True, True, Label.NONE)
+    assert found.reward == pytest.approx(-1.0 + 0.1)
+
+
+def test_a_session_of_which_nothing_is_known_gives_novelty_only() -> None:
+    assert judge().judge(state(session="two"), block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.1)
+
+
+def test_novelty_pays_nothing_where_the_run_failed() -> None:
+    assert novelty_bonus(Label.NONE, 0.8) == pytest.approx(0.08)
+    assert novelty_bonus(Label.NO_GAIN, 0.2) == 0.0
+    assert novelty_bonus(Label.ERROR, 0.8) == 0.0
+    assert novelty_bonus(Label.STALE_PARENT, 0.8) == 0.0
+
+
+def test_different_programs_have_different_hashes_and_equal_ones_the_same() -> None:
+    first = examine(state(), block("LR = 0.1", "LR = 0.2"), RULES)
+    second = examine(state(), block("LR = 0.1\nDEPTH = 4", "LR = 0.2\nDEPTH = 4"), RULES)
+    third = examine(state(), block("LR = 0.1", "LR = 0.25"), RULES)
+    assert first.files_hash == second.files_hash != third.files_hash
+
+
+def test_answers_are_judged_each_for_itself_and_in_order() -> None:
+    answers = [block("LR = 0.1", f"LR = {rate}") for rate in ("0.2", "0.3", "0.2")]
+    found = judge().judge_all([(state(), answer) for answer in answers])
+    assert [o.label for o in found] == [Label.NONE, Label.DUPLICATE, Label.NONE]
+    assert found[0] == found[2], "what another answer proposes does not make it a duplicate"
+
+
+# ---------------------------------------------------------------------- hostile answers
+@given(st.text(max_size=400))
+def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
+    found = judge().judge(state(), answer)
+    assert found.reward is not None
+    assert len(found.error) <= 300
+    assert found.error.isprintable()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        block("LR = 0.1", "LR = 0.2", path="../../etc/passwd"),
+        block("LR = 0.1\x1b[2J", "LR = \x1b]0;owned\x07"),
+        "x" * 3_000_000,
+        block("LR = 0.1", "LR = '\ud800'"),
+        "```json\n" + "[" * 20_000,
+    ],
+)
+def test_a_hostile_answer_is_a_useless_answer_and_its_error_is_safe_to_show(answer: str) -> None:
+    found = judge().judge(state(), answer)
+    assert not found.valid
+    assert found.reward == -2.0
+    assert "\x1b" not in found.error
+    assert len(found.error) <= 300

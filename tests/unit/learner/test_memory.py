@@ -1,0 +1,123 @@
+"""A run that does not fit is refused before it starts, with what to lower; one that fits is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.errors import MissingCapability
+from autoresearchd.learner.loading import LoraOptions, ModelOptions
+from autoresearchd.learner.memory import Plan, Shape, check, estimate, out_of_memory_told, shape_of
+from autoresearchd.learner.room import Room
+from tests.unit.learner import tiny
+
+SMOL = Shape(
+    parameters=134_515_008, adapted=30 * (4 * 576 + 2 * (576 + 192) + 3 * (576 + 1536)), layers=30, hidden=576,
+    intermediate=1536, vocabulary=49_152, queries=576, keys=192, width=4,
+)  # fmt: skip
+
+
+def plan(longest: int = 1024, together: int = 4, teacher: bool = False, **options: object) -> Plan:
+    return Plan(longest, together, ModelOptions(**options), teacher)  # type: ignore[arg-type]
+
+
+@given(st.integers(64, 8192), st.integers(1, 16), st.booleans(), st.sampled_from([2, 4]))
+def test_more_takes_more(longest: int, together: int, checkpointing: bool, width: int) -> None:
+    shape, less = replace(SMOL, width=width), plan(longest, together, checkpointing=checkpointing)
+    total = sum(estimate(shape, less).learning.values())
+    for more in (replace(less, longest=longest + 1), replace(less, together=together + 1), replace(less, teacher=True)):
+        assert sum(estimate(shape, more).learning.values()) > total
+    assert sum(estimate(shape, replace(less, options=ModelOptions(checkpointing=True))).learning.values()) <= total
+
+
+def test_the_parts_are_those_of_the_model() -> None:
+    found = estimate(SMOL, plan(teacher=True, lora=LoraOptions(rank=8)))
+    assert found.learning["weights"] == 4 * SMOL.parameters
+    assert found.learning["adapter and optimiser"] == 28 * 8 * SMOL.adapted
+    assert estimate(replace(SMOL, width=2), plan()).learning["weights"] == 2 * SMOL.parameters
+    assert estimate(replace(SMOL, gguf=True), plan()).loading == 8 * SMOL.parameters
+    assert estimate(SMOL, plan(), waste=1.5).learning["weights"] == found.learning["weights"]
+    assert estimate(SMOL, plan(), waste=1.5).learning["activations"] > found.learning["activations"]
+    assert estimate(replace(SMOL, bent=True), plan()).learning["logits"] > 1024 * 4 * 49_152 * 8
+
+
+def test_a_model_tells_its_shape_without_being_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
+    tiny.write_model(tmp_path)
+    for weights in tmp_path.glob("*.safetensors"):
+        weights.unlink()
+    shape = shape_of(tmp_path)
+    assert (shape.layers, shape.hidden, shape.queries, shape.keys, shape.width) == (2, 32, 32, 16, 4)
+    linear = 2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64)
+    assert shape.adapted == 2 * linear
+    matrices = 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64)
+    assert shape.parameters == 2 * shape.vocabulary * 32 + matrices + 5 * 32
+    assert shape_of(tmp_path, "bfloat16").width == 2
+    assert not shape.bent
+    assert shape_of(tiny.write_scaled_model(tmp_path / "scaled")).bent
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers_and_what_to_lower(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
+    tiny.write_model(tmp_path)
+    wanted = plan(2048, 32, rows=16, device="cpu", generated=1)
+    needed = check(tmp_path, wanted, room=Room(10**12, "on a large machine")).total
+    with pytest.raises(MissingCapability, match=r"32 completions at once, of up to 2,048 tokens") as caught:
+        check(tmp_path, wanted, room=Room(needed * 9 // 10, "of the machine's memory"))
+    assert f"{needed / 1e9:.1f} GB (activations" in caught.value.what
+    assert f"{needed * 9 // 10 / 1e9:.1f} GB are free of the machine's memory" in caught.value.what
+    assert "turn gradient checkpointing on; or learn from" in caught.value.mend
+    assert caught.value.exit_code == 5
+    with pytest.raises(MissingCapability) as caught:
+        check(tmp_path, wanted, room=Room(1000, "of the machine's memory"))
+    assert caught.value.mend == "take a smaller model, or free some memory"
+    check(tmp_path, wanted, room=Room(None, "nobody knows"))
+
+
+def test_advice_that_is_followed_helps(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
+    tiny.write_model(tmp_path)
+
+    def wanted(longest: int, together: int, checkpointing: bool = False) -> Plan:
+        return plan(longest, together, device="cpu", generated=1, checkpointing=checkpointing)
+
+    room = Room(500 * 10**6, "of the machine's memory")
+    with pytest.raises(MissingCapability) as caught:
+        check(tmp_path, wanted(2048, 32), room=room)
+    advice = caught.value.mend.split("; or ")
+    [fewer] = [each for each in advice if each.startswith("learn from")]
+    check(tmp_path, wanted(2048, int(fewer.split()[2])), room=room)
+    [shorter] = [each for each in advice if each.startswith("leave out")]
+    check(tmp_path, wanted(int(shorter.split()[-2].replace(",", "")), 32), room=room)
+
+
+def test_where_no_one_thing_helps_all_of_them_are_advised(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
+    tiny.write_model(tmp_path)
+    room = Room(285 * 10**6, "of the machine's memory")
+    with pytest.raises(MissingCapability) as caught:
+        check(tmp_path, plan(8192, 16, device="cpu"), room=room)
+    assert caught.value.mend.startswith(
+        "turn gradient checkpointing on, learn from 1 and write 1 at once, and leave out"
+    )
+    longest = int(caught.value.mend.split()[-2].replace(",", ""))
+    check(tmp_path, plan(longest, 1, device="cpu", generated=1, checkpointing=True), room=room)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_memory_that_runs_out_all_the_same_is_told_as_that(error: Exception) -> None:
+    with pytest.raises(MissingCapability, match="scoring: the memory is used up"), out_of_memory_told("scoring"):
+        raise error
+
+
+def test_other_failures_are_left_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shapes differ"), out_of_memory_told("scoring"):
+        raise RuntimeError("shapes differ")

@@ -1,0 +1,102 @@
+"""Fresh proposals: two policies are asked the same with the same random numbers, and whoever stops it is heard."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from autoresearchd.errors import Interrupted, UsageError
+from autoresearchd.learner.judging import HeldOutState
+from autoresearchd.learner.proposals import Fresh, fresh
+
+torch = pytest.importorskip("torch")
+
+from autoresearchd.learner.objectives import Generated, Who  # noqa: E402 - needs torch
+
+
+class Parrot:
+    """Answers with a number that follows from its seed, the prompt's length, and who is asked; remembers batches."""
+
+    context: int | None = 100
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        return tuple(range(len(str(messages[0]["content"]))))
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seeds: Sequence[int], who: Who
+    ) -> list[Generated]:
+        self.batches.append([len(p) for p in prompts])
+        shift = 0.1 if who is Who.POLICY else 0.0
+        texts = [f"{len(p)} {random.Random(s).random() + shift:.3f}" for p, s in zip(prompts, seeds, strict=True)]
+        return [Generated((1, 2), (-0.1, -0.2), text, finished=True) for text in texts]
+
+
+def states(*lengths: int) -> list[HeldOutState]:
+    return [HeldOutState(f"s/{n}", "s", n, "", ({"content": "x" * size},), {}) for n, size in enumerate(lengths)]
+
+
+def ask(model: Parrot, *lengths: int, who: Who = Who.POLICY, **changed: Any) -> list[Fresh]:
+    asked: dict[str, Any] = {"count": 3, "max_tokens": 10, "temperature": 1.0, "seed": 5, **changed}
+    return fresh(model, states(*lengths), who=who, **asked)  # type: ignore[arg-type]
+
+
+def test_each_state_is_asked_as_often_as_said_and_answers_come_in_order() -> None:
+    found = ask(Parrot(), 30, 5, 20, batch=2)
+    assert [f.state.key for f in found] == ["s/0"] * 3 + ["s/1"] * 3 + ["s/2"] * 3
+    assert [f.completion.split()[0] for f in found] == ["30"] * 3 + ["5"] * 3 + ["20"] * 3
+    assert len({f.completion for f in found}) == 9, "or all proposals of a state would be the same"
+    assert found[0].attempt == (found[0].state, found[0].completion)
+    assert (found[0].tokens, found[0].finished) == (2, True)
+
+
+def test_two_policies_draw_with_the_same_random_numbers() -> None:
+    old, new = ask(Parrot(), 30, 5, who=Who.BASE), ask(Parrot(), 30, 5, who=Who.POLICY)
+    pairs = [(float(a.completion.split()[1]), float(b.completion.split()[1])) for a, b in zip(old, new, strict=True)]
+    assert all(b - a == pytest.approx(0.1, abs=2e-3) for a, b in pairs)
+
+
+def test_the_same_arguments_give_the_same_proposals_whatever_the_batch() -> None:
+    assert ask(Parrot(), 30, 5, 20, batch=1) == ask(Parrot(), 30, 5, 20, batch=4)
+    assert ask(Parrot(), 30) != ask(Parrot(), 30, seed=6)
+
+
+def test_a_state_is_asked_alike_whichever_others_are_asked_beside_it() -> None:
+    assert ask(Parrot(), 30)[0].completion == ask(Parrot(), 30, 7)[0].completion
+
+
+def test_prompts_of_like_length_share_a_batch() -> None:
+    model = Parrot()
+    ask(model, 30, 5, 29, 6, count=1, batch=2)
+    assert model.batches == [[5, 6], [29, 30]]
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_left_out() -> None:
+    assert [f.state.key for f in ask(Parrot(), 90, 91, count=1)] == ["s/0"]
+
+
+def test_without_states_nothing_is_asked() -> None:
+    model = Parrot()
+    assert ask(model) == []
+    assert model.batches == []
+
+
+def test_whoever_stops_the_learner_waits_for_one_batch_at_most() -> None:
+    stop = threading.Event()
+    stop.set()
+    model = Parrot()
+    with pytest.raises(Interrupted):
+        ask(model, 30, cancel=stop)
+    assert model.batches == []
+
+
+@pytest.mark.parametrize("wrong", [{"count": 0}, {"max_tokens": 0}, {"batch": 0}])
+def test_asking_for_nothing_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="are none"):
+        ask(Parrot(), 30, **wrong)

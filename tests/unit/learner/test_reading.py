@@ -1,0 +1,212 @@
+"""Sessions of several places are read once each, told apart, and never written to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.version import BaseModel
+from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.learner.reading import base_model, filters_for, locate, material, model_place, read_sessions
+from autoresearchd.learner.trajectories import Reason, grouped
+from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
+
+REPLAY = filters_for("replay")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_root(tmp_path / "work" / "project")
+
+
+# ---------------------------------------------------------------------- what is learned from
+def test_a_session_becomes_groups_with_its_failures_in_them(root: Path) -> None:
+    add_session(root)
+    found = material(read_sessions([root]), REPLAY)
+    trajectories = found.data.trajectories
+    assert [t.number for t in trajectories] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [t.reward for t in trajectories] == [reward for reward, _ in ONE_EACH]
+    assert [[t.number for t in group] for group in grouped(trajectories).values()] == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert found.parts is not None
+    assert found.parts.by == "time"
+    assert found.problem == ""
+    assert found.signal.groups == 3, "of the training part"
+
+
+def test_sessions_of_several_repositories_are_held_out_whole_and_told_apart(tmp_path: Path, root: Path) -> None:
+    other = make_root(tmp_path / "other" / "project")
+    add_session(root)
+    add_session(other, days=1)
+    found = read_sessions([root, other])
+    assert [session.name for session in found.sessions] == ["work/project/mar8", "other/project/mar8"]
+    parts = material(found, REPLAY).parts
+    assert parts is not None
+    assert {t.session for t in parts.held_out} == {"other/project/mar8"}
+    assert parts.by == "session"
+
+
+def test_repositories_are_called_by_their_folders_where_that_is_enough(tmp_path: Path, root: Path) -> None:
+    other = make_root(tmp_path / "work" / "second")
+    add_session(root)
+    add_session(other, "apr1")
+    assert [s.name for s in read_sessions([root, other]).sessions] == ["project/mar8", "second/apr1"]
+
+
+def test_answers_of_another_base_model_are_left_out_where_it_is_known(root: Path) -> None:
+    add_session(root, "one", model_hash="aa11")
+    add_session(root, "two", model_hash="bb22", days=1)
+    found = read_sessions([root])
+    assert found.models == {"m (aa11)": 8, "m (bb22)": 8}
+    base = BaseModel("m", "bb22", "t", "c")
+    assert material(found, filters_for("replay", base)).data.dropped == {Reason.OTHER_MODEL: 8}
+    assert material(found, filters_for("replay")).data.dropped == {}
+
+
+def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
+    add_session(root, tokens=False)
+    found = read_sessions([root])
+    replay, live = material(found, filters_for("replay")), material(found, filters_for("live"))
+    assert (len(replay.data.trajectories), len(live.data.trajectories)) == (0, 8)
+    assert replay.problem == "none of 8 answers can be learned from"
+    assert "local:DIR" in replay.mend
+
+
+def test_too_few_answers_are_a_problem_and_not_an_empty_training_set(root: Path) -> None:
+    add_session(root, outcomes=((1.0, Label.NONE),))
+    found = material(read_sessions([root]), REPLAY)
+    assert found.parts is None
+    assert found.problem.startswith("1 trajectories of 1 sessions cannot be split")
+    assert "run more experiments" in found.mend
+
+
+def test_a_session_whose_task_cannot_be_read_is_learned_from_without_words(root: Path) -> None:
+    add_session(root, task_json='{"name": "odd"}')
+    found = read_sessions([root])
+    assert len(found.records) == 8
+    assert [bool(r.feedback) for r in found.records].count(True) == 1, "the error that an answer was sent back with"
+    (warning,) = found.warnings
+    assert "session mar8" in warning
+
+
+# ---------------------------------------------------------------------- which repositories
+def test_the_same_repository_given_twice_is_read_once_and_that_is_said(root: Path, tmp_path: Path) -> None:
+    add_session(root)
+    (root / "sub").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    roots, warnings = locate(root, [Path(), root / "sub", link])
+    assert roots == [root]
+    assert len(warnings) == 3
+    assert "read once" in warnings[0]
+
+
+def test_elsewhere_it_is_enough_to_name_a_repository(root: Path, tmp_path: Path) -> None:
+    add_session(root)
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    assert locate(nowhere, [root])[0] == [root]
+    with pytest.raises(RepositoryError, match="not in a git repository"):
+        locate(nowhere, [])
+    empty = make_root(tmp_path / "empty")
+    assert locate(empty, [root])[0] == [root]
+    with pytest.raises(UsageError, match="there is no session"):
+        locate(empty, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("missing", "there is no such folder"), ("file", "there is no such folder"), ("plain", "is in no git repository")],
+)
+def test_a_place_that_is_no_repository_is_named(root: Path, tmp_path: Path, name: str, words: str) -> None:
+    add_session(root)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=words) as caught:
+        locate(root, [tmp_path / name])
+    assert f"--from {tmp_path / name}" in caught.value.what
+
+
+def test_a_repository_without_a_session_is_named(root: Path, tmp_path: Path) -> None:
+    add_session(root)
+    empty = make_root(tmp_path / "empty")
+    with pytest.raises(UsageError, match=f"there is no session in {empty}"):
+        locate(root, [empty])
+
+
+def test_sessions_in_which_no_model_was_asked_are_named_with_their_policies(root: Path) -> None:
+    add_session(root, "found", outcomes=(), policy="search")
+    with pytest.raises(UsageError, match=r"no model has answered .* found \(policy search\)") as caught:
+        read_sessions([root])
+    assert "start --policy local" in caught.value.mend
+
+
+def test_a_session_whose_every_question_failed_holds_no_answer(root: Path) -> None:
+    add_session(root)
+    with closing(sqlite3.connect(root / ".git/autoresearchd/state.db")) as db, db:
+        db.execute("UPDATE answer SET error = 'no reply: timed out (too late)', form = ''")
+        db.execute("UPDATE answer_body SET completion = NULL")
+    with pytest.raises(UsageError, match="no model has answered"):
+        read_sessions([root])
+
+
+def test_a_silent_session_beside_one_with_answers_is_no_error(root: Path) -> None:
+    add_session(root, "silent", outcomes=(), policy="search", task_json='{"name": "imported"}')
+    add_session(root, "loud")
+    found = read_sessions([root])
+    assert [(s.name, s.answers) for s in found.sessions] == [("silent", 0), ("loud", 8)]
+    assert found.warnings == ()
+
+
+# ---------------------------------------------------------------------- the base model
+def model(folder: Path, template: str = "{{ messages }}", *, own_file: bool = True) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "tokenizer.json").write_text("{}")
+    settings = {"eos_token": "</s>"} if own_file else {"chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if own_file:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+@pytest.mark.parametrize("own_file", [True, False])
+def test_a_model_on_disk_is_known_by_its_weights_tokenizer_and_template(tmp_path: Path, own_file: bool) -> None:
+    found = base_model(model(tmp_path / "m", "a template\n", own_file=own_file))
+    assert found.template_hash == hashlib.sha256(b"a template\n").hexdigest()
+    assert found.model_hash
+    assert found.tokenizer_hash
+
+
+def test_a_model_in_one_file_is_compared_without_its_template(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    found = base_model(file)
+    assert found.model_hash == found.tokenizer_hash
+    assert found.template_hash is None
+
+
+def test_a_broken_model_is_named(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m", own_file=False)
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UsageError, match="cannot be read"):
+        base_model(folder)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UsageError, match="holds no model"):
+        base_model(tmp_path / "none")
+
+
+def test_a_name_is_told_from_a_folder(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    assert model_place("m", tmp_path) == folder
+    assert model_place(str(folder), Path("/")) == folder
+    assert model_place("Qwen/Qwen3-8B", tmp_path) is None
+    assert model_place("", tmp_path) is None
+    with pytest.raises(UsageError, match="there is nothing at"):
+        model_place("./absent", tmp_path)

@@ -1,0 +1,105 @@
+"""A version that earns less goes back by itself; one that is as good stays, however often it is looked at."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autoresearchd.learner.rollback import RollbackOptions, judge, last_look
+
+OPTIONS = RollbackOptions(resamples=1000)
+SESSIONS = 100
+
+
+def rewards(
+    stream: np.random.Generator, count: int, *, start: float, slope: float = 0.0, bad: float = 0.2
+) -> list[float]:
+    """As live ones are: mostly small changes around zero, some crashes, a rare large gain."""
+    found = start + slope * np.arange(count) + stream.normal(0.0, 0.5, count)
+    found = np.where(stream.random(count) < 0.05, found + 3.0, np.clip(found, -1.0, 5.0))
+    return [float(value) for value in np.where(stream.random(count) < bad, -2.0, found)]
+
+
+def rolled_back(now: list[float], before: list[float]) -> int:
+    """After how many experiments it is rolled back; 0: never. It is looked at after each."""
+    looks = {last_look(count, OPTIONS): count for count in range(len(now), 0, -1)}
+    for _, count in sorted(looks.items()):
+        verdict = judge(now[:count], before, options=OPTIONS)
+        if verdict.fell:
+            return verdict.looked
+    return 0
+
+
+def rate(**change: float) -> tuple[float, float]:
+    """How often versions are rolled back, and after how many experiments in the middle."""
+    stream = np.random.default_rng(7)
+    start, slope, bad = change.get("start", 0.2), change.get("slope", 0.0), change.get("bad", 0.2)
+    found = []
+    for _ in range(SESSIONS):
+        before = rewards(stream, 60, start=0.2, slope=slope)
+        found.append(rolled_back(rewards(stream, 256, start=start + 60 * slope, slope=slope, bad=bad), before))
+    fell = [count for count in found if count]
+    return len(fell) / SESSIONS, float(np.median(fell)) if fell else math.nan
+
+
+def test_a_version_that_is_as_good_is_left_alone() -> None:
+    assert rate()[0] <= 0.05
+
+
+def test_a_version_is_not_blamed_for_a_session_in_which_less_is_left_to_improve() -> None:
+    """Rewards fell by 0.3 over the 60 experiments before it, and go on falling."""
+    assert rate(slope=-0.005)[0] <= 0.08
+
+
+def test_a_better_version_is_left_alone() -> None:
+    assert rate(start=0.6, bad=0.05)[0] <= 0.01
+
+
+@pytest.mark.parametrize(("bad", "least", "most"), [(0.9, 0.95, 16), (0.6, 0.7, 64)])
+def test_a_version_that_crashes_more_often_goes_back_within_a_few_experiments(
+    bad: float, least: float, most: int
+) -> None:
+    """One in five of the version before did."""
+    share, count = rate(bad=bad)
+    assert share >= least
+    assert count <= most
+
+
+def test_a_fall_that_is_sure_but_small_changes_nothing() -> None:
+    verdict = judge([0.45] * 64 + [0.46] * 64, [0.5, 0.51] * 32)
+    assert not verdict.fell
+    assert verdict.p_value < 0.001
+
+
+def test_asked_again_between_two_looks_nothing_else_is_said() -> None:
+    stream = np.random.default_rng(3)
+    now, before = rewards(stream, 31, start=-0.5), rewards(stream, 40, start=0.2)
+    assert len({judge(now[:count], before) for count in range(16, 32)}) == 1
+
+
+def test_too_few_experiments_say_nothing() -> None:
+    for now, before in (([], [1.0] * 40), ([-2.0] * 15, [1.0] * 40), ([-2.0] * 40, [1.0] * 11), ([-2.0] * 40, [])):
+        verdict = judge(now, before)
+        assert (verdict.fell, verdict.looked, verdict.reason) == (False, 0, "")
+
+
+def test_there_is_a_last_look() -> None:
+    looks = [last_look(count) for count in (0, 15, 16, 31, 32, 64, 128, 256, 512, 10_000)]
+    assert looks == [0, 0, 1, 1, 2, 3, 4, 4, 4, 4]
+    good, bad = [1.0, 0.9] * 128, [-2.0] * 256
+    assert not judge(good + bad, [1.0, 0.9] * 20).fell, "what comes after it is for the next learning"
+
+
+def test_rewards_that_are_all_the_same_are_no_fall() -> None:
+    assert not judge([0.0] * 64, [0.0] * 64).fell
+    verdict = judge([-2.0] * 16, [0.5] * 16)
+    assert verdict.fell
+    assert "16 experiments" in verdict.reason
+    assert "-2.000" in verdict.reason
+
+
+def test_a_reward_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        judge([math.nan] * 16, [0.0] * 16)

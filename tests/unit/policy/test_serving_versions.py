@@ -1,0 +1,151 @@
+"""A promoted version answers at an endpoint that can load it; at one that cannot, the plain model goes on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.version import BaseModel, ServedAdapter
+from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.policy.openai_client import OpenAIClient
+from autoresearchd.testing import model_server as server
+from autoresearchd.testing.client_contract import QUESTION
+from autoresearchd.testing.model_server import ScriptedServer, Turn
+
+pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+
+NEVER = threading.Event()
+FIRST, SECOND = (ServedAdapter(name, Path(f"/repo/.git/autoresearchd/adapters/{name}")) for name in ("v1-0a", "v2-0b"))
+
+
+@dataclass
+class Chosen:
+    """Says which version is in use, and was asked for which models."""
+
+    version: ServedAdapter | None = FIRST
+    asked: list[BaseModel] = field(default_factory=list)
+
+    def in_use(self, base: BaseModel) -> ServedAdapter | None:
+        self.asked.append(base)
+        return self.version
+
+
+def orders(scripted: ScriptedServer) -> list[object]:
+    return [r.payload for r in scripted.requests if r.path == "/v1/load_lora_adapter"]
+
+
+def models(scripted: ScriptedServer) -> list[object]:
+    return [asked["model"] for asked in scripted.questions]
+
+
+def test_the_version_in_use_is_loaded_asked_and_recorded() -> None:
+    with ScriptedServer(lora=server.loads()) as scripted:
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        replies = [client.ask(QUESTION, NEVER) for _ in range(2)]
+        order = {"lora_name": "v1-0a", "lora_path": str(FIRST.folder), "load_inplace": True}
+        assert orders(scripted) == [order], "once"
+        assert models(scripted) == ["v1-0a", "v1-0a"]
+    assert [reply.adapter for reply in replies] == ["v1-0a", "v1-0a"]
+
+
+def test_what_is_promoted_in_the_middle_answers_after_the_next_look() -> None:
+    chosen = Chosen(None)
+    with ScriptedServer(lora=server.loads()) as scripted:
+        client = OpenAIClient(scripted.url, adapters=chosen)
+        answered = [client.ask(QUESTION, NEVER).adapter]
+        for version in (FIRST, FIRST, SECOND, None):
+            chosen.version = version
+            answered.append(client.ask(QUESTION, NEVER).adapter)
+            client.renew()
+            answered.append(client.ask(QUESTION, NEVER).adapter)
+        assert len(orders(scripted)) == 2, "what the server has is not loaded again"
+    assert answered == ["", "", "v1-0a", "v1-0a", "v1-0a", "v1-0a", "v2-0b", "v2-0b", ""]
+    assert len(chosen.asked) == 5
+
+
+def test_a_server_that_was_started_again_is_told_again() -> None:
+    with ScriptedServer(lora=server.loads()) as scripted:
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        client.ask(QUESTION, NEVER)
+        scripted.loaded.clear()
+        assert client.ask(QUESTION, NEVER).adapter == "v1-0a"
+        assert len(orders(scripted)) == 2
+
+
+@pytest.mark.parametrize(
+    ("lora", "words"),
+    [
+        (None, "404"),
+        (server.loads_not("/repo"), "No adapter found"),
+        (server.server_error(), "500"),
+        (Turn(status=403, raw=b"\x1b[2J not here"), "not here"),
+        (server.drop(), "broke off"),
+    ],
+)
+def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_once(
+    lora: Turn | None, words: str
+) -> None:
+    told: list[str] = []
+    with ScriptedServer(lora=lora) as scripted:
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(), warn=told.append)
+        replies = []
+        for _ in range(3):
+            client.renew()
+            replies.append(client.ask(QUESTION, NEVER))
+        assert len(orders(scripted)) == 3, "it may be able to by now"
+        assert models(scripted) == ["scripted-model"] * 3
+    assert [reply.adapter for reply in replies] == ["", "", ""]
+    assert len(told) == 1
+    assert words in told[0]
+    assert "v1-0a" in told[0]
+    assert told[0].isprintable()
+
+
+def test_a_server_that_can_again_serves_the_version() -> None:
+    with ScriptedServer(lora=server.server_error()) as scripted:
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        assert client.ask(QUESTION, NEVER).adapter == ""
+        scripted.lora = server.loads()
+        client.renew()
+        assert client.ask(QUESTION, NEVER).adapter == "v1-0a"
+
+
+def test_a_server_that_has_it_already_is_taken_at_its_word() -> None:
+    has_it = server.fails(400, "The lora adapter 'v1-0a' has already been loaded.", None, "InvalidUserInput")
+    with ScriptedServer(lora=has_it) as scripted:
+        scripted.loaded["v1-0a"] = "somewhere"
+        assert OpenAIClient(scripted.url, "scripted-model", adapters=Chosen()).ask(QUESTION, NEVER).adapter == "v1-0a"
+
+
+def test_a_version_that_was_lost_and_cannot_be_loaded_again_costs_no_answer() -> None:
+    with ScriptedServer(lora=server.loads()) as scripted:
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        client.ask(QUESTION, NEVER)
+        scripted.loaded.clear()
+        scripted.lora = server.loads_not()
+        assert client.ask(QUESTION, NEVER).adapter == ""
+
+
+def test_a_plain_model_that_is_not_there_is_still_an_error() -> None:
+    with ScriptedServer([server.no_model("m")]) as scripted:
+        with pytest.raises(ModelError) as caught:
+            OpenAIClient(scripted.url, "m", adapters=Chosen(None)).ask(QUESTION, NEVER)
+        assert len(scripted.questions) == 1
+    assert caught.value.trouble is Trouble.NOT_FOUND
+
+
+def test_the_model_behind_the_endpoint_is_known_by_its_folder_where_that_is_here(tmp_path: Path) -> None:
+    from autoresearchd.policy.model_files import model_hash, tokenizer_hash
+
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    chosen = Chosen(None)
+    roots = (str(tmp_path), str(tmp_path / "elsewhere"), "Qwen/Qwen3-4B", "")
+    for root in roots:
+        with ScriptedServer(root=root) as scripted:
+            OpenAIClient(scripted.url, adapters=chosen).ask(QUESTION, NEVER)
+    here = BaseModel(str(tmp_path), model_hash(tmp_path), tokenizer_hash(tmp_path))
+    assert chosen.asked == [here, *(BaseModel(root or "scripted-model") for root in roots[1:])]

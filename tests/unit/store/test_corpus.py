@@ -1,0 +1,259 @@
+"""The learner reads what the daemon wrote, writes nothing itself, and loses to a broken row that row alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.domain.experiment import Decision, Measurement
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import Cost, Generation
+from autoresearchd.errors import SchemaTooNew, StoreDamaged, StoreError
+from autoresearchd.store.corpus import Corpus, Transcript
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.store_contract_answers import asked_again, new_answer
+from autoresearchd.testing.store_driver import AT, Driver, commit_of, new_proposal, new_session
+
+DECISION = Decision(
+    Status.DISCARD, Label.NO_GAIN, 1.1, delta=-0.1, metrics={"mb": 3.0}, confidence=1.5, sigma=0.01, reward=-0.9,
+    reason="worse.", reward_parts={"improvement": -0.9}, reward_formula="1",
+)  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+def lab(path: Path) -> Iterator[Driver]:
+    store = SqlStore.open(f"sqlite:///{path}")
+    session = store.create_session(new_session(), AT)
+    store.open_segment(session.id, "f0", "start", "cpu", AT)
+    yield Driver(store, session.id)
+    store.close()
+
+
+def fill(lab: Driver) -> None:
+    """Experiments: one without answers, one asked twice, one repaired, one that is open."""
+    lab.decided(Status.KEEP, 1.0)
+    e = lab.open()
+    first = new_answer(error="no such line")
+    lab.store.record_answer(lab.id, e.number, first, AT)
+    lab.store.record_answer(lab.id, e.number, asked_again(first, {"role": "user", "content": "again"}), AT)
+    e = lab.propose(e)
+    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
+    lab.decide(lab.run(e, Measurement(Label.NONE, 1.1, {"mb": 3.0})), DECISION)
+    e = lab.open()
+    lab.store.record_answer(lab.id, e.number, new_answer(), AT)
+    e = lab.propose(e)
+    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
+    e = lab.run(e, Measurement(Label.ERROR, detail="NameError: x"))
+    lab.store.record_answer(lab.id, e.number, new_answer({"role": "user", "content": "mend"}, attempt=1), AT)
+    e = lab.store.record_proposal(lab.id, e.number, new_proposal(2, attempt=1), diff="+x\n", code_hash="h2b")
+    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
+    lab.decide(lab.run(e, Measurement(Label.NONE, 1.2)), DECISION)
+    e = lab.open()
+    lab.store.record_answer(lab.id, e.number, new_answer(), AT)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A filled database: making one takes longer than reading it."""
+    path = tmp_path_factory.mktemp("whole") / "state.db"
+    store = SqlStore.open(f"sqlite:///{path}")
+    session = store.create_session(new_session(), AT)
+    store.open_segment(session.id, "f0", "start", "cpu", AT)
+    fill(Driver(store, session.id))
+    store.close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def filled(path: Path, whole: bytes) -> Path:
+    """A database with the sessions of ``fill`` that nobody has open."""
+    path.write_bytes(whole)
+    return path
+
+
+def read(path: Path) -> list[Transcript]:
+    with Corpus(path) as corpus:
+        (session,) = corpus.sessions()
+        return list(corpus.transcripts(session.id))
+
+
+def test_what_is_read_is_what_the_store_says(path: Path, lab: Driver) -> None:
+    fill(lab)
+    found = read(path)
+    assert [t.number for t in found] == [1, 2, 3]
+    for transcript in found:
+        number = transcript.number
+        assert list(transcript.answers) == list(lab.store.answers(lab.id, number))
+        wanted, e = lab.store.experiment(lab.id, number), transcript.experiment
+        assert e is not None
+        assert (e.phase, e.parent, e.started_at, e.commit) == (
+            wanted.phase, wanted.parent, wanted.started_at, wanted.commit,
+        )  # fmt: skip
+        assert (e.runs, e.attempt, e.finished_at) == (wanted.runs, wanted.attempt, wanted.finished_at)
+        assert e.decision == (None if wanted.decision is None else DECISION), "with the formula of its reward"
+        if wanted.proposal is not None:
+            bare = replace(wanted.proposal, files={}, generation=Generation(), cost=Cost())
+            assert e.proposal == replace(bare, asi=type(bare.asi)())
+
+
+def test_all_proposals_of_an_experiment_are_there_with_their_rounds(path: Path, lab: Driver) -> None:
+    fill(lab)
+    repaired = read(path)[1]
+    assert [(p.attempt, p.round_id, p.state_id) for p in repaired.proposals] == [(0, "r2", "s2"), (1, "r2", "s2")]
+    assert repaired.experiment is not None
+    assert repaired.experiment.proposal == repaired.proposals[1]
+    assert [(r.attempt, r.label) for r in repaired.experiment.runs] == [(0, Label.ERROR), (1, Label.NONE)]
+
+
+def test_sessions_are_listed_with_what_was_said_in_them(path: Path, lab: Driver) -> None:
+    fill(lab)
+    lab.store.create_session(new_session("silent"), AT)
+    with Corpus(path) as corpus:
+        assert [(s.tag, s.policy, s.decided, s.answers) for s in corpus.sessions()] == [
+            ("nov21", "search", 3, 5),
+            ("silent", "search", 0, 0),
+        ]
+
+
+def test_members_of_a_round_share_their_prompt_in_memory(path: Path, lab: Driver) -> None:
+    """A prompt has tens of thousands of tokens, and a round as many answers as its owner likes."""
+    for _ in range(2):
+        lab.store.record_answer(lab.id, lab.open().number, new_answer(), AT)
+    one, other = (t.answers[0] for t in read(path))
+    assert one is not None
+    assert other is not None
+    assert one.generation.messages[0] is other.generation.messages[0]
+
+
+def test_nothing_is_written_and_a_daemon_at_work_is_not_waited_for(path: Path, lab: Driver) -> None:
+    fill(lab)
+    before = path.read_bytes()
+    with lab.store._db.write() as c:  # type: ignore[attr-defined]
+        c.exec_driver_sql("UPDATE session SET reason = 'busy'")
+        assert len(read(path)) == 3
+    assert path.read_bytes() == before
+    with Corpus(path) as corpus, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        corpus._db.execute("DELETE FROM answer")
+
+
+def test_a_database_that_is_not_there_or_of_another_version_is_named(tmp_path: Path, path: Path, lab: Driver) -> None:
+    with pytest.raises(StoreError, match="there is no database"):
+        Corpus(tmp_path / "none.db")
+    for revision, kind in (("9999", SchemaTooNew), ("0000", StoreError)):
+        broken(path, f"UPDATE alembic_version SET version_num = '{revision}'")
+        with pytest.raises(kind, match=revision):
+            Corpus(path)
+
+
+# ---------------------------------------------------------------------- damage
+def broken(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement, values)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE answer SET model = x'ff00'",
+        "UPDATE answer SET attempt = 'first'",
+        "UPDATE answer SET sampling = '[1]'",
+        "UPDATE answer SET sampling = '{'",
+        "UPDATE answer SET seconds = 'soon'",
+        "UPDATE answer_body SET completion = x'0102'",
+        "UPDATE answer_body SET token_ids = x'0102'",
+        "UPDATE answer_body SET messages = x'0102'",
+        "UPDATE answer_body SET messages = 'text'",
+        "UPDATE answer_body SET shared = -1",
+        "UPDATE answer_body SET shared = 7",
+        "UPDATE answer_body SET shared = 'all'",
+    ],
+)
+def test_a_broken_answer_loses_itself_alone(filled: Path, statement: str) -> None:
+    broken(filled, f"{statement} WHERE number = 2 AND answer_index = 0")
+    found = read(filled)
+    assert [[a is not None for a in t.answers] for t in found] == [[True, True], [False, True], [True]]
+
+
+def test_an_answer_whose_question_was_stored_with_a_broken_one_is_lost_with_it(filled: Path) -> None:
+    """Its messages are those of the answer before it, and some more."""
+    broken(filled, "UPDATE answer_body SET messages = x'00' WHERE number = 1 AND answer_index = 0")
+    assert read(filled)[0].answers == (None, None)
+    broken(filled, "DELETE FROM answer WHERE number = 1 AND answer_index = 0")
+    assert read(filled)[0].answers == (None,)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE experiment SET label = 'wonderful'",
+        "UPDATE experiment SET reward = 'much'",
+        "UPDATE experiment SET started_at = 'now'",
+        "UPDATE experiment SET metrics = 'none'",
+        "UPDATE experiment SET reason = x'ff'",
+        "UPDATE proposal SET round_id = x'ff'",
+        "UPDATE proposal SET reward_parts = '3'",
+        "UPDATE run SET label = 'odd'",
+        "UPDATE run SET attempt = 'x'",
+        "DELETE FROM experiment",
+    ],
+)
+def test_a_broken_experiment_loses_its_own_answers_alone(filled: Path, statement: str) -> None:
+    broken(filled, f"{statement} WHERE number = 2")
+    found = read(filled)
+    assert [t.experiment is not None for t in found] == [True, False, True]
+    assert [len(t.answers) for t in found] == [2, 2, 1]
+
+
+def test_a_damaged_file_is_an_error_that_says_how_to_mend_it(filled: Path) -> None:
+    size = filled.stat().st_size
+    with filled.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (size - 4096))
+    with pytest.raises(StoreDamaged) as caught:
+        read(filled)
+    assert "doctor --repair" in caught.value.mend
+
+
+COLUMNS = {
+    "experiment": ("phase", "status", "label", "value", "reward", "attempt", "started_at", "metrics", "reason"),
+    "proposal": ("policy", "state_id", "changes", "reward_formula", "hypothesis"),
+    "answer": ("attempt", "usd", "tokens_in", "form", "finish", "error", "sampling", "model_hash"),
+    "answer_body": ("shared", "messages", "completion", "token_ids", "logprobs"),
+    "run": ("label", "value", "metrics", "detail", "program", "attempt", "finished_at"),
+}
+CELLS = [(table, column) for table, columns in COLUMNS.items() for column in columns]
+VALUES = st.one_of(
+    st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.binary(max_size=40), st.text(max_size=40)
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells=st.lists(st.tuples(st.sampled_from(CELLS), VALUES), min_size=1, max_size=4))
+def test_whatever_stands_in_the_rows_of_one_experiment_the_others_are_read(
+    whole: bytes, tmp_path: Path, cells: list[tuple[tuple[str, str], object]]
+) -> None:
+    path = tmp_path / "state.db"
+    for side in ("-wal", "-shm"):
+        path.with_name(path.name + side).unlink(missing_ok=True)
+    path.write_bytes(whole)
+    for (table, column), value in cells:
+        try:
+            broken(path, f"UPDATE {table} SET {column} = ? WHERE number = 2", value)
+        except sqlite3.IntegrityError:
+            continue  # a database that has no room for nothing there
+    found = read(path)
+    assert [t.number for t in found] == [1, 2, 3]
+    assert all(a is not None for t in (found[0], found[2]) for a in t.answers)
+    assert found[0].experiment is not None
