@@ -7,6 +7,7 @@ constant: the form in which it can earn a reward at all, and so learn. The examp
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 
@@ -32,7 +33,12 @@ TRIED = 12
 
 _MOST_VALUE = 80
 _MOST_LINE = 250
-_ASSIGNMENT = re.compile(r"[\s`*>-]*(?P<name>[A-Za-z_][\w.\[\]()/:]{0,120})\s*=\s*(?P<value>[^=].*?)[\s`*;,]*")
+_ASSIGNMENT = re.compile(
+    r"[\s`*>-]{0,20}(?P<name>[A-Za-z_][\w.\[\]()/:]{0,120}?)\s{0,20}=(?!=)\s{0,20}(?P<value>\S.*)?"
+)
+_LITERAL = re.compile(
+    r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|True\b|False\b|'[^'\n]{0,60}'|\"[^\"\n]{0,60}\""
+)
 _SYSTEM = (
     "You improve a program by giving one of its constants a new value. Answer with one line, NAME = value, and nothing "
     "else."
@@ -80,38 +86,30 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
 
 
 def read_answer(text: str, code: Mapping[str, str], profile: str) -> Edit:
-    """The edit in an answer of lines ``NAME = value``; other lines are prose.
+    """The edit in an answer: its first line that begins with ``NAME = value`` counts, and nothing after that value.
 
     Raises:
-        EditError: no line is one, a constant is not there or is set twice, a value cannot stand there, nothing changes.
+        EditError: no line is one, there is no such constant, the value cannot stand there, nothing changes.
     """
     found = constants(code, profile)
     # A longer line is no assignment, and the pattern would take its time over it.
-    short = (line for line in text.splitlines()[:MAX_ANSWER_LINES] if len(line) <= _MOST_LINE)
-    lines = [match for line in short if (match := _ASSIGNMENT.fullmatch(line))]
-    if not lines:
+    short = (line[:_MOST_LINE] for line in text.splitlines()[:MAX_ANSWER_LINES])
+    match = next((match for line in short if (match := _ASSIGNMENT.match(line))), None)
+    if match is None:
         raise EditError("no line of the answer is NAME = value", mend="answer with one such line")
-    changes: dict[str, dict[str, Value]] = {}
-    for match in lines:
-        name = match["name"]
-        if name not in found:
-            raise EditError(f"there is no constant {shown(name)}", mend=f"take one of {', '.join(found)}")
-        parameter = found[name]
-        if parameter.name in changes.setdefault(parameter.path, {}):
-            raise EditError(f"{name} is set twice", mend="answer with one line")
-        changes[parameter.path][parameter.name] = _value(match["value"], name, parameter)
-    files = {
-        path: space.replace(code[path], tuple(p for p in found.values() if p.path == path), values)
-        for path, values in changes.items()
-    }
-    files = {path: changed for path, changed in files.items() if changed != code[path]}
-    if not files:
+    name = match["name"]
+    if name not in found:
+        raise EditError(f"there is no constant {shown(name)}", mend=f"take one of {', '.join(found)}")
+    parameter = found[name]
+    value = _value(match["value"] or "", name, parameter)
+    path = parameter.path
+    own = tuple(p for p in found.values() if p.path == path)
+    changed = space.replace(code[path], own, {parameter.name: value})
+    if changed == code[path]:
         raise EditError(
-            "the edit changes nothing: the values are those that are there",
-            label=Label.NO_OP,
-            mend="give one a new value",
+            f"the edit changes nothing: {name} has this value already", label=Label.NO_OP, mend="give it a new value"
         )
-    return Edit(files, FORM)
+    return Edit({path: changed}, FORM)
 
 
 def asked(messages: Sequence[Message]) -> bool:
@@ -132,16 +130,17 @@ def constants(code: Mapping[str, str], profile: str) -> dict[str, Parameter]:
 
 
 def _value(text: str, name: str, parameter: Parameter) -> Value:
-    text = text.partition("#")[0].strip() if parameter.numeric else text.strip()
-    try:
-        value = ast.literal_eval(text[:_MOST_VALUE])
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        value = None
-    if not parameter.legal(value):
+    """The literal that a text begins with, where it can stand in the constant's place."""
+    literal = _LITERAL.match(text)
+    value: object = None
+    if literal is not None:
+        with contextlib.suppress(ValueError, SyntaxError):  # 1__0, 007
+            value = ast.literal_eval(literal[0])
+    if not isinstance(value, (int, float, str)) or not parameter.legal(value):
         choices = "a number" if parameter.numeric else f"one of {', '.join(map(repr, parameter.range.choices))}"
         kind = "a whole number" if parameter.kind.value == "int" else choices
         raise EditError(f"{name} cannot be {shown(text, _MOST_VALUE)}", mend=f"it is {kind}")
-    return value  # type: ignore[no-any-return]  # legal() has looked at it
+    return value
 
 
 def _tried(recent: Sequence[Experiment], found: Mapping[str, Parameter], quote: Quote) -> list[str]:
