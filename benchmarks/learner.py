@@ -19,7 +19,6 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +31,8 @@ from autoresearchd.app.held_out import opened
 from autoresearchd.app.judging import RealJudge
 from autoresearchd.app.learn_options import constants_of
 from autoresearchd.app.learning import LearnRequest
+from autoresearchd.app.start import StartOptions, start
+from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.judging import HeldOutState
 from autoresearchd.learner.model import LocalModel
@@ -69,12 +70,10 @@ def research(options: argparse.Namespace, number: int) -> Path:
         subprocess.run(["git", *identity, *arguments], cwd=folder, check=True)
     config = options.dir / "config.yaml"
     config.write_text(SETTINGS.format(tokens=options.max_tokens, group=options.group))
-    subprocess.run(
-        [sys.executable, "-m", "autoresearchd", "start", "--task", str(folder), "--tag", f"s{number}",
-         "--policy", f"local:{options.model}", "--max-experiments", str(options.experiments), "--seed", str(number),
-         "--foreground"],
-        cwd=folder, check=True, env={**os.environ, "AUTORESEARCHD_CONFIG": str(config)}, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    os.environ["AUTORESEARCHD_CONFIG"] = str(config)
+    limits = Limits(max_experiments=options.experiments)
+    start(StartOptions(None, folder, tag=f"s{number}", policy=f"local:{options.model}", limits=limits,
+                       foreground=True, seed=number))  # fmt: skip
     done.touch()
     return folder
 
