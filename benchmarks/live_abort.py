@@ -1,11 +1,12 @@
 """What early abort brings in a real session: the bundled task with it and without it, from the same seed.
 
     python benchmarks/live_abort.py --experiments 100 --budget 5s --dir DIR   # some twenty minutes for each session
+    python benchmarks/live_abort.py --replay DIR...                           # recorded sessions, seconds for each
 
 Both sessions run one after the other; nothing else should run on the machine. Experiments per hour are counted from the
 first decision after the baseline to the last. Afterwards the complete curves of the session without abort are given to
 the policy as if they were running: how many of those that improved on the incumbent by more than 2σ it would have
-ended.
+ended. ``--replay`` does only that, with any number of sessions, runs that were ended early left out.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import argparse
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, start
 from autoresearchd.domain.duration import parse_duration
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_caution import wilson_upper
@@ -29,6 +32,38 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 
 LOOKS = tuple(k / 10 for k in range(1, 10))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the policy did with recorded runs.
+
+    runs: that were looked at; ended: by it; improved: of all, those that beat the incumbent by more than 2σ; lost: of
+    these, the ended ones; spent: sum of the shares of the budget that the runs got.
+    """
+
+    runs: int = 0
+    ended: int = 0
+    improved: int = 0
+    lost: int = 0
+    spent: float = 0.0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.runs + other.runs,
+            self.ended + other.ended,
+            self.improved + other.improved,
+            self.lost + other.lost,
+            self.spent + other.spent,
+        )
+
+    def __str__(self) -> str:
+        limit = 100 * wilson_upper(self.lost, self.improved)
+        gain = self.runs / self.spent if self.spent else 1.0
+        return (
+            f"{self.ended} of {self.runs} ended, {self.lost} of {self.improved} improvements by more than 2σ lost "
+            f"(95% limit {limit:.0f}%), G {gain:.2f}"
+        )
 
 
 def prepare(folder: Path, abort: bool) -> None:
@@ -65,45 +100,76 @@ def report(name: str, store: SqlStore) -> float:
     return rate
 
 
-def replay(store: SqlStore) -> None:
-    """What the policy would have ended in a session in which nothing was ended."""
-    policy, incumbent = AbortPolicy(), None
-    improved = lost = ended = full = 0
-    spent = 0.0
+def replay(store: SqlStore, policy: AbortPolicy | None = None) -> Tally:
+    """What the policy would have done in a recorded session, had it looked at the runs that came to their end."""
+    policy = policy or AbortPolicy()
+    incumbent: float | None = None
+    total = Tally()
     for e in decided(store):
-        run = next((r for r in e.counted_runs if r.of is None), None)
-        if run is None or run.label is not Label.NONE or run.value is None or e.decision is None:
+        run = complete(e)
+        if run is None or run.value is None or e.decision is None:
             continue
-        steps, losses = curve_of(store.curve(run.id))
-        sigma = e.decision.sigma or 0.0
-        policy.delta, stopped = NOISE * sigma, 1.0
+        curve = curve_of(store.curve(run.id))
+        policy.delta = NOISE * (e.decision.sigma or 0.0)
+        stopped = 1.0
         if e.number and incumbent is not None:
-            for at in LOOKS:
-                seen = [(s, x) for s, x in zip(steps, losses, strict=True) if s <= at]
-                if seen and policy.look([s for s, _ in seen], [x for _, x in seen], 1.0, incumbent).abort:
-                    stopped = at
-                    break
-            good = run.value < incumbent - NOISE * sigma
-            improved, full, spent = improved + good, full + 1, spent + stopped
-            ended, lost = ended + (stopped < 1), lost + (good and stopped < 1)
-        policy.observe(steps, losses, 1.0, None if stopped < 1 else run.value, aborted=stopped < 1)
+            stopped = first_abort(policy, curve, incumbent)
+            ended, good = stopped < 1, run.value < incumbent - policy.delta
+            total += Tally(1, ended, good, good and ended, stopped)
+        observe(policy, curve, None if stopped < 1 else run.value)
         if e.decision.status is Status.KEEP and e.decision.value is not None:
             incumbent = e.decision.value
-    limit = 100 * wilson_upper(lost, improved)
-    print(
-        f"replay of the session without abort: {ended} of {full} ended, {lost} of {improved} improvements by more than "
-        f"2σ lost (95% limit {limit:.0f}%), G {full / max(spent, 1e-9):.2f}"
-    )
+    return total
 
 
-def main() -> int:
-    """Two sessions and their figures; 1 when early abort made the session slower."""
+def complete(e: Experiment) -> Run | None:
+    """The experiment's first run, if it came to its end with a value."""
+    run = next((r for r in e.counted_runs if r.of is None), None)
+    return run if run is not None and run.label is Label.NONE and run.value is not None else None
+
+
+def first_abort(policy: AbortPolicy, curve: tuple[list[float], list[float]], incumbent: float) -> float:
+    """The share of the budget at which the policy ends a run; 1 where it lets it go on."""
+    for at in LOOKS:
+        seen = [(progress, loss) for progress, loss in zip(*curve, strict=True) if progress <= at]
+        if seen and policy.look([x for x, _ in seen], [y for _, y in seen], 1.0, incumbent).abort:
+            return at
+    return 1.0
+
+
+def observe(policy: AbortPolicy, curve: tuple[list[float], list[float]], value: float | None) -> None:
+    """Let the policy learn from a run as the daemon does: each experiment is another program."""
+    policy.observe(*curve, 1.0, value, aborted=value is None, another=True)
+
+
+def replay_all(folders: Sequence[Path]) -> Tally:
+    """Replay the newest session of each folder, print each and all of them."""
+    total = Tally()
+    for folder in folders:
+        store = Project.at(folder).existing_store()
+        try:
+            tally = replay(store)
+        finally:
+            store.close()
+        print(f"{folder}: {tally}", flush=True)
+        total += tally
+    if len(folders) > 1:
+        print(f"all: {total}")
+    return total
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Two sessions and their figures, or a replay; 1 when early abort made the session slower."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiments", type=int, default=100)
     parser.add_argument("--budget", default="5s")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dir", type=Path, default=Path("live-abort"), help="an empty folder; it is kept")
-    options = parser.parse_args()
+    parser.add_argument("--replay", type=Path, nargs="+", metavar="DIR", help="repositories with a recorded session")
+    options = parser.parse_args(arguments)
+    if options.replay:
+        replay_all(options.replay)
+        return 0
     rates = {}
     for name in ("without", "with"):
         folder = (options.dir / name).resolve()
@@ -115,7 +181,7 @@ def main() -> int:
         store = Project.at(folder).open_store()
         rates[name] = report(name, store)
         if name == "without":
-            replay(store)
+            print(f"replay of the session without abort: {replay(store)}")
         store.close()
     print(f"with abort {rates['with'] / rates['without']:.2f} times as many experiments per hour")
     return 0 if rates["with"] >= rates["without"] else 1

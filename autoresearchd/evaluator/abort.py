@@ -14,7 +14,7 @@ have the wrong σ. What the two rules do is in ``benchmarks/RESULTS.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -37,7 +37,7 @@ FIRST_LOOK = 0.05
 """Before this share of the budget there is no evidence."""
 
 _LOOKS = tuple(range(9, 99, 10))
-_VERSION = 1
+_VERSION = 2
 
 
 class Reason(StrEnum):
@@ -262,6 +262,7 @@ class AbortPolicy:
         *,
         aborted: bool = False,
         spared: bool = False,
+        another: bool = False,
     ) -> None:
         """Learn from a run that ended; runs come in order, each once.
 
@@ -272,6 +273,7 @@ class AbortPolicy:
             final: its metric; None or not finite for a run that was aborted or crashed.
             aborted: whether this policy ended it.
             spared: whether a look would have, were it no audit.
+            another: whether it is known to be another program than all before, however alike their curves are.
         """
         aborted = aborted or final is None
         ready = self._references.distinct >= MIN_DISTINCT
@@ -282,47 +284,48 @@ class AbortPolicy:
         if aborted and curve is not None:
             promise.spared += max(0.0, 1.0 - curve.last)
         if not aborted and curve is not None and final is not None and math.isfinite(final) and len(curve.losses) > 1:
-            self._learn(summarise(curve, self._sign * final), spared)
+            self._learn(summarise(curve, self._sign * final), spared, another)
         self._guard.audits.observe(self._observed, aborted=aborted, ready=ready)
         self._observed += 1
         self.begin()
 
-    def _learn(self, run: Summary, spared: bool) -> None:
+    def _learn(self, run: Summary, spared: bool, another: bool) -> None:
         """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
         delta = self._delta()
-        ratio, hopeless = self._in_hindsight(run, delta)
+        ratios = [evidence.score / limit for evidence, limit in self._in_hindsight(run, run.final, delta)]
         if self.is_audit:
-            promise = self._guard.promise
-            improved = math.isfinite(self._best) and run.final < self._best - delta
-            hopeless = hopeless or spared
-            promise.audited += 1
-            promise.hopeless += hopeless
-            promise.improved += improved
-            promise.lost += improved and hopeless
-        if ratio is not None:
-            self._guard.caution.observe(ratio, run.final <= self._references.typical_final())
-        self._references.add(run, delta)
+            self._audit(run, spared, delta)
+        if ratios:
+            self._guard.caution.observe(max(ratios), run.final <= self._references.typical_final())
+        self._references.add(run, delta, another=another)
         self._best = min(self._best, run.final)
 
-    def _in_hindsight(self, run: Summary, delta: float) -> tuple[float | None, bool]:
-        """Looks at every tenth: the highest score against the run's own end over its threshold; and was it hopeless?"""
+    def _audit(self, run: Summary, spared: bool, delta: float) -> None:
+        """Count what an audit run says about the promise."""
+        promise, bar = self._guard.promise, self._best - delta
+        improved = math.isfinite(bar) and run.final < bar
+        hopeless = spared or any(
+            evidence.distinct >= MIN_DISTINCT and evidence.score > limit * self.caution
+            for evidence, limit in self._in_hindsight(run, bar, delta)
+        )
+        promise.audited += 1
+        promise.hopeless += hopeless
+        promise.improved += improved
+        promise.lost += improved and hopeless
+
+    def _in_hindsight(self, run: Summary, bar: float, delta: float) -> Iterator[tuple[Evidence, float]]:
+        """Looks at every tenth of a finished run against a bar: the evidence, and the score needed without caution."""
         if self._references.distinct < MIN_DISTINCT - 3:
-            return None, False
-        worst, hopeless, before = None, False, 0.0
+            return
+        before = 0.0
         for cell in _LOOKS:
             progress = float(GRID[cell])
             here = Standing(progress, float(run.drops[cell]) + run.final, float(run.slopes[cell]))
-            evidence = weigh(here, run.final, self._references, delta) if math.isfinite(here.level) else None
-            if evidence is None:
-                continue
-            limit = threshold(spent(self._alpha, progress) - before, evidence.programs, evidence.distinct)
-            before = spent(self._alpha, progress)
-            ratio = evidence.score / limit
-            worst = ratio if worst is None else max(worst, ratio)
-            over = run.final - (self._best - delta)
-            against_bar = (evidence.need + over - evidence.expected) / evidence.sd
-            hopeless |= evidence.distinct >= MIN_DISTINCT and against_bar > limit * self.caution
-        return worst, hopeless
+            evidence = weigh(here, bar, self._references, delta) if math.isfinite(here.level) else None
+            if evidence is not None:
+                gone = spent(self._alpha, progress)
+                yield evidence, threshold(gone - before, evidence.programs, evidence.distinct)
+                before = gone
 
     # ------------------------------------------------------------------ the replay's interface
     def __call__(

@@ -3,7 +3,9 @@
 The null hypothesis is "this run ends below the bar". Were it true, its loss would still drop by need = level − bar.
 Good finished programs say how far a loss can drop from this progress on: the test asks whether ``need`` is too far for
 another draw from them (Student's t for one new observation, so few programs make a wide bound). Turning the question
-round like this, instead of regressing final values on losses, keeps the regression towards the mean out of it.
+round like this, instead of regressing final values on losses, keeps the regression towards the mean out of it. Where
+log and metric have different units the drops scatter more, so the test is slower to say no; that it does not say no too
+soon there is the forecast's part (``forecast_line``), which must be beyond the bar as well.
 
 The spread is widened by what the programs seen so far cannot tell: seed noise; a share of all that is still to be
 learned, larger early, because a new kind of program may have another shape; and a trend, where drops have been growing
@@ -27,7 +29,10 @@ from autoresearchd.evaluator.forecast_curve import Array
 from autoresearchd.evaluator.forecast_history import Programs, References
 
 NOISE_SHARE = 0.7
-"""Seed noise in the spread, as a share of delta (which is two standard deviations of it)."""
+"""Seed noise that means over the runs of a program hide, as a share of delta (which is two standard deviations)."""
+
+NOISE_LEAST = 0.35
+"""And what is added in any case: drops of single runs show the noise, but few may be alike by luck."""
 
 NOVELTY = 0.2
 """By which share of what is still to be learned a new kind of program may differ at the start; fades as (1−p)²."""
@@ -109,7 +114,9 @@ def expectation(good: Programs, progress: float, position: int, delta: float) ->
     variance = float(drops.var(ddof=1)) * (1 + 1 / count)
     to_learn = max(0.0, mean - float(good.ends.mean()))
     novelty = NOVELTY * to_learn * (1 - progress) ** 2
-    sd = math.sqrt(variance + (NOISE_SHARE * delta) ** 2 + novelty**2)
+    averaged = 1 - float(np.mean(1 / good.runs))
+    noise = math.sqrt(NOISE_SHARE**2 * averaged + NOISE_LEAST**2) * delta
+    sd = math.sqrt(variance + noise**2 + novelty**2)
     return mean + _trend(drops, good.last, position), sd
 
 

@@ -2,8 +2,8 @@
 
 The models, each with the bias and the error that it showed on good finished programs at the same progress:
 
-- ``drop``: the loss now, less what good programs still lost from here on. Their drop contains what a power law cannot
-  see: the cool-down of the learning rate and the offset between training loss and validation metric.
+- ``drop``: the loss now, less what good programs still lost from here on, in the unit of the metric: the drop contains
+  what a power law cannot see, the cool-down of the learning rate and the offset between training loss and metric.
 - ``slope``: the same drop, scaled by how fast this run is falling compared with them.
 - ``law``: the power law a·t^−b + c of arXiv:2603.07300.
 - ``incumbent``: the incumbent's final value plus the gap to its curve at the same progress.
@@ -22,6 +22,7 @@ import numpy as np
 
 from autoresearchd.evaluator.forecast_curve import Array, Curve, trailing
 from autoresearchd.evaluator.forecast_history import Programs, References
+from autoresearchd.evaluator.forecast_line import line_through
 from autoresearchd.evaluator.forecast_power import fit_power_law
 
 MOST = 20
@@ -77,9 +78,7 @@ def good_programs(programs: Programs) -> Programs:
     if size <= count:
         return programs
     best = np.argsort(programs.finals, kind="stable")[:count]
-    return Programs(
-        programs.drops[best], programs.ends[best], programs.finals[best], programs.last[best], programs.rows[best]
-    )
+    return programs.chosen(best)
 
 
 def forecast(curve: Curve, references: References) -> Forecast | None:
@@ -110,8 +109,8 @@ def _law_alone(curve: Curve, law: float | None) -> Forecast | None:
 
 
 def _drop(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array]:
-    mean = float(good.drops.mean())
-    return here.level - mean, _left_out(good.drops - mean)
+    line = line_through(good)
+    return line.final(here.level), _left_out(line.errors) / (1 + line.gain)
 
 
 def _slope(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array] | None:

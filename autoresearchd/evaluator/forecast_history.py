@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -73,14 +73,21 @@ class Programs:
     """One row for each distinct program that finished, seen at one progress.
 
     drops: level minus final value, the mean over its runs; ends: the same at the end of the budget (the offset between
-    the logged loss and the metric); finals: its best; last: position of its newest run; rows: that run in the table.
+    the logged loss and the metric); finals: its best; means: its mean; last: position of its newest run; rows: that run
+    in the table; runs: how many it had.
     """
 
     drops: Array
     ends: Array
     finals: Array
+    means: Array
     last: Array
     rows: npt.NDArray[np.intp]
+    runs: Array
+
+    def chosen(self, rows: npt.NDArray[np.intp]) -> Programs:
+        """Some of the programs."""
+        return Programs(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 class References:
@@ -126,11 +133,14 @@ class References:
         """Median final value over distinct programs."""
         return float(np.median(self.finals[self._representatives])) if self._representatives else math.inf
 
-    def add(self, run: Summary, tolerance: float) -> None:
-        """Take a finished run; it joins the program whose newest run it resembles within ``tolerance``."""
+    def add(self, run: Summary, tolerance: float, *, another: bool = False) -> None:
+        """Take a finished run; it joins the program whose newest run it resembles within ``tolerance``.
+
+        ``another``: it is known to be another program than all before, whatever it resembles.
+        """
         if self._size == len(self._table["finals"]):
             self._allocate(2 * self._size)
-        program = self._program_of(run, tolerance)
+        program = len(self._representatives) if another else self._program_of(run, tolerance)
         row = self._size
         for name, value in (
             ("drops", run.drops),
@@ -182,13 +192,20 @@ class References:
         seen = np.flatnonzero(count)
         sums = np.bincount(programs, drops[rows], minlength=self.distinct)
         end_sums = np.bincount(programs, ends[rows], minlength=self.distinct)
+        final_sums = np.bincount(programs, self.finals[rows], minlength=self.distinct)
         best = np.full(self.distinct, math.inf)
         np.minimum.at(best, programs, self.finals[rows])
         newest = np.zeros(self.distinct, dtype=np.intp)
         newest[programs] = rows
         counted = count[seen]
         return Programs(
-            sums[seen] / counted, end_sums[seen] / counted, best[seen], newest[seen].astype(np.float64), newest[seen]
+            sums[seen] / counted,
+            end_sums[seen] / counted,
+            best[seen],
+            final_sums[seen] / counted,
+            newest[seen].astype(np.float64),
+            newest[seen],
+            counted.astype(np.float64),
         )
 
     # ------------------------------------------------------------------ state

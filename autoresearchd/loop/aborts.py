@@ -222,7 +222,10 @@ class EarlyAbort:
         policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
         aborted = run.label is Label.ABORTED_EARLY
         value = None if aborted else run.value
-        policy.observe(steps, losses, 1.0, value, aborted=aborted, spared=run.id in self._spared)
+        spared = run.id in self._spared
+        policy.observe(
+            steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True
+        )  # no duplicate is ever run
         self._spared.discard(run.id)
 
     def _save(self, policy: AbortPolicy, number: int) -> None:

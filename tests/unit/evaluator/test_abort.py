@@ -314,6 +314,35 @@ def test_of_improvements_drawn_at_random_hardly_any_is_lost() -> None:
     assert aborted > 60
 
 
+# ---------------------------------------------------------------------- what the daemon knows besides
+def in_other_unit(history: History, unit: float) -> History:
+    return [{**run, "losses": run["losses"] * unit} for run in history]
+
+
+@pytest.mark.parametrize("unit", [0.3, 3.0])
+def test_a_log_in_another_unit_than_the_metric_ends_hopeless_runs_and_no_others(unit: float) -> None:
+    """As in karpathy/autoresearch: nats per token are logged, bits per byte are scored."""
+    history = in_other_unit(varied(), unit)
+    for end in (0.8, 0.9, 0.97):
+        steps, losses = training(end, seed=99)
+        assert not any(verdicts(policy(), history, (steps, unit * losses), 1.0))
+    steps, losses = training(1.6, seed=99)
+    assert any(verdicts(policy(), history, (steps, unit * losses), 1.0)[:7])
+
+
+def test_programs_that_are_known_to_be_others_are_evidence_however_alike_they_are() -> None:
+    alike = [1.0 + 0.002 * k for k in range(12)]
+    unknown, known = policy(), policy()
+    for k, end in enumerate(alike):
+        unknown.observe(*training(end, seed=k), BUDGET, end)
+        known.observe(*training(end, seed=k), BUDGET, end, another=True)
+    points = until(0.5, training(2.5, seed=99))
+    assert unknown.look(*points, BUDGET, 1.0).reason is Reason.FEW_PROGRAMS
+    look = known.look(*points, BUDGET, 1.0)
+    assert look.abort
+    assert look.distinct == len(alike)
+
+
 # ---------------------------------------------------------------------- cost
 def test_a_look_with_a_thousand_runs_behind_it_is_fast_and_small() -> None:
     judge = policy()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.evaluator.abort_caution import MOST_CAUTION, Audits, Caution, Guard, Promise, wilson_upper
-from autoresearchd.evaluator.abort_evidence import p_value, spent, threshold
+from autoresearchd.evaluator.abort_evidence import expectation, p_value, spent, threshold
+from autoresearchd.evaluator.forecast_history import Programs
 
 
 @given(st.lists(st.floats(-1, 2), min_size=1, max_size=40), st.floats(0.01, 0.5))
@@ -32,6 +34,16 @@ def test_few_programs_ask_for_more_evidence() -> None:
     assert threshold(0.02, 8, 10) > threshold(0.02, 8, 40)
     assert threshold(0.02, 1, 40) == math.inf
     assert threshold(0.0, 20, 40) == math.inf
+
+
+def test_seed_noise_that_single_runs_show_already_is_not_counted_twice() -> None:
+    rng = np.random.default_rng(3)
+    drops, rows = 0.5 + rng.normal(0, 0.01, 12), np.arange(12)
+    single, averaged = (
+        Programs(drops, drops, drops, drops, rows.astype(np.float64), rows, np.full(12, runs)) for runs in (1.0, 20.0)
+    )
+    sd = [expectation(good, 0.5, 12, 0.02)[1] for good in (single, averaged)]
+    assert 0.01 < sd[0] < 0.85 * sd[1]
 
 
 def test_the_p_value_belongs_to_the_threshold_where_many_programs_are_known() -> None:
