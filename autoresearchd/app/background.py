@@ -25,7 +25,7 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
     errors = log.with_name(f"daemon-{tag}.err")
     with errors.open("wb") as stderr:
         daemon = subprocess.Popen(
-            [sys.executable, "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
+            [sys.executable, "-P", "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
             cwd=project.root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

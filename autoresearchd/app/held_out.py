@@ -223,6 +223,11 @@ class HeldOut:
         for ground in self._grounds.values():
             ground.workspace.close()
 
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the sessions."""
+        return list(self._grounds)
+
     def ground(self, session: str) -> Ground:
         """The session of that name; UsageError where it is not among the sources."""
         if session not in self._grounds:

@@ -118,6 +118,7 @@ class _Run:
         self._project, self._store, self._shelf = project, store, shelf
         self._tell, self._cancel, self._now = tell, cancel, SystemClock().now
         self._steps = 0
+        self._checkpoints = layout.state_dir(project.root) / "learner"
 
     def go(self) -> Mapping[str, Any]:
         """All of it; how it ended is recorded, whatever happens."""
@@ -213,7 +214,10 @@ class _Run:
             verdict = Verdict(False, (trained.stopped,), {})
         else:
             verdict = self._judged(model, before, ground, answer)
-        return self._decided(version, verdict, trained)
+        outcome = self._decided(version, ground, verdict, trained)
+        for old in self._checkpoints.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
+            old.unlink(missing_ok=True)
+        return outcome
 
     def _lengths(self, place: Path, everything: Sequence[Trajectory]) -> tuple[int, int]:
         """Tokens of the longest prompt with its answer, and of the longest answer."""
@@ -222,7 +226,8 @@ class _Run:
         for each in everything:
             if each.prompt_hash not in prompts:
                 prompts[each.prompt_hash] = len(encoded(tokenizer, each.messages))
-        answers = {each.key: len(each.token_ids or ()) for each in everything}
+        # Where tokens were not stored, a text has about one for each three characters.
+        answers = {each.key: len(each.token_ids or ()) or len(each.completion) // 3 for each in everything}
         answer = self._constants.gate.max_tokens or max((*answers.values(), 16))
         return max(prompts[each.prompt_hash] + max(answers[each.key], answer) for each in everything), answer
 
@@ -243,12 +248,8 @@ class _Run:
                 rounds = LiveRounds(held, self._real_judge(held), self._constants, answer, self._tell, self._cancel)
                 return rounds.train(model, ground.parts.train, on_step)
         run = checkpoint.fingerprint(options, ground.parts.train, model.hashes)
-        place = layout.state_dir(self._project.root) / "learner" / f"{run[:24]}.checkpoint"
-        trained = train(model, ground.parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
-        if trained.stopped != CANCELLED:
-            for old in place.parent.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
-                old.unlink(missing_ok=True)
-        return trained
+        place = self._checkpoints / f"{run[:24]}.checkpoint"
+        return train(model, ground.parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
 
     # -- the gate
     def _judged(self, model: LocalModel, before: Mapping[str, Any], ground: _Ground, answer: int) -> Verdict:
@@ -289,15 +290,29 @@ class _Run:
         return PredictingJudge(held.rules, predictors), together([p.calibration for p in predictors.values()])
 
     def _real_judge(self, held: HeldOut) -> RealJudge:
-        return RealJudge(held, make_executor("local"), cancel=self._cancel)
+        specs = {held.ground(name).session.executor for name in held.names}
+        if len(specs) > 1:
+            raise UsageError(
+                f"experiments of these sessions ran in different places: {', '.join(sorted(specs))}",
+                mend="add --set judge=predicted, or learn from sessions of one place",
+            )
+        return RealJudge(held, make_executor(specs.pop() if specs else "local"), cancel=self._cancel)
 
-    def _decided(self, version: PolicyVersion, verdict: Verdict, trained: Trained) -> Mapping[str, Any]:
+    def _decided(
+        self, version: PolicyVersion, ground: _Ground, verdict: Verdict, trained: Trained
+    ) -> Mapping[str, Any]:
+        version = self._shelf.find(version.version)  # somebody may have decided meanwhile
+        using = next((v.version for v in self._store.promoted_versions() if v.fits(ground.base)), None)
+        if using not in (version.version, None if ground.parent is None else ground.parent.version):
+            told = f"it was compared with what is not in use any more: {using} is by now"
+            verdict = Verdict(False, (told, *verdict.reasons), verdict.figures)
         figures, reason = dict(verdict.figures), "; ".join(verdict.reasons)
-        if verdict.promote:
+        if verdict.promote and version.status.value == "candidate":
             version = self._shelf.promote(version.version, reason, figures)
         elif version.status.value == "candidate":  # a run that went on may have made a version that was judged already
             version = self._shelf.refuse(version.version, reason, figures)
-        now = "the policy local answers with it from the next experiment on" if verdict.promote else "it is not used"
+        used = version.status.value == "promoted"
+        now = "the policy local answers with it from the next experiment on" if used else "it is not used"
         self._tell(f"{version.version} {version.status.value}: {now}")
         for text in verdict.reasons:
             self._tell(f"  {text}")

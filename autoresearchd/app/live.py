@@ -17,6 +17,7 @@ from autoresearchd.errors import UsageError
 from autoresearchd.learner.figures import StepFigures
 from autoresearchd.learner.judging import HeldOutState, Judge
 from autoresearchd.learner.objectives import Generated, Learnable, Who
+from autoresearchd.learner.options import Algo
 from autoresearchd.learner.outcomes import Outcome
 from autoresearchd.learner.training import CANCELLED, Trained, train
 from autoresearchd.learner.trajectories import Trajectory, all_equal, grouped
@@ -76,13 +77,15 @@ class LiveRounds:
             made = self._round(model, chosen, number)
             rewards = [one.reward for one in made]
             counts.update(rounds=1, proposals=len(made))
-            if not made or all(all_equal([one.reward for one in group]) for group in grouped(made).values()):
+            if not made or self._silent(made):
                 counts["rounds_without_signal"] += 1
                 self._tell(f"round {number + 1}: all proposals of each state earned the same, nothing to learn")
                 continue
             self._tell(f"round {number + 1}: mean reward {sum(rewards) / len(rewards):.2f} over {len(made)} proposals")
             seed = derive_seed(constants.train.seed, number, "live")
-            options = replace(constants.train, steps=each, seed=seed, warmup=0)
+            # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
+            alone = replace(constants.train.mdp, gamma=0.0)
+            options = replace(constants.train, steps=each, seed=seed, warmup=0, mdp=alone)
             before = len(history)
 
             def told(step: StepFigures, before: int = before) -> None:
@@ -100,6 +103,16 @@ class LiveRounds:
                 mend="begin with `--mode replay`, which can warm the policy up on kept answers; or take a larger model",
             )
         return Trained(len(history), tuple(history), stopped, "", dict(counts))
+
+    def _silent(self, made: Sequence[Trajectory]) -> bool:
+        """Whether a round tells nothing: GRPO compares within a state, PPO over all, SDPO learns from words."""
+        match self._constants.train.algo:
+            case Algo.SDPO:
+                return False
+            case Algo.PPO:
+                return all_equal([one.reward for one in made])
+            case _:
+                return all(all_equal([one.reward for one in group]) for group in grouped(made).values())
 
     def _round(self, model: Learnable, states: Sequence[HeldOutState], number: int) -> list[Trajectory]:
         """Fresh proposals for some states with what they earned."""
@@ -139,7 +152,7 @@ class LiveRounds:
             reward=outcome.reward,
             censored=outcome.label is Label.ABORTED_EARLY,
             label=outcome.label,
-            feedback=outcome.error,
+            feedback=outcome.error or f"This edit was run; it earned a reward of {outcome.reward:.2f}.",
             index=index,
             temperature=self._constants.gate.temperature,
             error="" if outcome.valid else outcome.error,

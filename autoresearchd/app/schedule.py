@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.app.policies import Offer
@@ -25,6 +26,8 @@ from autoresearchd.learner.lock import held
 from autoresearchd.ports import Cancel, Learning, Store
 from autoresearchd.workspace import layout
 
+COMMAND = (sys.executable, "-P", "-m", "autoresearchd")
+"""Not with the checkout on the path: what lies there under a library's name would be imported."""
 _END_S = 20.0
 """How long a learner may take to write its checkpoint when the session ends."""
 _LOOK_S = 1.0
@@ -42,7 +45,8 @@ class LearnSchedule:
         model: the base model, as ``--model`` takes it.
         root: top of the checkout.
         locks: folder of the lock files.
-        since: how many experiments there were since the last learner run began; it need not count beyond ``every``.
+        since: how many experiments there were since the last learner run began, or since a later time that it is given;
+            it need not count beyond ``every``.
         pauses: whether experiments wait while a learner is at work.
         tell: takes a line for whoever watches.
         stopping: set once the session is to end.
@@ -55,12 +59,12 @@ class LearnSchedule:
         model: str,
         root: Path,
         locks: Path,
-        since: Callable[[], int],
+        since: Callable[[datetime | None], int],
         *,
         pauses: bool,
         tell: Callable[[EventKind, str], None],
         stopping: Cancel,
-        command: Sequence[str] = (sys.executable, "-m", "autoresearchd"),
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self._settings, self._model, self._root, self._locks = settings, model, root, locks
         self._since, self._pauses, self._tell, self._stopping = since, pauses, tell, stopping
@@ -68,6 +72,8 @@ class LearnSchedule:
         self._due = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._began = 0.0
+        self._last: datetime | None = None
+        self._ending = False
 
     @property
     def cron(self) -> str:
@@ -87,6 +93,7 @@ class LearnSchedule:
     def end(self) -> None:
         if self._child is None:
             return
+        self._ending = True
         self._child.send_signal(signal.SIGTERM)
         try:
             self._child.wait(_END_S)
@@ -100,7 +107,7 @@ class LearnSchedule:
         if held(self._locks):  # somebody learns by hand, or a learner of a daemon that was killed
             return False
         every = self._settings.every
-        return self._due.is_set() or (every is not None and self._since() >= every)
+        return self._due.is_set() or (every is not None and self._since(self._last) >= every)
 
     def _begin(self) -> None:
         settings = self._settings
@@ -124,7 +131,10 @@ class LearnSchedule:
             most = settings.memory_mb * 2**20
             resource.prlimit(self._child.pid, resource.RLIMIT_DATA, (most, most))
         os.setpriority(os.PRIO_PROCESS, self._child.pid, 10)
-        self._began = time.monotonic()
+        self._began, self._last = (
+            time.monotonic(),
+            datetime.now(UTC),
+        )  # one that fails at once is not tried again at once
         waits = "; experiments wait for it" if self._pauses else ""
         self._tell(EventKind.HOUSEKEEPING, f"learning by {settings.algo}, process {self._child.pid}{waits}")
 
@@ -139,6 +149,11 @@ class LearnSchedule:
         lines = [line.rstrip() for line in said if line.strip() and not line.startswith("█")][-_TOLD:]
         if code == 0:
             self._tell(EventKind.HOUSEKEEPING, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
+            return
+        if self._ending:
+            self._tell(
+                EventKind.HOUSEKEEPING, "the learner is stopped with the session; it goes on when it is due again"
+            )
             return
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         last = "\n".join(lines[-3:])
@@ -159,21 +174,31 @@ def schedule_of(
     settings, executor, store = offer.settings, offer.executor, offer.store
     if not settings.learn.scheduled:
         return None
+    name = settings.learn.model or session.policy.partition(":")[2] or settings.local_model
+    place = (offer.source / Path(name).expanduser()).resolve()
+    if not name or not place.exists():  # a server's name for a model is nothing that a learner could train
+        tell(
+            EventKind.WARNING,
+            f"nothing is learned on the schedule: {name or 'the model'} is no folder on this machine; "
+            "name the base model's folder in config.yaml as `learn: {model: DIR}`",
+        )
+        return None
     single = executor.describe().get("device", "cpu") != "cpu" and executor.slots == 1
     return LearnSchedule(
         settings.learn,
-        session.policy.partition(":")[2] or settings.local_model,
+        str(place),
         project.root,
         project.locks,
-        lambda: since_last(store, session.id, settings.learn.every or 1),
+        lambda begun: since_last(store, session.id, settings.learn.every or 1, begun),
         pauses=settings.learn.pause == "always" or (settings.learn.pause == "auto" and single),
         tell=tell,
         stopping=stopping,
     )
 
 
-def since_last(store: Store, session_id: int, most: int) -> int:
-    """How many of the last ``most`` experiments were begun after the last learner run was; the baseline is none."""
-    last = max((run.started_at for run in store.learner_runs()), default=None)
+def since_last(store: Store, session_id: int, most: int, begun: datetime | None) -> int:
+    """How many of the last ``most`` experiments were begun after the last learner run was, and after ``begun``."""
+    times = [run.started_at for run in store.learner_runs()] + ([begun] if begun is not None else [])
+    last = max(times, default=None)
     found = store.experiments(session_id, last=most)
     return sum(e.number > 0 and e.decision is not None and (last is None or e.started_at > last) for e in found)

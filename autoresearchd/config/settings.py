@@ -30,7 +30,12 @@ _KEYS_BELONG = (
 )
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
-_CRON = re.compile(r"[\d*/,a-zA-Z-]{1,40}(?: [\d*/,a-zA-Z-]{1,40}){4}")
+_CRON_PART = re.compile(r"[\da-zA-Z*]{1,10}(?:[,/-][\da-zA-Z*]{1,10}){0,20}")
+_DAYS = frozenset(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))
+_CRON: tuple[tuple[int, int, frozenset[str]], ...] = (
+    (0, 59, frozenset()), (0, 23, frozenset()), (1, 31, frozenset()), (1, 12, frozenset()), (1, 0, _DAYS),
+)  # fmt: skip
+"""Least and largest number of each field, and its words. Days go by name: their numbers are not agreed on."""
 _MOST_MONEY = 1_000_000_000
 _HIGHEST_PRICE = 1_000_000
 """Far above what anybody charges or has: what is beyond is a slip, and sums of it would be no money any more."""
@@ -113,8 +118,18 @@ class AgentFile(Section):
 
 
 def _crontab(text: str) -> str:
-    if not _CRON.fullmatch(text):
-        raise wrong(f"{shown(text)} is no time as crontab has it", 'write five fields, e.g. "0 4 * * *" for 4:00 UTC')
+    fields = text.split(" ")
+    right = len(fields) == len(_CRON)
+    for given, (low, high, names) in zip(fields, _CRON, strict=False):
+        parts = _CRON_PART.fullmatch(given) and re.split(r"[,/-]", given.replace("*", ""))
+        words = [part for part in parts or [] if part]
+        right = right and bool(parts)
+        right = right and all(low <= int(w) <= high if w.isdigit() else w.lower() in names for w in words)
+    if not right:
+        raise wrong(
+            f"{shown(text)} is no time as crontab has it",
+            'write five fields, e.g. "0 4 * * *" for 4:00 UTC; days of the week by name, e.g. "0 4 * * sun"',
+        )
     return text
 
 
@@ -134,6 +149,7 @@ class LearnFile(Section):
     steps: Annotated[Whole, _between(1, 1_000_000)] | None = None
     memory_mb: Annotated[Whole, _between(500, 100_000_000)] | None = None
     pause: Literal["auto", "always", "never"] = "auto"
+    model: Line | None = None
     set: Annotated[dict[str, str], BeforeValidator(_plain_options)] = Field(default_factory=dict)
 
 
@@ -354,6 +370,7 @@ def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) 
             steps=file.learn.steps,
             memory_mb=file.learn.memory_mb,
             pause=file.learn.pause,
+            model=file.learn.model or "",
             options=dict(file.learn.set),
         ),
     )

@@ -21,7 +21,7 @@ class LearnSettings:
     every: experiments between two learner runs, None: not by their number. cron: when, as crontab(5) has it, in UTC;
     empty: not by the clock. algo, steps, options: as for the command ``learn``. memory_mb: what a learner may take,
     None: as much as there is. pause: whether experiments wait meanwhile: ``always``, ``never``, or ``auto``, where
-    there is one GPU for both.
+    there is one GPU for both. model: folder of the base model; empty: the one that the policy is asked of.
     """
 
     every: int | None = None
@@ -30,6 +30,7 @@ class LearnSettings:
     steps: int | None = None
     memory_mb: int | None = None
     pause: str = "auto"
+    model: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -164,6 +164,8 @@ class _Loop:
                 break
             figures = self._gradient(objective, divided)
             if figures is None:
+                if not epoch:  # nothing of this batch has been applied
+                    self._save(objective)
                 return CANCELLED
             if epoch and objective.drifted(figures):
                 self._progress.counts["epochs_cut_short"] += 1

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.schedule import LearnSchedule
+from autoresearchd.app.schedule import LearnSchedule, since_last
 from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Decision
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.settings import LearnSettings
 from autoresearchd.learner.lock import LearnerLock
+from autoresearchd.ports import NewSession
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.testing.models import PatientCancel
 
 WRITE = "import sys, pathlib; pathlib.Path('argv').write_text(' '.join(sys.argv[1:])); print('kept as v1-00000000')"
@@ -33,7 +38,7 @@ class Watched:
             "models/small",
             folder,
             self.locks,
-            lambda: self.count,
+            lambda begun: self.count,
             pauses=pauses,
             tell=lambda kind, text: self.told.append((kind, text)),
             stopping=PatientCancel(),
@@ -75,6 +80,22 @@ def test_a_learner_begins_after_so_many_experiments_and_is_told_what_was_set(tmp
     assert (tmp_path / "argv").read_text() == (
         "learn --algo ppo --model models/small --steps 7 --set learning_rate=0.001"
     )
+
+
+def test_a_learner_that_fails_at_once_is_not_begun_again_after_every_experiment(tmp_path: Path) -> None:
+    with SqlStore.open(
+        f"sqlite:///{tmp_path / 'state.db'}"
+    ) as store:  # no run is recorded by one that finds too little to learn from
+        begun = datetime(2026, 1, 1, tzinfo=UTC)
+        session = store.create_session(NewSession("t", "b", "{}", "local:m", "local", "0" * 40, 1), begun)
+        store.open_segment(session.id, "f", "first", "cpu", begun)
+        for number in range(4):
+            store.open_experiment(session.id, parent="0" * 40, segment=0, at=begun + timedelta(minutes=number))
+            store.record_proposal(session.id, number, Proposal({}, "h", "local:m"), diff="", code_hash=f"{number}")
+            decision = Decision(Status.DISCARD, Label.NO_OP)
+            store.record_decision(session.id, number, decision, ASI(), begun, incumbent=None)
+        assert since_last(store, session.id, 3, None) == 3
+        assert since_last(store, session.id, 3, begun + timedelta(minutes=2)) == 1
 
 
 def test_a_request_of_the_clock_begins_one_and_only_one(tmp_path: Path) -> None:
@@ -130,4 +151,5 @@ def test_the_end_of_the_session_stops_the_learner(tmp_path: Path) -> None:
         while not (tmp_path / "began").exists():
             os.sched_yield()
         w.schedule.end()
-    assert f"killed by {signal.SIGTERM.name}" in w.told[1][1]
+    assert w.kinds == [EventKind.HOUSEKEEPING] * 2
+    assert "stopped with the session" in w.told[1][1]

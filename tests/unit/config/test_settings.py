@@ -273,3 +273,25 @@ def test_no_text_makes_more_of_it_than_settings_or_an_error_that_helps(text: str
         read_settings_text(text)
     except ConfigError as error:
         assert error.mend
+
+
+@pytest.mark.parametrize("cron", ["0 4 * * *", "*/15 0-6,22 1 1-12 mon-fri", "0 0 * * sun"])
+def test_a_time_as_crontab_has_it_is_one_that_the_scheduler_takes(cron: str) -> None:
+    from apscheduler.triggers.cron import CronTrigger
+
+    assert read_settings_text(f"learn: {{cron: '{cron}'}}").learn.cron == cron
+    CronTrigger.from_crontab(cron)
+
+
+@pytest.mark.parametrize("cron", ["4 o'clock", "0 25 * * *", "61 * * * *", "0 4 * *", "0 4 * * 0", "0 4 * * noday"])
+def test_what_is_no_such_time_is_told_with_its_line(cron: str) -> None:
+    assert "crontab" in str(mistake(f'learn:\n  cron: "{cron}"\n'))
+
+
+def test_a_schedule_is_read_with_its_constants() -> None:
+    text = (
+        "learn:\n  every: 20\n  algo: ppo\n  model: models/small\n  set: {learning_rate: 1e-4, checkpointing: true}\n"
+    )
+    learn = read_settings_text(text).learn
+    assert (learn.every, learn.algo, learn.model, learn.scheduled) == (20, "ppo", "models/small", True)
+    assert dict(learn.options) == {"learning_rate": "0.0001", "checkpointing": "true"}

@@ -1,0 +1,85 @@
+"""Live learning: what was proposed and run is learned from; a round that tells nothing costs no step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
+
+from autoresearchd.app.held_out import Gathered
+from autoresearchd.app.learn_options import constants_of
+from autoresearchd.app.learning import LearnRequest
+from autoresearchd.app.live import LiveRounds
+from autoresearchd.domain.labels import Label
+from autoresearchd.errors import UsageError
+from autoresearchd.learner.judging import Attempt, HeldOutState
+from autoresearchd.learner.outcomes import Outcome
+from autoresearchd.learner.training import CANCELLED
+from autoresearchd.testing.learnable import TinyLearnable
+
+STATES = tuple(HeldOutState(f"t/{n}", "t", n, "0" * 40, ({"role": "user", "content": "ab"},), {}) for n in range(4))
+
+
+class Held:
+    """States without a session behind them."""
+
+    def states(self, trajectories: object, *, most: int | None = None) -> Gathered:
+        return Gathered(STATES)
+
+
+class Lengths:
+    """Judges an answer by its length: something that differs and needs no run."""
+
+    def __init__(self, same: float | None = None) -> None:
+        self._same, self.judged = same, 0
+
+    def judge(self, state: HeldOutState, completion: str) -> Outcome:
+        return self.judge_all([(state, completion)])[0]
+
+    def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        self.judged += len(attempts)
+        return [
+            Outcome(
+                state.key,
+                "t",
+                True,
+                Label.NO_GAIN,
+                "",
+                self._same if self._same is not None else float(i),
+                False,
+                0.5,
+                "h",
+            )
+            for i, (state, _) in enumerate(attempts)
+        ]
+
+
+def rounds(judge: Lengths, cancel: threading.Event | None = None, algo: str = "grpo", **options: str) -> LiveRounds:
+    constants = constants_of(LearnRequest(algo, "live", steps=4, options={"rounds": "2", "count": "2", **options}))
+    held: Any = Held()
+    return LiveRounds(held, judge, constants, 4, lambda text: None, cancel or threading.Event())
+
+
+@pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
+def test_each_round_is_judged_and_learned_from(algo: str) -> None:
+    judge = Lengths()
+    found = rounds(judge, algo=algo).train(TinyLearnable(0, value_head=True), (), lambda step: None)
+    assert judge.judged == 2 * 4 * 2
+    assert found.steps == len(found.history) == 4
+    assert found.counts["rounds"] == 2
+
+
+def test_rounds_that_tell_nothing_are_counted_and_the_end_says_so() -> None:
+    with pytest.raises(UsageError, match="all proposals of each state earned the same"):
+        rounds(Lengths(same=-2.0)).train(TinyLearnable(0), (), lambda step: None)
+
+
+def test_a_live_run_ends_when_it_is_asked_to() -> None:
+    cancel = threading.Event()
+    cancel.set()
+    found = rounds(Lengths(), cancel).train(TinyLearnable(0), (), lambda step: None)
+    assert (found.steps, found.stopped) == (0, CANCELLED)
