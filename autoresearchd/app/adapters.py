@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.version import BaseModel, PolicyVersion, Rewarded, ServedAdapter, VersionStatus
 from autoresearchd.errors import AdapterDamaged, AutoresearchdError, StoreError, UsageError
-from autoresearchd.learner.adapters import AdapterShelf
+from autoresearchd.learner.adapters import AdapterShelf, Pruned
+from autoresearchd.learner.base_names import cached, described, for_others, same_name
+from autoresearchd.learner.lock import LearnerLock
+from autoresearchd.learner.reading import base_model
 from autoresearchd.learner.rollback import RollbackOptions, judge, last_look
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.ports import Shelf
 from autoresearchd.workspace import layout
 
+_MEND = (
+    ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
+    "config.yaml: `learn: {model: DIR}`"
+)
+"""How a server's model is told by its hash."""
 _AGAIN = 64
 """Experiments that are looked at again: of those that run beside each other, the first may be decided last."""
 
@@ -32,6 +42,9 @@ class LiveVersions:
     It is the one that is promoted for the model at hand. Where its files are damaged, the nearest of its parents that
     was in use takes its place, else the plain model. One that earns less than what answered before it is rolled back.
 
+    A model is known by its hash. A server that does not tell one, and whose model lies in no folder that is known here,
+    is known by name.
+
     Args:
         shelf: the versions.
         store: the journal.
@@ -39,6 +52,8 @@ class LiveVersions:
         policy: its policy, as its proposals name it.
         warn: tells the user; the same only once.
         options: when a version is taken for worse.
+        place: the folder of the model, where the user has named it for a server (``learn.model`` of config.yaml).
+        environment: says where models of a hub are kept.
     """
 
     def __init__(
@@ -49,7 +64,12 @@ class LiveVersions:
         policy: str,
         warn: Callable[[str], None],
         options: RollbackOptions | None = None,
+        *,
+        place: Path | None = None,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
+        self._place, self._environment = place, environment
+        self._bases: dict[BaseModel, BaseModel] = {}
         self._shelf, self._store, self._session_id, self._policy = shelf, store, session_id, policy
         self._warn, self._options = warn, options or RollbackOptions()
         self._lock = threading.Lock()
@@ -61,6 +81,7 @@ class LiveVersions:
     def in_use(self, base: BaseModel) -> ServedAdapter | None:
         """The version for this model to answer with from now on; None: the plain model."""
         with self._lock:
+            base = self._known(base)
             version = self._promoted(base)
             if version is not None and self._rolled_back(version):
                 version = self._promoted(base)
@@ -72,20 +93,37 @@ class LiveVersions:
             return self._checked[key]
 
     # -- which
+    def _known(self, base: BaseModel) -> BaseModel:
+        """A model with its hash, where a folder of it is known here; its files are read once."""
+        if base.model_hash is not None:
+            return base
+        if base not in self._bases:
+            place = self._place or cached(base.name, self._environment)
+            found = base
+            if place is not None:
+                try:
+                    found = replace(base_model(place), name=base.name or str(place))
+                except UsageError as error:
+                    self._tell(f"{error.what}: versions for {described(base)} are told by its name alone")
+            self._bases[base] = found
+        return self._bases[base]
+
     def _promoted(self, base: BaseModel) -> PolicyVersion | None:
         promoted = self._store.promoted_versions()
         found = next((version for version in promoted if self._fits(version, base)), None)
         if found is None and promoted:
-            which = promoted[0].version
-            self._tell(f"version {which} was made for another model than {base.name}: the plain model answers")
+            self._tell(
+                f"no version in use was made for {described(base)}, so the plain model answers; those in use were made "
+                f"for another model: {in_use_for(self._shelf, self._store)}{'' if base.model_hash else _MEND}"
+            )
         return found
 
     def _fits(self, version: PolicyVersion, base: BaseModel) -> bool:
-        """By hash; where nobody knows that of the model, by the name that the learner knew it under."""
+        """By hash; where nobody knows that of the model, by the names of it and of what the learner trained."""
         if base.model_hash is not None:
             return version.fits(base)
         try:
-            return bool(base.name) and self._shelf.manifest_of(version).base.name == base.name
+            return same_name(self._shelf.manifest_of(version).base.name, base.name)
         except AdapterDamaged as error:
             self._tell(f"version {version.version} is not used: {error.what}")
             return False
@@ -138,9 +176,17 @@ class LiveVersions:
 
 
 def live_versions(
-    project: Project, store: Shelf, session_id: int, policy: str, warn: Callable[[str], None]
+    project: Project,
+    store: Shelf,
+    session_id: int,
+    policy: str,
+    warn: Callable[[str], None],
+    place: Path | None = None,
 ) -> LiveVersions:
-    """The versions that a session answers with; what killed learners have left is swept first."""
+    """The versions that a session answers with; what killed learners have left is swept first.
+
+    place: the folder of the model, where the user has named it for a server.
+    """
     shelf = shelf_of(project, store)
     try:
         listed = shelf.sweep().listed
@@ -150,7 +196,20 @@ def live_versions(
         if listed:
             names = ", ".join(listed)
             warn(f"{names}: learned and not judged, listed as candidates; see `autoresearchd adapters list`")
-    return LiveVersions(shelf, store, session_id, policy, warn)
+    return LiveVersions(shelf, store, session_id, policy, warn, place=place)
+
+
+def in_use_for(shelf: AdapterShelf, store: Shelf) -> str:
+    """Which versions are in use for which models, on one line; empty: none is."""
+    return for_others((version, base_name(shelf, version)) for version in store.promoted_versions())
+
+
+def base_name(shelf: AdapterShelf, version: PolicyVersion) -> str:
+    """What the model was called that a version was learned on; empty where that cannot be read any more."""
+    try:
+        return shelf.manifest_of(version).base.name
+    except AdapterDamaged:
+        return ""
 
 
 def promote(directory: Path, name: str) -> str:
@@ -166,7 +225,8 @@ def promote(directory: Path, name: str) -> str:
         if found.status is VersionStatus.PROMOTED:
             return f"{found.version} is in use already"
         shelf.promote(found.version, "promoted by hand")
-        return f"{found.version} is in use: the policy local answers with it from the next experiment on"
+        model = described(BaseModel(base_name(shelf, found), found.model_hash))
+        return f"{found.version} is in use: the policy local with {model} answers with it from the next experiment on"
 
 
 def roll_back(directory: Path) -> str:
@@ -184,3 +244,22 @@ def roll_back(directory: Path) -> str:
         restored = shelf.roll_back(left, "rolled back by hand")
         name = "the plain model" if restored is None else restored.version
         return f"{left} is rolled back: {name} answers from the next experiment on"
+
+
+def prune(directory: Path, keep: int, *, dry_run: bool = False) -> tuple[Pruned, ...]:
+    """Remove the files of versions that nothing needs any more; which, and how many bytes each frees.
+
+    Args:
+        directory: where the command stands.
+        keep: how many of those that were in use are kept for a rollback, for each base model.
+        dry_run: remove nothing.
+
+    Raises:
+        SessionLocked: a learner is at work here.
+        EnvironmentFailure: the files cannot be removed.
+    """
+    project = Project.at(directory)
+    with project.existing_store() as store, LearnerLock(project.locks):
+        shelf = shelf_of(project, store)
+        shelf.sweep()
+        return tuple(shelf.prune(keep, store.versions_at_work(), dry_run=dry_run))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -25,9 +23,6 @@ from autoresearchd.policy.reachable import unreachable
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.ports import Store
 from autoresearchd.workspace import preflight
-from autoresearchd.workspace.git import GitWorkspace
-
-_INTERPRETERS = ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "ruby", "node", "uv")
 
 
 def require_folder(directory: Path) -> None:
@@ -48,38 +43,14 @@ def refuse_secret(policy: str) -> None:
         )
 
 
-def require_committed_tool(command: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
-    """Refuse a ``command:`` whose program lies in the task's folder but not in the commit: it would not be found.
+def refuse_second(project: Project, tag: str | None) -> tuple[str, ...]:
+    """A plain ``start`` beside a running session is a mistake; a second session has to be named.
 
-    The command runs in a copy of the commit, so what git does not have is not there, proposal after proposal.
+    What to warn of, once the start is certain: the sessions that it will share the machine with.
     """
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return  # the shell will say what is wrong with it
-    first = words[0] if words else ""
-    second = words[1] if len(words) > 1 and Path(first).name in _INTERPRETERS else ""
-    for word in (first if "/" in first else "", second):
-        if not word or word.startswith(("/", "~", "-", "$")) or not (source / word).is_file():
-            continue
-        path = posixpath.normpath(word)
-        try:
-            if path.startswith(".."):
-                raise RepositoryError(f"{word} is outside of the task's folder")
-            workspace.check_tracked(commit, [path])
-        except RepositoryError as error:
-            absolute = (source / word).resolve()
-            raise UsageError(
-                f"--policy command: runs in a copy of the task's folder as committed ({commit[:10]}), "
-                f"and {word} is not in that",
-                mend=f"commit it (git add -- {shlex.quote(path)} && git commit), or name it by {absolute}",
-            ) from error
-
-
-def refuse_second(project: Project, tag: str | None) -> None:
-    """A plain ``start`` beside a running session is a mistake; a second session has to be named, and is warned of."""
     if not project.database.exists():
-        return
+        return ()
+    beside = []
     store = project.open_store()
     try:
         for session in store.sessions():
@@ -87,12 +58,13 @@ def refuse_second(project: Project, tag: str | None) -> None:
             if pid is not None and tag in (None, session.tag):
                 raise already_held(session.tag, pid)
             if pid is not None:
-                sys.stderr.write(
+                beside.append(
                     f"warning: session {session.tag} is running here, too (process {pid}): the two share this machine, "
                     "so each run gets less done in its budget and the results of both are noisier\n"
                 )
     finally:
         store.close()
+    return tuple(beside)
 
 
 def choose_tag(project: Project, store: Store, tag: str | None) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 from autoresearchd.app.project import Project
+from autoresearchd.config.codec import parse_task
 from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.task import Task
+from autoresearchd.loop.laboratory import BASELINE_RUNS
 from autoresearchd.workspace import layout
 
 _LOOK_EVERY = 0.1
@@ -64,26 +69,49 @@ def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes]
 
 def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int | None:
     """Until the daemon is at work and its first run is measured; its exit code if it ended."""
-    sys.stderr.write("measuring the baseline; Ctrl-C leaves it running in the background\n")
+    said = ""
     while (code := daemon.poll()) is None:
-        if project.daemon(tag) == daemon.pid and _first_result(project, tag):
-            return None
+        if project.daemon(tag) == daemon.pid:
+            step = _first_step(project, tag)
+            if step.words != said:
+                leave = "" if said or step.over else "; Ctrl-C leaves it running in the background"
+                sys.stderr.write(f"{step.words}{leave}\n")
+                said = step.words
+            if step.over:
+                return None
         time.sleep(_LOOK_EVERY)
     return code
 
 
-def _first_result(project: Project, tag: str) -> bool:
+class _Step(NamedTuple):
+    """What a new session is at. over: its first run is measured."""
+
+    words: str
+    over: bool = False
+
+
+def _first_step(project: Project, tag: str) -> _Step:
     store = project.open_store()
     try:
-        latest = store.latest(store.session(tag).id)
-    except KeyError:
-        return False
+        session = store.session(tag)
+        latest = store.latest(session.id)
+    except KeyError:  # a baseline that failed takes its session with it
+        return _Step("measuring the baseline")
     finally:
         store.close()
-    if latest is None or not (latest.number > 0 or latest.good_runs):
-        return False
-    if latest.good_runs:
-        sys.stderr.write(
-            f"first run: {latest.good_runs[0].value} in {format_duration(latest.good_runs[0].duration_s)}\n"
-        )
-    return True
+    return first_step(parse_task(session.task_json), latest)
+
+
+def first_step(task: Task, latest: Experiment | None) -> _Step:
+    """What a session is at before its first result, from its latest experiment (None: none is opened yet)."""
+    if latest is None:
+        setup = task.execution.setup_commands
+        return _Step(f"setting up: {'; '.join(setup)}" if setup else "measuring the baseline")
+    if latest.number == 0 and not latest.good_runs:
+        return _Step("measuring the baseline")
+    words = "the baseline is measured"
+    if latest.number == 0:
+        run = latest.good_runs[0]
+        took = format_duration(run.duration_s)
+        words = f"first of {BASELINE_RUNS} baseline runs: {task.metric.name} {run.value:.4g} ({took})"
+    return _Step(words, over=True)

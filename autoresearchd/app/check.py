@@ -79,10 +79,11 @@ def check_run(folder: Path, budget: float | None = None, sandbox: str | None = N
         logs = read_logs(result)
         measurement = measure(task, result, logs, result_file=read_result_file(task, top / "run"))
         if measurement.label is not Label.NONE or measurement.value is None:
-            tail = "\n".join(logs.get("training", "").splitlines()[-15:])
+            tail = "\n".join(logs.get("training", "").rstrip().splitlines()[-15:])
+            ended = f"the end of its log:\n{tail}" if tail else "it printed nothing"
             raise BaselineError(
                 f"{task.name} gives no {task.metric.name}: {measurement.label.value}: {measurement.detail}",
-                mend=mend_job(measurement.detail, source, top / "pristine") or f"the end of its log:\n{tail}",
+                mend=mend_job(measurement.detail, source, top / "pristine") or ended,
             )
         return Checked(
             f"{task.metric.name} {measurement.value:.6g} in {format_duration(result.duration_s)} "

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from autoresearchd.app.project import Project
-from autoresearchd.errors import EnvironmentFailure, NothingRunning
+from autoresearchd.errors import EnvironmentFailure, NothingRunning, StoreDamaged
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.lock import holder
 
@@ -40,18 +40,18 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
 def stop(directory: Path, tag: str | None, now: bool) -> str:
     """Ask the daemon to stop; the sentence to show.
 
-    Where the database takes no request (a full disk, a lock), the daemon is sent signals that mean the same.
+    Where the database takes no request (a full disk, a lock) or is gone, the daemon is sent signals that mean the same.
     """
     kind, sentence = "stop", "stops after the running experiment"
     if now:
         kind, sentence = "stop_now", "stops at once; the running experiment is recorded as interrupted"
     try:
         return _request(directory, tag, kind, sentence)
-    except EnvironmentFailure as error:
+    except (EnvironmentFailure, StoreDamaged) as error:
         return _stop_by_signal(Project.at(directory), tag, now, error)
 
 
-def _stop_by_signal(project: Project, tag: str | None, now: bool, error: EnvironmentFailure) -> str:
+def _stop_by_signal(project: Project, tag: str | None, now: bool, error: EnvironmentFailure | StoreDamaged) -> str:
     """Stop the only daemon that can be meant; raises the error where there is none, or more than one."""
     locks = [project.lock(tag)] if tag is not None else sorted(project.locks.glob("*.lock"))
     alive = [(lock, pid) for lock in locks if (pid := holder(lock)) is not None]

@@ -14,7 +14,7 @@ from pathlib import Path
 from autoresearchd import keys
 from autoresearchd.app.adapters import live_versions
 from autoresearchd.app.admission import ends_when_spent
-from autoresearchd.app.policies import LOCAL, Offer, make_policy
+from autoresearchd.app.policies import LOCAL, Offer, make_policy, model_secrets
 from autoresearchd.app.project import Project
 from autoresearchd.app.schedule import schedule_of
 from autoresearchd.config import parse_task
@@ -95,7 +95,8 @@ def laboratory(
     task = parse_task(session.task_json)
     workspace = open_workspace(project, session.tag, task, folder)
     settings = load_settings(os.environ)
-    redactor = keys.redactor(folder=project.root).with_values(secret_values.of_environment(task.execution.env))
+    secrets = (*secret_values.of_environment(task.execution.env), *model_secrets(settings))
+    redactor = keys.redactor(folder=project.root).with_values(secrets)
     if isinstance(store, SqlStore):
         store = RedactingStore.over(store, redactor)
     clock = SystemClock()
@@ -112,6 +113,8 @@ def laboratory(
     def warn(text: str) -> None:
         tell(EventKind.WARNING, text)
 
+    # A server may call its model as it likes: the user says which folder has the same.
+    named = (folder / Path(settings.learn.model).expanduser()).resolve() if settings.learn.model else None
     offer = Offer(
         session_id=session.id,
         task=task,
@@ -129,8 +132,13 @@ def laboratory(
         environment=os.environ,
         ending=stop,
         # An agent asks the plain model: what is learned and compared is one answer to one question.
-        adapters=live_versions(project, store, session.id, str(spec), warn) if spec.kind == LOCAL else None,
+        adapters=live_versions(project, store, session.id, str(spec), warn, named) if spec.kind == LOCAL else None,
     )
+
+    def unload() -> None:
+        for each in offer.unloads:
+            each()
+
     return Laboratory(
         session_id=session.id,
         tag=session.tag,
@@ -154,7 +162,7 @@ def laboratory(
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
-        learning=schedule_of(project, session, offer, stop, tell) if spec.kind == LOCAL else None,
+        learning=schedule_of(project, session, offer, stop, tell, unload),
     )
 
 

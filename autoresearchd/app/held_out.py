@@ -1,6 +1,7 @@
 """Held-out states as they were: what was shown, the code at the parent, what had been tried by then, and what is legal.
 
-All of it comes out of the stores and the repositories of the sessions; nothing is written to either.
+All of it comes out of the stores and the repositories of the sessions; nothing is written to either. A session that
+cannot be opened or read is left out, with the reason: others can still be asked about.
 """
 
 from __future__ import annotations
@@ -23,10 +24,19 @@ from autoresearchd.domain.experiment import Experiment, Session
 from autoresearchd.domain.labels import RULES, Phase, Status
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import RepositoryError, StoreError, UsageError
+from autoresearchd.errors import (
+    AutoresearchdError,
+    BaselineError,
+    EnvironmentFailure,
+    MissingCapability,
+    RepositoryError,
+    StoreError,
+    UsageError,
+)
 from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.novelty import novelty
+from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
 from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
 from autoresearchd.learner.reading import ReadSession
@@ -37,18 +47,24 @@ from autoresearchd.ports import Store
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.layout import state_dir
 
+UNUSABLE = (StoreError, UsageError, MissingCapability, BaselineError, OSError)
+"""What a session raises that cannot be used: it is damaged or gone, another version wrote it, its task does not run."""
+_UNREADABLE = (*UNUSABLE, EnvironmentFailure)
+"""Where it is only read, a fault of its disk or its database server is its own as well."""
 _PROGRAMS = 64
 """How many programs of a session are remembered."""
+_MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A session that held-out states are of. name: as trajectories name it."""
+    """A session that held-out states are of. name: as trajectories name it. foreign: of another repository."""
 
     name: str
     project: Project
     store: Store
     session: Session
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +88,7 @@ class Ground:
 
     def __init__(self, source: Source) -> None:
         project, session = source.project, source.session
-        self.session, self.store = session, source.store
+        self.session, self.store, self.foreign = session, source.store, source.foreign
         self.task: Task = parse_task(session.task_json)
         self.folder = project.root / session.folder
         self.workspace = open_workspace(project, session.tag, self.task, self.folder)
@@ -200,14 +216,19 @@ class HeldOut:
     """The sessions that held-out states are of. To be closed, or used as a context.
 
     Args:
-        sources: the sessions, each name once.
+        sources: the sessions, each name once. One that cannot be used is among the ``lost``.
+        lost: those that could not even be found, each with the reason.
     """
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def __init__(self, sources: Iterable[Source], lost: Mapping[str, str] | None = None) -> None:
         self._grounds: dict[str, Ground] = {}
+        self._lost = dict(lost or {})
         try:
             for source in sources:
-                self._grounds[source.name] = Ground(source)
+                try:
+                    self._grounds[source.name] = Ground(source)
+                except _UNREADABLE as error:
+                    self._lost[source.name] = reason_of(error)
         except BaseException:
             self.close()
             raise
@@ -225,8 +246,13 @@ class HeldOut:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of the sessions."""
+        """Of the sessions that are open."""
         return list(self._grounds)
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Why the others cannot be used, in words, by their names."""
+        return dict(self._lost)
 
     def ground(self, session: str) -> Ground:
         """The session of that name; UsageError where it is not among the sources."""
@@ -249,7 +275,7 @@ class HeldOut:
         """One state for each group of trajectories that was asked afresh.
 
         Left out are questions to mend or to repeat an answer (what came of them depends on that answer), what an agent
-        was asked (its answers are turns, not edits), and states whose session or program is gone.
+        was asked (its answers are turns, not edits), and states whose session or program is gone or cannot be read.
 
         Args:
             trajectories: those that were held out.
@@ -259,12 +285,17 @@ class HeldOut:
         left_out: Counter[str] = Counter()
         for (session, group), members in grouped(trajectories).items():
             ground = self._grounds.get(session)
-            if ground is None:
+            if session in self._lost:
+                left_out[unusable(session, self._lost[session])] += 1
+            elif ground is None:
                 left_out["its session is not open"] += 1
             elif ground.session.policy.partition(":")[0] == "agent":
                 left_out["an agent was asked, whose answers are turns"] += 1
             else:
-                state = ground.state(members, f"{session}/{group}")
+                try:
+                    state = ground.state(members, f"{session}/{group}")
+                except _UNREADABLE as error:
+                    state = unusable(session, reason_of(error))
                 if isinstance(state, str):
                     left_out[state] += 1
                 else:
@@ -290,14 +321,30 @@ def opened(sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[He
     wanted = set(names)
     with ExitStack() as stack:
         stores: dict[Path, SqlStore] = {}
-        sources = []
+        sources: list[Source] = []
+        lost: dict[str, str] = {}
         for each in sessions:
             if each.name not in wanted:
                 continue
             project = Project(each.root)
-            if each.root not in stores:
-                stores[each.root] = project.existing_store()
-                stack.callback(stores[each.root].close)
-            store = stores[each.root]
-            sources.append(Source(each.name, project, store, store.session(each.tag)))
-        yield stack.enter_context(HeldOut(sources))
+            try:
+                if each.root not in stores:
+                    stores[each.root] = project.existing_store()
+                    stack.callback(stores[each.root].close)
+                store = stores[each.root]
+                sources.append(Source(each.name, project, store, store.session(each.tag), each.foreign))
+            except _UNREADABLE as error:
+                lost[each.name] = reason_of(error)
+            except KeyError:
+                lost[each.name] = "it is not in its database any more"
+        yield stack.enter_context(HeldOut(sources, lost))
+
+
+def reason_of(error: Exception) -> str:
+    """Why a session cannot be used, on one line."""
+    return shorten(error.what if isinstance(error, AutoresearchdError) else str(error), _MAX_REASON)
+
+
+def unusable(session: str, why: str) -> str:
+    """Why a state is left out whose session cannot be used."""
+    return f"its session {shorten(session, _MAX_REASON)} cannot be used: {why}"

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from autoresearchd.app.held_out import Ground, HeldOut
+from autoresearchd.app import foreign
+from autoresearchd.app.held_out import UNUSABLE, Ground, HeldOut, reason_of
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.domain.proposal import Proposal
@@ -24,10 +25,12 @@ from autoresearchd.errors import EnvironmentFailure, Interrupted
 from autoresearchd.evaluator.decide import decide, incumbent_value
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.measure import measure
+from autoresearchd.evaluator.pace import overrun, pace_of, reads_budget
 from autoresearchd.evaluator.reward import Reward, RewardFormula, resources_saved, reward
+from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import Attempt, Examined, HeldOutState, examine, outcome, settled
 from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.loop.artifacts import read_logs, read_result_file
+from autoresearchd.loop.artifacts import read_logs, read_result_file, read_sources
 from autoresearchd.loop.rewards import resources
 from autoresearchd.loop.seals import Watch
 from autoresearchd.loop.words import commit_of
@@ -38,6 +41,7 @@ from autoresearchd.workspace.files import disk_errors, remove_tree
 JUDGE = "judge"
 _ONE_RUN = KeepRule(most=0, gate_at=0.0)
 """No further run can be asked for; a bound that one run holds is taken to be held."""
+_MAX_DETAIL = 200
 _LOOK_S = 0.2
 """Seconds between two looks at all runs and at whether somebody wants an end."""
 
@@ -88,6 +92,7 @@ class RealJudge:
         executor: where runs run.
         cancel: ends the judging, and all of its runs, soon after it is set.
         formula: of the reward.
+        run_foreign: whether commands of other repositories may be run, too.
     """
 
     def __init__(
@@ -97,8 +102,9 @@ class RealJudge:
         *,
         cancel: Cancel | None = None,
         formula: RewardFormula | None = None,
+        run_foreign: bool = False,
     ) -> None:
-        self._held_out, self._formula = held_out, formula or RewardFormula()
+        self._held_out, self._formula, self._run_foreign = held_out, formula or RewardFormula(), run_foreign
         self._runs = _Runs(executor, cancel or threading.Event())
         self._ended: dict[_Key, _Ended] = {}
 
@@ -112,7 +118,10 @@ class RealJudge:
             Interrupted: ``cancel`` was set.
             EnvironmentFailure: the disk is full, or folders of a run cannot be made.
             BaselineError: a session's set-up commands fail, or its data is gone.
+            UsageError: a session is foreign, and must not be run.
         """
+        for session in {state.session for state, _ in attempts}:
+            foreign.refuse(self._held_out.ground(session), run_foreign=self._run_foreign)
         # What said nothing about its program (its host was lost) may say something the next time.
         self._ended = {k: e for k, e in self._ended.items() if RULES[e.measurement.label].status is not None}
         rules = self._held_out.rules
@@ -122,18 +131,51 @@ class RealJudge:
         self._ended |= self._runs.all(list(wanted.values()))
         return [settled(state, found, self._formula) or self._judged(state, found) for state, found in seen]
 
-    def _jobs(self, state: HeldOutState, seen: Examined) -> tuple[_Job, _Job]:
-        """The runs that an edit needs: of the best before it, and its own."""
+    def rehearse(self, states: Sequence[HeldOutState]) -> dict[str, str]:
+        """Which sessions cannot be judged here, each with the reason in words.
+
+        The task of each session is set up, and what was the best at the first of its states is run once.
+
+        Raises:
+            Interrupted: ``cancel`` was set.
+            EnvironmentFailure: the disk is full, or folders of a run cannot be made.
+        """
+        firsts: dict[str, HeldOutState] = {}
+        for state in states:
+            firsts.setdefault(state.session, state)
+        found: dict[str, str] = {}
+        for session, state in firsts.items():
+            try:
+                foreign.refuse(self._held_out.ground(session), run_foreign=self._run_foreign)
+                beside = self._beside(state)
+                ended = self._runs.all([beside])[beside.key]
+            except UNUSABLE as error:
+                found[session] = reason_of(error)
+                continue
+            label = ended.measurement.label
+            if label is not Label.NONE and RULES[label].status is not None:
+                told = self._held_out.ground(session).redactor.text(ended.measurement.detail)
+                found[session] = f"the best of it does not run here ({label.value}): {shorten(told, _MAX_DETAIL)}"
+            self._ended[beside.key] = ended
+        return found
+
+    def _beside(self, state: HeldOutState) -> _Job:
+        """The run of what was the best before a state."""
         ground = self._held_out.ground(state.session)
         seed = derive_seed(ground.session.seed, state.number, JUDGE)
-        beside = _Job(ground, _Key(state.session, commit_of(ground.incumbent(state.number)), "", seed))
-        own = _Key(state.session, state.parent, seen.files_hash, seed)
-        return beside, _Job(ground, own, seen.files)
+        return _Job(ground, _Key(state.session, commit_of(ground.incumbent(state.number)), "", seed))
+
+    def _jobs(self, state: HeldOutState, seen: Examined) -> tuple[_Job, _Job]:
+        """The runs that an edit needs: of the best before it, and its own."""
+        beside = self._beside(state)
+        own = _Key(state.session, state.parent, seen.files_hash, beside.key.seed)
+        return beside, _Job(beside.ground, own, seen.files)
 
     def _judged(self, state: HeldOutState, seen: Examined) -> Outcome:
         """The outcome of an edit whose runs have ended."""
         beside, own = (self._ended[job.key] for job in self._jobs(state, seen))
         ground = self._held_out.ground(state.session)
+        own = _at_pace(ground, state, own, beside)
         label, detail = own.measurement.label, ground.redactor.text(own.measurement.detail)
         if RULES[label].status is None:
             return outcome(state, seen, None, label=label, error=detail)
@@ -266,6 +308,20 @@ class _Runs:
                 f"a run that was to be judged found no room on the disk: {found.detail}", mend="free some space"
             )
         return _Ended(found, result)
+
+
+def _at_pace(ground: Ground, state: HeldOutState, own: _Ended, beside: _Ended) -> _Ended:
+    """A run, or what takes its place where it is better only for having trained longer than the one beside it."""
+    value, best = own.measurement.value, beside.measurement.value
+    if own.measurement.label is not Label.NONE or value is None or best is None:
+        return own
+    sources = [ground.task.execution.run_command, *state.code.values()]
+    told_its_budget = reads_budget([*sources, *read_sources(ground.task, ground.pristine).values()])
+    pace = pace_of(ground.task, [beside.result]) if told_its_budget else None
+    if pace is None or not ground.task.metric.better(value, best):
+        return own
+    told = overrun(ground.task, own.result, pace)
+    return _Ended(Measurement(Label.BUDGET_OVERRUN, detail=told), own.result) if told else own
 
 
 def _run(number: int, index: int, seed: int, ended: _Ended, *, of: int | None = None) -> Run:

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.adapters import shelf_of
-from autoresearchd.app.compose import make_executor
-from autoresearchd.app.held_out import HeldOut, opened
-from autoresearchd.app.judging import RealJudge
+from autoresearchd.app.adapters import in_use_for, shelf_of
+from autoresearchd.app.gating import Exam, Gate
 from autoresearchd.app.learn_options import Constants, constants_of
-from autoresearchd.app.learning import LearnRequest
+from autoresearchd.app.learn_process import GOES_ON, Tell, stoppable, tell_of_daemons
+from autoresearchd.app.learner_jobs import LearnerJobs
+from autoresearchd.app.learning import LearnRequest, stopped_mark
+from autoresearchd.app.lengths import Lengths, prompt_tokens, within
 from autoresearchd.app.live import LiveRounds
 from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion
-from autoresearchd.errors import AutoresearchdError, Interrupted, UsageError
+from autoresearchd.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
 from autoresearchd.learner import checkpoint, memory
 from autoresearchd.learner.adapters import AdapterShelf, Made
-from autoresearchd.learner.gate import Verdict, compare
+from autoresearchd.learner.gate import Verdict
 from autoresearchd.learner.hub import fetched
-from autoresearchd.learner.judging import HeldOutState, Judge, PredictingJudge
 from autoresearchd.learner.lock import LearnerLock
 from autoresearchd.learner.model import LocalModel
 from autoresearchd.learner.objectives import Who
-from autoresearchd.learner.predict import Calibration, together
-from autoresearchd.learner.proposals import fresh
 from autoresearchd.learner.reading import (
     Material,
     Reading,
@@ -43,19 +39,15 @@ from autoresearchd.learner.reading import (
     model_place,
     read_sessions,
 )
+from autoresearchd.learner.seen import Seen, lesson, seen
 from autoresearchd.learner.summary import describe, summarise
 from autoresearchd.learner.tracking import Tracking
 from autoresearchd.learner.training import CANCELLED, StepFigures, Trained, train
-from autoresearchd.learner.trajectories import Split, Trajectory
+from autoresearchd.learner.trajectories import Split
 from autoresearchd.loop.clock import SystemClock
-from autoresearchd.policy.transformers_loading import Source, encoded, load_tokenizer
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 
-Tell = Callable[[str], None]
-
-_QUICK_S = 10.0
-"""Experiments that train for so long at most are run for the gate, where nothing else is said."""
 _KILLED = "its process ended before it did"
 
 
@@ -71,7 +63,7 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
         tell: takes a line for people.
 
     Raises:
-        UsageError: there is nothing to learn from, or no model to train.
+        UsageError: there is no session here, nothing to learn from, or no model to train.
         MissingCapability: a package is missing, or memory.
         SessionLocked: another learner is at work here.
         EnvironmentFailure: the disk is full, or a hub cannot be reached.
@@ -79,13 +71,19 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
     """
     constants = constants_of(request)
     project = Project.at(directory)
-    with LearnerLock(project.locks), _stoppable() as cancel, project.open_store() as store:
+    if not project.database.exists():
+        raise UsageError(
+            f"there is no session in {project.root}, whose policy could use what is learned",
+            mend="go to the repository whose policy is to learn; a session begins there with start --policy local",
+        )
+    with project.existing_store() as store, LearnerLock(project.locks), stoppable(request.mode, tell) as cancel:
         now = SystemClock().now
         for run in store.learner_runs():
             if run.status is LearnerStatus.RUNNING:  # nobody else can be at work: the lock is ours
                 store.record_learner_run(run.id, LearnerStatus.FAILED, now(), detail=_KILLED)
         shelf = shelf_of(project, store)
         shelf.sweep()
+        tell_of_daemons(project, store, tell)
         return _Run(request, constants, directory, project, store, shelf, tell, cancel).go()
 
 
@@ -117,19 +115,21 @@ class _Run:
         self._request, self._constants, self._directory = request, constants, directory
         self._project, self._store, self._shelf = project, store, shelf
         self._tell, self._cancel, self._now = tell, cancel, SystemClock().now
-        self._steps = 0
+        self._jobs, self._steps = LearnerJobs(cancel, tell, run_foreign=constants.gate.run_foreign), 0
         self._checkpoints = layout.state_dir(project.root) / "learner"
 
     def go(self) -> Mapping[str, Any]:
         """All of it; how it ended is recorded, whatever happens."""
+        for part in self._checkpoints.glob("*.part"):  # that a killed learner was writing
+            part.unlink(missing_ok=True)
         ground = self._ground()
         config = {"model": str(ground.place), "set": dict(self._request.options), "from": _texts(self._request.places)}
-        sessions = {each.session for each in ground.parts.train}
         run = self._store.open_learner_run(
             NewLearnerRun(self._request.algo, self._request.mode, len(ground.parts.train), config), self._now()
         )
+        stopped_mark(self._project.root).unlink(missing_ok=True)
         try:
-            outcome = self._learned(ground, run.id, sorted(sessions))
+            outcome = self._learned(ground, run.id)
         except BaseException as error:
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             status = LearnerStatus.STOPPED if stopped else LearnerStatus.FAILED
@@ -151,8 +151,9 @@ class _Run:
         place = self._place()
         base = base_model(place)
         roots, warnings = locate(self._directory, self._request.places)
-        reading = read_sessions(roots)
-        found = material(reading, filters_for(self._request.mode, base), self._constants.share)
+        reading = read_sessions(roots, self._project.root)
+        filters, settings = filters_for(self._request.mode, base), self._constants.gate
+        found = material(reading, filters, self._constants.share, at_home=settings.at_home)
         for text in (*warnings, *reading.warnings):
             self._tell(text)
         self._tell(describe(summarise(found.data, found.parts)))
@@ -161,6 +162,8 @@ class _Run:
         parent = next((version for version in self._store.promoted_versions() if version.fits(base)), None)
         adapter = None if parent is None else self._shelf.folder_of(parent)
         self._tell(f"base model {place}, beginning with {'the plain model' if parent is None else parent.version}")
+        if parent is None and (others := in_use_for(self._shelf, self._store)):
+            self._tell(f"what is in use was made for another model, and is not trained on: {others}")
         return _Ground(place, base, reading, found, found.parts, parent, adapter)
 
     def _place(self) -> Path:
@@ -176,23 +179,60 @@ class _Run:
         return model_place(name, self._directory) or fetched(name)
 
     # -- training
-    def _learned(self, ground: _Ground, run_id: int, sessions: Sequence[str]) -> Mapping[str, Any]:
+    def _learned(self, ground: _Ground, run_id: int) -> Mapping[str, Any]:
         constants = self._constants
         options = replace(constants.model, adapter=ground.adapter)
-        everything = (*ground.parts.train, *ground.parts.held_out)
-        longest, answer = self._lengths(ground.place, everything)
+        lengths = self._within(ground)
+        ground = replace(ground, parts=lengths.parts)
         taught = self._request.algo == "sdpo"
-        plan = memory.Plan(longest, constants.train.micro, options, teacher=taught or ground.adapter is not None)
+        plan = memory.Plan(
+            lengths.longest, constants.train.micro, options, teacher=taught or ground.adapter is not None
+        )
         needed = memory.check(ground.place, plan)
         self._tell(f"about {needed.total / 1e9:.1f} GB of memory are needed")
+        lessons = lesson(ground.parts.train, ground.reading.sessions)  # as it was read, whatever goes meanwhile
+        gate = Gate(self._exam(ground), self._jobs, self._tell, self._cancel)
+        gate.rehearse()
         model = LocalModel.load(ground.place, options)
         before = model.adapter_state()
         folder = layout.public_dir(self._project.root) / "learner" / str(run_id)
         with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
-            trained = self._train(model, ground, tracking, answer)
+            trained = self._train(model, ground, tracking, lengths.answer)
+        version = self._kept(model, ground, trained, run_id, lessons)
+        if trained.stopped:
+            verdict = Verdict(False, (trained.stopped,), {})
+        else:
+            rival = Who.BASE
+            if ground.adapter is not None:
+                model.set_teacher(before)
+                rival = Who.TEACHER
+            verdict = gate.verdict(model, rival, Who.POLICY, lengths.answer)
+        outcome = self._decided(version, ground, verdict, trained)
+        for old in self._checkpoints.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
+            old.unlink(missing_ok=True)
+        return outcome
+
+    def _within(self, ground: _Ground) -> Lengths:
+        """What is not too long for the run."""
+        constants = self._constants
+        found = within(
+            ground.parts,
+            prompt_tokens(ground.place),
+            answer=constants.gate.max_tokens,
+            most=constants.max_length,
+            live=self._request.mode == "live",
+        )
+        if found.left_out:
+            self._tell(f"{found.left_out} answers are left out: with their prompts longer than {constants.max_length}")
+        return found
+
+    def _kept(
+        self, model: LocalModel, ground: _Ground, trained: Trained, run_id: int, lessons: Mapping[str, Any]
+    ) -> PolicyVersion:
+        """The version that was learned; Interrupted where the training was stopped before its end."""
         self._steps = trained.steps
         if trained.stopped == CANCELLED:
-            raise Interrupted(f"the learner was stopped after {trained.steps} steps; the same command goes on")
+            raise Interrupted(f"the learner was stopped after {trained.steps} steps; {GOES_ON[self._request.mode]}")
         for text in (
             trained.cold_start and f"cold start, on kept answers first: {trained.cold_start}",
             trained.stopped,
@@ -204,32 +244,13 @@ class _Run:
             base=ground.base,
             algo=self._request.algo,
             parent=None if ground.parent is None else ground.parent.version,
-            data={"sessions": list(sessions), "train": len(ground.parts.train), "held_out": len(ground.parts.held_out)},
+            data={**lessons, "held_out": len(ground.parts.held_out)},
             metrics={"steps": trained.steps, **last},
             learner_run_id=run_id,
         )
         version = self._shelf.add(model.save, made)
         self._tell(f"learned: {version.version} ({trained.steps} steps)")
-        if trained.stopped:
-            verdict = Verdict(False, (trained.stopped,), {})
-        else:
-            verdict = self._judged(model, before, ground, answer)
-        outcome = self._decided(version, ground, verdict, trained)
-        for old in self._checkpoints.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
-            old.unlink(missing_ok=True)
-        return outcome
-
-    def _lengths(self, place: Path, everything: Sequence[Trajectory]) -> tuple[int, int]:
-        """Tokens of the longest prompt with its answer, and of the longest answer."""
-        tokenizer = load_tokenizer(Source.at(place))
-        prompts: dict[str, int] = {}
-        for each in everything:
-            if each.prompt_hash not in prompts:
-                prompts[each.prompt_hash] = len(encoded(tokenizer, each.messages))
-        # Where tokens were not stored, a text has about one for each three characters.
-        answers = {each.key: len(each.token_ids or ()) or len(each.completion) // 3 for each in everything}
-        answer = self._constants.gate.max_tokens or max((*answers.values(), 16))
-        return max(prompts[each.prompt_hash] + max(answers[each.key], answer) for each in everything), answer
+        return version
 
     def _train(self, model: LocalModel, ground: _Ground, tracking: Tracking, answer: int) -> Trained:
         began = time.monotonic()
@@ -244,59 +265,32 @@ class _Run:
             self._tell(progress(step, time.monotonic() - began, first[0]))
 
         if self._request.mode == "live":
-            with opened(ground.reading.sessions, {each.session for each in ground.parts.train}) as held:
-                rounds = LiveRounds(held, self._real_judge(held), self._constants, answer, self._tell, self._cancel)
-                return rounds.train(model, ground.parts.train, on_step)
+            own = {s.name for s in ground.reading.sessions if self._constants.gate.run_foreign or not s.foreign}
+            asked = [each for each in ground.parts.train if each.session in own]
+            with self._jobs.opened(ground.reading.sessions, {each.session for each in asked}) as held:
+                rounds = LiveRounds(held, self._jobs.real(held), self._constants, answer, self._tell, self._cancel)
+                return rounds.train(model, asked, on_step)
         run = checkpoint.fingerprint(options, ground.parts.train, model.hashes)
         place = self._checkpoints / f"{run[:24]}.checkpoint"
         return train(model, ground.parts.train, options, on_step=on_step, checkpoint=place, cancel=self._cancel)
 
     # -- the gate
-    def _judged(self, model: LocalModel, before: Mapping[str, Any], ground: _Ground, answer: int) -> Verdict:
-        gate = self._constants.gate
-        names = {each.session for each in ground.parts.held_out}
-        with opened(ground.reading.sessions, names) as held:
-            gathered = held.states(ground.parts.held_out, most=gate.states)
-            for why, count in gathered.left_out.items():
-                self._tell(f"{count} held-out states are not asked about: {why}")
-            old = Who.BASE
-            if ground.adapter is not None:
-                model.set_teacher(before)
-                old = Who.TEACHER
-            asked = f"{len(gathered.states)} held-out states, {gate.count} proposals each"
-            self._tell(f"the new and the old policy are asked about {asked}")
-            judge, calibration = self._judge(held, gathered.states)
-            outcomes = []
-            for who in (old, Who.POLICY):
-                drawn = fresh(
-                    model,
-                    gathered.states,
-                    who=who,
-                    count=gate.count,
-                    max_tokens=answer,
-                    temperature=gate.temperature,
-                    seed=self._constants.train.seed,
-                    cancel=self._cancel,
-                )
-                outcomes.append(judge.judge_all([each.attempt for each in drawn]))
-            return compare(outcomes[0], outcomes[1], calibration=calibration)
+    def _exam(self, ground: _Ground) -> Exam:
+        """What the new policy and the one in place will be asked about."""
+        constants = self._constants
+        return Exam(
+            ground.reading.sessions, ground.parts.held_out, constants.gate, constants.train.seed, self._seen(ground)
+        )
 
-    def _judge(self, held: HeldOut, states: Sequence[HeldOutState]) -> tuple[Judge, Calibration | None]:
-        budgets = [held.ground(state.session).task.execution.budget.training for state in states]
-        quick = max(budgets, default=0.0) <= _QUICK_S
-        if self._constants.gate.judge == "real" or (quick and self._constants.gate.judge == "auto"):
-            return self._real_judge(held), None
-        predictors = held.predictors(state.session for state in states)
-        return PredictingJudge(held.rules, predictors), together([p.calibration for p in predictors.values()])
-
-    def _real_judge(self, held: HeldOut) -> RealJudge:
-        specs = {held.ground(name).session.executor for name in held.names}
-        if len(specs) > 1:
-            raise UsageError(
-                f"experiments of these sessions ran in different places: {', '.join(sorted(specs))}",
-                mend="add --set judge=predicted, or learn from sessions of one place",
-            )
-        return RealJudge(held, make_executor(specs.pop() if specs else "local"), cancel=self._cancel)
+    def _seen(self, ground: _Ground) -> Seen:
+        """What the version that is trained on has learned from, and those that it comes from."""
+        lessons: list[Mapping[str, Any]] = []
+        for version in () if ground.parent is None else (ground.parent, *self._shelf.ancestors(ground.parent)):
+            try:
+                lessons.append(self._shelf.manifest_of(version).data)
+            except AdapterDamaged as error:
+                self._tell(f"what {version.version} learned from is not known any more: {error.what}")
+        return seen(lessons, ground.reading.sessions)
 
     def _decided(
         self, version: PolicyVersion, ground: _Ground, verdict: Verdict, trained: Trained
@@ -347,19 +341,3 @@ def progress(step: StepFigures, elapsed: float, first: int) -> str:
 
 def _texts(places: Sequence[Path]) -> list[str]:
     return [str(place) for place in places]
-
-
-@contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, so that a run ends at a checkpoint."""
-    cancel = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield cancel
-        return
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(kind, lambda *_: cancel.set()) for kind in kinds]
-    try:
-        yield cancel
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)

@@ -16,6 +16,7 @@ from autoresearchd.learner.reading import (
     model_place,
     read_sessions,
 )
+from autoresearchd.workspace import layout
 
 __all__ = [
     "LearnRequest",
@@ -27,6 +28,7 @@ __all__ = [
     "material",
     "model_place",
     "read_sessions",
+    "stopped_mark",
 ]
 
 
@@ -45,3 +47,12 @@ class LearnRequest:
     steps: int | None = None
     places: tuple[Path, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+def stopped_mark(root: Path) -> Path:
+    """A file that is there while a learner was stopped together with its session, and none has begun since.
+
+    Args:
+        root: top of the checkout.
+    """
+    return layout.state_dir(root) / "learner" / "stopped"

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd.app.checks import EditCheck
-from autoresearchd.domain.proposal import Answer
+from autoresearchd.app.spending import Roomy, SessionAnswers, UsersDay, daybook
+from autoresearchd.domain import secret_values
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.policy.client import ModelClient
 from autoresearchd.policy.registry import PolicySpec
-from autoresearchd.ports import Adapters, AnswerLog, Cancel, Clock, Executor, Policy, Purse, Store, TrialHistory
+from autoresearchd.ports import Adapters, Cancel, Clock, Executor, Policy, Store, TrialHistory
 from autoresearchd.workspace.git import GitWorkspace
 
 if TYPE_CHECKING:
@@ -30,41 +29,12 @@ LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True)
-class SessionAnswers:
-    """The answers of models in one session, in its store."""
-
-    store: Store
-    session_id: int
-    clock: Clock
-
-    def record(self, number: int, answer: Answer) -> None:
-        self.store.record_answer(self.session_id, number, answer, self.clock.now())
-
-
-@dataclass(frozen=True, slots=True)
-class Roomy:
-    """A purse that is closed while the disk is full: an answer that cannot be written down is paid for in vain."""
-
-    purse: Purse
-    place: Path
-
-    def check(self) -> None:
-        """Raise EnvironmentFailure for want of room, SpendCapReached for want of money."""
-        if shutil.disk_usage(self.place).free < LOW_DISK_BYTES:
-            raise EnvironmentFailure(
-                f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self.place}: no model is asked",
-                mend="free some space; it goes on by itself",
-            )
-        self.purse.check()
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """What a session offers to its policy.
 
     pristine: the unedited task; setup: what the set-up commands made; source: the user's own folder; warn: tells the
     user; max_usd: the session's spend cap. adapters: says which version of the local policy answers. ending: set once
-    the session is to end.
+    the session is to end. unloads: gives back the memory of a policy's own model; whoever makes the policy adds to it.
     """
 
     session_id: int
@@ -83,6 +53,7 @@ class Offer:
     environment: Mapping[str, str] = field(default_factory=dict)
     adapters: Adapters | None = None
     ending: Cancel | None = None
+    unloads: list[Callable[[], None]] = field(default_factory=list)
 
     def materialise(self, state: ResearchState, target: Path) -> None:
         """The task's folder at the state's parent."""
@@ -117,21 +88,18 @@ def _search(offer: Offer) -> Policy:
 
 
 def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
-    from autoresearchd.policy.following import Following, Renewable
+    from autoresearchd.policy.following import Following, Renewable, Unloadable
     from autoresearchd.policy.spend import Caps, Frugal, WatchedAnswers
 
-    def today() -> float:
-        now = datetime.now(UTC)
-        return offer.store.spent_since(now.replace(hour=0, minute=0, second=0, microsecond=0))
-
     settings = offer.settings
+    day = UsersDay(daybook(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
     caps = Caps(
         session_usd=lambda: offer.store.totals(offer.session_id).usd,
-        day_usd=today,
+        day_usd=day.usd,
         session_cap=offer.max_usd,
         day_cap=settings.per_day,
     )
-    log: AnswerLog = SessionAnswers(offer.store, offer.session_id, offer.clock)
+    log = SessionAnswers(offer.store, offer.session_id, offer.clock, day.spent)
     answers = WatchedAnswers(log, caps, offer.warn)
     purse = Roomy(caps, offer.pristine)
     check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
@@ -163,6 +131,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
             near=check.near,
             ending=offer.ending,
         )
+    offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
     if isinstance(clients[0], Renewable):
         policy = Following(policy, clients[0])
     return Frugal(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
@@ -221,7 +190,26 @@ def make_clients(
         return [local_client(model, settings, folder, environment, adapters, warn), *_fallbacks(settings)]
     from autoresearchd.policy.litellm_client import LitellmClient
 
-    return [LitellmClient(model, prices=settings.prices), *_fallbacks(settings)]
+    return [LitellmClient(model, prices=settings.prices, keys=provider_keys(settings)), *_fallbacks(settings)]
+
+
+def provider_keys(settings: ModelSettings) -> dict[str, str]:
+    """The keys of providers that lie in files, by provider; UsageError where one cannot be read."""
+    from autoresearchd.policy.openai_client import read_key
+
+    return {name: read_key(path) for name, path in settings.key_files.items()}
+
+
+def model_secrets(settings: ModelSettings) -> list[str]:
+    """All keys that lie in files which the settings name; a file that cannot be read holds none that was used."""
+    from autoresearchd.policy.openai_client import read_key
+
+    found: list[str] = []
+    for path in (settings.key_file, *settings.key_files.values()):
+        if path:
+            with contextlib.suppress(UsageError):
+                found.extend(secret_values.parts(read_key(path)))
+    return found
 
 
 def _fallbacks(settings: ModelSettings) -> list[ModelClient]:
@@ -229,7 +217,8 @@ def _fallbacks(settings: ModelSettings) -> list[ModelClient]:
         return []
     from autoresearchd.policy.litellm_client import LitellmClient
 
-    return [LitellmClient(model, prices=settings.prices) for model in settings.fallbacks]
+    keys = provider_keys(settings)
+    return [LitellmClient(model, prices=settings.prices, keys=keys) for model in settings.fallbacks]
 
 
 def local_client(

@@ -8,7 +8,7 @@ from pathlib import Path
 from autoresearchd import keys
 from autoresearchd.domain.experiment import Session
 from autoresearchd.errors import StoreDamaged, UsageError
-from autoresearchd.loop.lock import holder
+from autoresearchd.loop.lock import holder, without_store
 from autoresearchd.store import backups, health
 from autoresearchd.store.migrate import open_store
 from autoresearchd.store.redacting import RedactingStore
@@ -39,7 +39,7 @@ class Project:
     @property
     def locks(self) -> Path:
         """The folder of the lock files of all sessions."""
-        return layout.state_dir(self.root) / "locks"
+        return layout.locks_dir(self.root)
 
     @property
     def backups(self) -> Path:
@@ -48,6 +48,7 @@ class Project:
 
     def open_store(self) -> SqlStore:
         """The store, created or upgraded when needed; never created in the place of one that was lost."""
+        self._refuse_lost()
         if not health.has_content(self.database) and backups.generations(self.backups):
             raise StoreDamaged(f"{self.database} is gone, but there are backups of it", mend=health.MEND)
         self.database.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +56,7 @@ class Project:
 
     def existing_store(self) -> SqlStore:
         """The store of a repository that has sessions already; UsageError when it has none."""
+        self._refuse_lost()
         if not self.database.exists():
             raise UsageError(
                 f"no session in {self.root}",
@@ -64,6 +66,12 @@ class Project:
         if not health.has_content(self.database):
             raise StoreDamaged(f"{self.database} is empty", mend=health.MEND)
         return self.open_store()
+
+    def _refuse_lost(self) -> None:
+        """Raise StoreDamaged where the database is gone from under a daemon that still writes to it."""
+        lost = None if self.database.exists() else without_store(self.database, self.locks)
+        if lost is not None:
+            raise lost
 
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
         """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""

@@ -1,7 +1,8 @@
 """Learner runs on a schedule: each a process of its own beside the daemon, with a memory limit and without a say.
 
 What kills a learner (a crash, memory, a full disk, ``kill -9``) is told in a line and changes nothing else: the version
-in use goes on answering. A learner outlives its daemon only where that is killed; it then ends by itself.
+in use goes on answering. A learner outlives its daemon only where that is killed; it then ends by itself. Where learner
+and jobs would share a GPU, or the processor, experiments wait: what is measured beside a learner is slower.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autoresearchd.app.policies import Offer
+from autoresearchd.app.learning import stopped_mark
+from autoresearchd.app.policies import LOCAL, Offer
 from autoresearchd.app.project import Project
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.settings import LearnSettings
-from autoresearchd.learner.lock import held
+from autoresearchd.errors import AutoresearchdError
+from autoresearchd.learner.constants import values_of
+from autoresearchd.learner.lock import held, holder
+from autoresearchd.policy.registry import parse_spec
 from autoresearchd.ports import Cancel, Learning, Store
 from autoresearchd.workspace import layout
 
@@ -38,18 +44,19 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "10485
 
 
 class LearnSchedule:
-    """The learner runs of one session (``ports.Learning``).
+    """The learner runs of one session (``ports.Learning``), and its waiting for those that somebody started by hand.
 
     Args:
-        settings: when and how.
+        settings: when and how; where they name no time, none is begun.
         model: the base model, as ``--model`` takes it.
         root: top of the checkout.
         locks: folder of the lock files.
         since: how many experiments there were since the last learner run began, or since a later time that it is given;
             it need not count beyond ``every``.
-        pauses: whether experiments wait while a learner is at work.
+        pauses: whether experiments wait while a learner is at work in this repository, whoever started it.
         tell: takes a line for whoever watches.
         stopping: set once the session is to end.
+        free: called before experiments wait, to give back what the daemon's own model takes.
         command: what a learner is started with; the tests have another.
     """
 
@@ -64,11 +71,13 @@ class LearnSchedule:
         pauses: bool,
         tell: Callable[[EventKind, str], None],
         stopping: Cancel,
+        free: Callable[[], None] = lambda: None,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self._settings, self._model, self._root, self._locks = settings, model, root, locks
         self._since, self._pauses, self._tell, self._stopping = since, pauses, tell, stopping
-        self._command = tuple(command)
+        self._free, self._command = free, tuple(command)
+        self._mark = stopped_mark(root)
         self._due = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._began = 0.0
@@ -87,8 +96,8 @@ class LearnSchedule:
         if self._child is None and self._is_due():
             self._due.clear()
             self._begin()
-        while self._child is not None and self._pauses and not self._stopping.wait(_LOOK_S):
-            self._collect()
+        if self._pauses and self._at_work():
+            self._wait()
 
     def end(self) -> None:
         if self._child is None:
@@ -102,12 +111,29 @@ class LearnSchedule:
             self._child.wait()
         self._collect()
 
+    # -- waiting
+    def _at_work(self) -> bool:
+        return self._child is not None or held(self._locks)
+
+    def _wait(self) -> None:
+        """Until no learner is at work, or the session is to end."""
+        if self._child is None:
+            pid = holder(self._locks)
+            who = "a learner" if pid is None else f"a learner, process {pid}"
+            self._tell(EventKind.HOUSEKEEPING, f"{who}, is at work in this repository; experiments wait for it")
+        self._free()
+        while self._at_work() and not self._stopping.wait(_LOOK_S):
+            self._collect()
+
     # -- one run
     def _is_due(self) -> bool:
-        if held(self._locks):  # somebody learns by hand, or a learner of a daemon that was killed
+        # Where the lock is held, somebody learns by hand, or a learner of a daemon that was killed.
+        if not self._settings.scheduled or held(self._locks):
             return False
+        if self._due.is_set() or self._mark.exists():
+            return True
         every = self._settings.every
-        return self._due.is_set() or (every is not None and self._since(self._last) >= every)
+        return every is not None and self._since(self._last) >= every
 
     def _begin(self) -> None:
         settings = self._settings
@@ -116,6 +142,7 @@ class LearnSchedule:
             arguments += ["--steps", str(settings.steps)]
         for name, value in settings.options.items():
             arguments += ["--set", f"{name}={value}"]
+        self._mark.unlink(missing_ok=True)  # if it fails this time, it waits for its next turn
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
@@ -128,13 +155,10 @@ class LearnSchedule:
                 start_new_session=True,
             )
         if settings.memory_mb is not None:
-            most = settings.memory_mb * 2**20
-            resource.prlimit(self._child.pid, resource.RLIMIT_DATA, (most, most))
+            _limit(self._child.pid, settings.memory_mb * 2**20)
         os.setpriority(os.PRIO_PROCESS, self._child.pid, 10)
-        self._began, self._last = (
-            time.monotonic(),
-            datetime.now(UTC),
-        )  # one that fails at once is not tried again at once
+        self._began = time.monotonic()
+        self._last = datetime.now(UTC)  # one that fails at once is not tried again at once
         waits = "; experiments wait for it" if self._pauses else ""
         self._tell(EventKind.HOUSEKEEPING, f"learning by {settings.algo}, process {self._child.pid}{waits}")
 
@@ -151,9 +175,10 @@ class LearnSchedule:
             self._tell(EventKind.HOUSEKEEPING, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
             return
         if self._ending:
-            self._tell(
-                EventKind.HOUSEKEEPING, "the learner is stopped with the session; it goes on when it is due again"
-            )
+            self._mark.parent.mkdir(parents=True, exist_ok=True)
+            self._mark.touch()
+            told = "the learner is stopped with the session; it goes on when the session is resumed"
+            self._tell(EventKind.HOUSEKEEPING, told)
             return
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         last = "\n".join(lines[-3:])
@@ -167,13 +192,56 @@ class LearnSchedule:
         return layout.public_dir(self._root) / "learner" / "learn.log"
 
 
+def _limit(pid: int, most: int) -> None:
+    """Bound the private memory of a learner; it may lift the bound for the jobs that it starts, not for itself."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.prlimit(pid, resource.RLIMIT_DATA, (soft, hard))
+
+
 def schedule_of(
-    project: Project, session: Session, offer: Offer, stopping: Cancel, tell: Callable[[EventKind, str], None]
+    project: Project,
+    session: Session,
+    offer: Offer,
+    stopping: Cancel,
+    tell: Callable[[EventKind, str], None],
+    free: Callable[[], None] = lambda: None,
 ) -> Learning | None:
-    """The schedule that the user has set for a session with a local policy; None where there is none."""
-    settings, executor, store = offer.settings, offer.executor, offer.store
-    if not settings.learn.scheduled:
+    """The learner runs of a session, as the user has set them; None where it need not know of any.
+
+    Args:
+        project: the repository.
+        session: the session.
+        offer: what its policy was offered.
+        stopping: set once the session is to end.
+        tell: takes a line for whoever watches.
+        free: gives back what the daemon's own model takes; it is loaded again when it is asked.
+    """
+    settings, store = offer.settings.learn, offer.store
+    pauses = settings.pause == "always" or (settings.pause == "auto" and _shares(offer))
+    place = _place(session, offer, tell) if settings.scheduled else None
+    if place is None:
+        settings = replace(settings, every=None, cron="")
+    if not settings.scheduled and not pauses:
         return None
+    return LearnSchedule(
+        settings,
+        str(place or ""),
+        project.root,
+        project.locks,
+        lambda begun: since_last(store, session.id, settings.every or 1, begun),
+        pauses=pauses,
+        tell=tell,
+        stopping=stopping,
+        free=free,
+    )
+
+
+def _place(session: Session, offer: Offer, tell: Callable[[EventKind, str], None]) -> Path | None:
+    """The base model of a schedule; None where nothing could be learned, which is told before anybody waits for it."""
+    settings = offer.settings
+    if parse_spec(session.policy).kind != LOCAL:
+        return None  # it has no answers of a local model, and only waits for a learner that somebody starts
     name = settings.learn.model or session.policy.partition(":")[2] or settings.local_model
     place = (offer.source / Path(name).expanduser()).resolve()
     if not name or not place.exists():  # a server's name for a model is nothing that a learner could train
@@ -183,17 +251,20 @@ def schedule_of(
             "name the base model's folder in config.yaml as `learn: {model: DIR}`",
         )
         return None
-    single = executor.describe().get("device", "cpu") != "cpu" and executor.slots == 1
-    return LearnSchedule(
-        settings.learn,
-        str(place),
-        project.root,
-        project.locks,
-        lambda begun: since_last(store, session.id, settings.learn.every or 1, begun),
-        pauses=settings.learn.pause == "always" or (settings.learn.pause == "auto" and single),
-        tell=tell,
-        stopping=stopping,
-    )
+    try:
+        values_of(settings.learn.options)
+    except AutoresearchdError as error:
+        tell(EventKind.WARNING, f"nothing is learned on the schedule: learn.set of config.yaml: {error.what}")
+        return None
+    return place
+
+
+def _shares(offer: Offer) -> bool:
+    """Whether a learner would compute on what jobs compute on: the processor, or the only GPU."""
+    device, learner = offer.executor.describe().get("device", "cpu"), offer.settings.learn.options.get("device", "auto")
+    if device == "cpu":
+        return True
+    return offer.executor.slots == 1 and learner != "cpu"
 
 
 def since_last(store: Store, session_id: int, most: int, begun: datetime | None) -> int:

@@ -19,7 +19,6 @@ from autoresearchd.app.admission import (
     reached_limit,
     refuse_second,
     refuse_secret,
-    require_committed_tool,
     require_folder,
     say_who_measures,
     warn_of_absent_server,
@@ -37,6 +36,7 @@ from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
+from autoresearchd.app.tools import require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.events import EventKind
@@ -66,6 +66,7 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
+from autoresearchd.workspace.layout import require_tag
 
 TASK_FILE = "task.yaml"
 
@@ -111,13 +112,18 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         raise UsageError(
             f"--slots {options.slots}: this version runs one experiment at a time", mend="use --slots auto"
         )
+    if options.tag is not None:
+        require_tag(options.tag)
+    settings = load_settings(os.environ)
+    overrides = _overrides(options, settings)
     folder = task_folder(options)
     require_folder(folder)
     project = Project.at(folder)
     preflight.check_repository(project.root)
-    refuse_second(project, options.tag)
-    settings = load_settings(os.environ)
-    task = _with_roles(read_task(folder, options.budget, overrides=_overrides(options, settings)), options, settings)
+    if (folder / TASK_FILE).exists():
+        preflight.check_committed(project.root, folder / TASK_FILE)
+    beside = refuse_second(project, options.tag)
+    task = _with_roles(read_task(folder, options.budget, overrides=overrides), options, settings)
     source = folder / task.source_dir
     require_packages(policy, settings, source)
     check_files(task, source, folder / TASK_FILE)
@@ -128,7 +134,8 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
         if policy.kind == "command":
-            require_committed_tool(policy.argument, workspace, base, source)
+            require_tool(policy.argument, workspace, base, source)
+        sys.stderr.write("".join(beside))
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)
         session = store.create_session(
@@ -247,6 +254,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 session.limits,
                 active_seconds=session.active_seconds,
                 backup=project.backups,
+                database=project.database,
                 prepare=lambda: _prepare(lab, workspace, session),
                 conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
                 ready=lock.ready,
@@ -319,14 +327,20 @@ def task_folder(options: StartOptions) -> Path:
 def _scaffold(template: Path, directory: Path) -> Path:
     if (directory / TASK_FILE).is_file():
         return directory  # scaffolded before, or the user's own variant of it
-    if directory.exists() and any(directory.iterdir()):
+    try:
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageError(
+                f"{directory} is not empty and has no {TASK_FILE}",
+                mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+        shutil.copytree(template, directory, dirs_exist_ok=True, ignore=ignore)
+    except OSError as error:  # shutil.Error is one, too: it holds those of all files
         raise UsageError(
-            f"{directory} is not empty and has no {TASK_FILE}",
-            mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
-        )
-    directory.mkdir(parents=True, exist_ok=True)
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(template, directory, dirs_exist_ok=True, ignore=ignore)
+            f"the task cannot be written to {directory}: {error.strerror or error}",
+            mend="name a folder with --dir that can be made and written to",
+        ) from error
     preflight.init_repository(directory)
     return directory
 

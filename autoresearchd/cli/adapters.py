@@ -1,4 +1,4 @@
-"""The commands adapters list, adapters promote and adapters rollback: which version of the local policy answers."""
+"""The commands adapters list, promote, rollback and prune: which version of the policy answers, and what is kept."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from autoresearchd.errors import AdapterDamaged
 
 _COLOURS = {"promoted": "green", "candidate": "yellow", "refused": "grey", "retired": "grey"}
 _REASON = 100
+_NAME = 32
+"""Characters of a model's name that are shown."""
 
 
 def list_versions(as_json: JsonOption = False) -> None:
@@ -31,7 +33,7 @@ def list_versions(as_json: JsonOption = False) -> None:
 
     place = find_place(here())
     folder = layout.adapters_dir(place.root)
-    found = [{**version, "damage": damage(folder, version)} for version in place.reader.versions()]
+    found = [{**version, **files_of(folder, version)} for version in place.reader.versions()]
     if as_json:
         print(json_text(found, indent=2))
     elif found:
@@ -59,37 +61,92 @@ def rollback() -> None:
     say(roll_back(here()))
 
 
+def prune(
+    keep: Annotated[
+        int,
+        typer.Option(
+            "--keep", metavar="N", min=0, help="Of those that were in use, keep the last N of each model for rollbacks."
+        ),
+    ] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove the files of versions that were refused, or were in use long ago.
+
+    Kept are the version in use, candidates, what an experiment under way was proposed by, the last that were in use,
+    and the parents that would answer in their place. All of them stay in the list.
+    """
+    from autoresearchd.app.adapters import prune as prune_versions
+
+    found = prune_versions(here(), keep, dry_run=dry_run)
+    total = sum(each.bytes for each in found)
+    if as_json:
+        removed = [
+            {"version": each.version.version, "status": each.version.status.value, "bytes": each.bytes}
+            for each in found
+        ]
+        print(json_text({"removed": removed, "bytes": total, "dry_run": dry_run}, indent=2))
+        return
+    for each in found:
+        say(f"{each.version.version} ({each.version.status.value}): {each.bytes / 1e6:.1f} MB")
+    done = "would be removed" if dry_run else "removed"
+    versions = "1 version" if len(found) == 1 else f"{len(found)} versions"
+    say(f"files of {versions} {done}, {total / 1e6:.1f} MB" if found else "there is nothing to remove")
+
+
 def version_table(records: Sequence[Mapping[str, Any]], paint: Paint) -> list[str]:
-    """Versions as a table: name, status, algorithm, parent, when it was made, why it stands as it does."""
+    """Versions as a table: name, status, algorithm, parent, when it was made, why it stands as it does.
+
+    Where they were learned on several models, which on which.
+    """
+    several = len({record.get("model_hash") for record in records}) > 1
     rows, colours = [], []
     for record in records:
         status, damaged = str(record["status"]), record.get("damage")
-        reason = f"damaged: {damaged}" if damaged else record.get("reason")
-        rows.append(
-            [
-                clean(record["version"]),
-                status,
-                clean(record["algo"]) or "—",
-                clean(record["parent"] or "") or "—",
-                str(record["created_at"] or "")[:16].replace("T", " "),
-                clean(reason or "", _REASON),
-            ]
-        )
-        colours.append({1: _COLOURS.get(status, ""), 5: "red" if damaged else ""})
+        reason = f"damaged: {damaged}" if damaged else str(record.get("reason") or "")
+        if record.get("pruned"):
+            reason = f"files removed {str(record['pruned'])[:10]}" + (f"; {reason}" if reason else "")
+        cells = [
+            clean(record["version"]),
+            status,
+            clean(record["algo"]) or "—",
+            clean(record["parent"] or "") or "—",
+            str(record["created_at"] or "")[:16].replace("T", " "),
+        ]
+        if several:
+            cells.append(_model(record))
+        rows.append([*cells, clean(reason, _REASON)])
+        colours.append({1: _COLOURS.get(status, ""), len(cells): "red" if damaged else ""})
     total = render.terminal_width() if render.is_terminal(sys.stdout) else None
-    headers = ("version", "status", "by", "from", "made (UTC)", "why")
+    headers = ("version", "status", "by", "from", "made (UTC)", *(["model"] if several else []), "why")
     return render.table(headers, rows, paint=paint, colours=colours, total=total)
 
 
-def damage(folder: Path, version: Mapping[str, Any]) -> str:
-    """What is wrong with the files of a version, at a glance: which are there, and how long; empty: nothing."""
+def _model(record: Mapping[str, Any]) -> str:
+    """The model that a version was learned on: the end of its name, which tells more than the beginning, and hash."""
+    name, known = clean(record.get("base") or "").rstrip("/"), str(record.get("model_hash") or "")[:8]
+    short = name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+    return f"{short} {known}".strip() or "—"
+
+
+def files_of(folder: Path, version: Mapping[str, Any]) -> dict[str, str | None]:
+    """What the folder of a version tells, at a glance: which files are there, and how long.
+
+    damage: what is wrong with them, empty: nothing. pruned: when they were removed, None: they were not. base: what the
+    model was called that it was learned on.
+    """
     from autoresearchd.learner import manifest
 
     name = str(version["folder"])
+    found: dict[str, str | None] = {"damage": "", "pruned": None, "base": ""}
     if manifest.number_of(name) is None:
-        return "the database names no folder of ours"
+        return {**found, "damage": "the database names no folder of ours"}
     try:
-        manifest.check(folder / name, manifest.read(folder / name), contents=False)
+        known = manifest.read(folder / name)
+        found["base"] = known.base.name
+        if known.pruned is not None:
+            return {**found, "pruned": known.pruned.isoformat()}
+        manifest.check(folder / name, known, contents=False)
     except AdapterDamaged as error:
-        return error.what
-    return ""
+        found["damage"] = error.what
+    return found

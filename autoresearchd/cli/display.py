@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from autoresearchd.cli import render
-from autoresearchd.cli.render import clean, number, signed
+from autoresearchd.cli.render import Paint, clean, number
+from autoresearchd.cli.status_view import experiment_table
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.ports import EventSink
 
@@ -24,23 +25,20 @@ if TYPE_CHECKING:
 _ROWS = 10
 _LOUD = {EventKind.WARNING: "warning: ", EventKind.FAULT: "fault: ", EventKind.BACKING_OFF: "backing off: "}
 _QUIET = {EventKind.HOUSEKEEPING, EventKind.OPENED}
+_BESIDE = {EventKind.HOUSEKEEPING, EventKind.WARNING, EventKind.FAULT}
+"""What may happen while something else goes on."""
 
-
-@dataclass
-class Row:
-    """A decided experiment in the table."""
-
-    number: int | None
-    status: str
-    label: str
-    value: Any
-    delta: Any
-    description: str
+Known = Callable[[str], Mapping[str, Any]]
+"""The status of a session, by its tag, as ``status --json`` has it; empty where it cannot be read."""
 
 
 @dataclass
 class Picture:
-    """What the live display knows; ``apply`` takes events in any order and with anything missing."""
+    """What the live display knows; ``apply`` takes events in any order and with anything missing.
+
+    best: the value that the incumbent was kept with, as ``status`` has it. setup: the set-up commands that run now,
+    since setup_began.
+    """
 
     task: str = ""
     tag: str = ""
@@ -63,7 +61,9 @@ class Picture:
     keeps: int = 0
     max_experiments: int | None = None
     notice: str = ""
-    rows: deque[Row] = field(default_factory=lambda: deque(maxlen=_ROWS))
+    setup: str = ""
+    setup_began: float = 0.0
+    rows: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_ROWS))
     first_opened: float | None = None
     decided: int = 0
 
@@ -72,6 +72,8 @@ class Picture:
         data = event.data if isinstance(event.data, Mapping) else {}
         if event.experiment is not None:
             self.experiment = event.experiment
+        if event.kind not in _BESIDE:
+            self.setup = ""
         match event.kind:
             case EventKind.SESSION_STARTED | EventKind.SESSION_RESUMED:
                 self._head(data)
@@ -90,12 +92,26 @@ class Picture:
                 self.phase, self.run_began = "measured", None
             case EventKind.DECIDED:
                 self._decided(event, data)
+            case EventKind.SETUP:
+                self.phase, self.setup, self.setup_began = "setting up", clean(event.message), now
+            case EventKind.SESSION_STOPPED:
+                self.phase, self.run_began, self.notice = "stopped", None, ending(event)
             case EventKind.HOUSEKEEPING:
                 pass
             case _:
                 self.notice = _LOUD.get(event.kind, "") + clean(event.message)
-                if event.kind in (EventKind.SESSION_STOPPED, EventKind.PAUSED, EventKind.SETUP, EventKind.BACKING_OFF):
-                    self.phase = event.kind.value.removeprefix("session_").replace("_", " ")
+                if event.kind in (EventKind.PAUSED, EventKind.BACKING_OFF):
+                    self.phase = event.kind.value.replace("_", " ")
+
+    def know(self, status: Mapping[str, Any]) -> None:
+        """Take over how the session stood before this process, from what ``status --json`` says."""
+        metric, session = status.get("metric"), status.get("session")
+        for name in ("best", "baseline", "sigma"):
+            value = render.real(metric.get(name)) if isinstance(metric, Mapping) else None
+            setattr(self, name, value if value is not None else getattr(self, name))
+        for name in ("experiments", "keeps"):
+            if isinstance(session, Mapping) and isinstance(session.get(name), int):
+                setattr(self, name, session[name])
 
     def _head(self, data: Mapping[str, Any]) -> None:
         for name in ("task", "tag", "policy", "metric", "source", "tier"):
@@ -112,10 +128,14 @@ class Picture:
 
     def _decided(self, event: Event, data: Mapping[str, Any]) -> None:
         self.phase, self.run_began = "decided", None
-        for name in ("best", "baseline", "sigma"):
+        for name in ("baseline", "sigma"):
             value = render.real(data.get(name))
             if value is not None:
                 setattr(self, name, value)
+        # The event's own ``best`` moves with each further run of the incumbent; shown is what it was kept with.
+        kept = render.real(data.get("value" if data.get("status") == "keep" else "best"))
+        if kept is not None and (self.best is None or data.get("status") == "keep"):
+            self.best = kept
         for name in ("experiments", "keeps"):
             if isinstance(data.get(name), int):
                 setattr(self, name, data[name])
@@ -123,14 +143,14 @@ class Picture:
             self.max_experiments = data["max_experiments"]
         self.decided += 1 if event.experiment else 0
         self.rows.append(
-            Row(
-                event.experiment,
-                clean(data.get("status") or "", 20),
-                clean(data.get("label") or "", 20),
-                data.get("value"),
-                data.get("delta"),
-                clean(data.get("description") or self.description or event.message),
-            )
+            {
+                "experiment": "" if event.experiment is None else event.experiment,
+                "status": clean(data.get("status") or "", 20),
+                "label": clean(data.get("label") or "", 20),
+                "metric": data.get("value"),
+                "delta": data.get("delta"),
+                "description": clean(data.get("description") or self.description or event.message),
+            }
         )
 
     def eta(self, now: float) -> float | None:
@@ -175,17 +195,28 @@ def plain_line(event: Event) -> str:
     """An event as one line of plain text."""
     at = event.at.astimezone().strftime("%H:%M:%S") if isinstance(event.at, datetime) else "--:--:--"
     where = f"#{event.experiment:<4} " if event.experiment is not None else ""
-    return f"{at}  {where}{_LOUD.get(event.kind, '')}{clean(event.message)}"
+    message = ending(event) if event.kind is EventKind.SESSION_STOPPED else clean(event.message)
+    return f"{at}  {where}{_LOUD.get(event.kind, '')}{message}"
+
+
+def ending(event: Event) -> str:
+    """How a session ended; of one that crashed not why: the command says that itself, with how to mend it."""
+    data = event.data if isinstance(event.data, Mapping) else {}
+    return "crashed" if data.get("state") == "crashed" else clean(event.message)
 
 
 class LiveDisplay:
-    """A picture that is drawn anew four times a second (rich); use as a context manager."""
+    """A picture that is drawn anew four times a second (rich); use as a context manager.
 
-    def __init__(self, console: Console | None = None) -> None:
+    known: asked once when a session is gone on with, for how it stood.
+    """
+
+    def __init__(self, console: Console | None = None, *, known: Known | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._picture = Picture()
+        self._known = known
         self._lock = threading.Lock()
         self._console = console or Console(stderr=True, highlight=False)
         self._live = Live(
@@ -194,7 +225,11 @@ class LiveDisplay:
         )  # fmt: skip
 
     def emit(self, event: Event) -> None:
+        before: Mapping[str, Any] = {}
+        if self._known is not None and event.kind is EventKind.SESSION_RESUMED:
+            before = self._known(str(event.data.get("tag") or ""))
         with self._lock:
+            self._picture.know(before)
             self._picture.apply(event, time.monotonic())
         if event.kind in (EventKind.WARNING, EventKind.FAULT):
             from rich.text import Text
@@ -219,11 +254,12 @@ def draw(picture: Picture, now: float, columns: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [_header(picture), Text(), *_current(picture, now, columns), *_score(picture, now)]
+    parts: list[RenderableType] = [_header(picture), Text(), *_current(picture, now, columns)]
+    parts += _score(picture, now, columns)
     if picture.notice:
         parts.append(Text(f"  {picture.notice}", style="yellow"))
     if picture.rows:
-        parts += [Text(), _rows(picture)]
+        parts += [Text(), *_rows(picture, columns)]
     return Group(*parts, Text())
 
 
@@ -240,6 +276,14 @@ def _header(picture: Picture) -> Text:
 def _current(picture: Picture, now: float, columns: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
+    if picture.phase == "stopped":
+        return
+    if picture.setup:
+        lasted = f" ({render.format_duration(now - picture.setup_began)})"
+        shown = render.fit(picture.setup, max(20, columns - 10 - len(lasted)))
+        yield Text("  now    ", style="dim").append(shown, style="cyan").append(lasted)
+        yield Text()
+        return
     name = "baseline" if picture.experiment == 0 else f"#{picture.experiment}" if picture.experiment is not None else ""
     text = Text("  now    ", style="dim").append(name, style="bold").append(f"  {picture.phase}", style="cyan")
     if picture.run:
@@ -260,17 +304,21 @@ def _current(picture: Picture, now: float, columns: int) -> Iterator[RenderableT
         yield Text()
 
 
-def _score(picture: Picture, now: float) -> Iterator[Text]:
+def _score(picture: Picture, now: float, columns: int) -> Iterator[Text]:
     from rich.text import Text
 
     text = Text("  best   ", style="dim")
     if picture.best is None:
-        yield text.append("measuring the baseline", style="dim")
+        if picture.setup:
+            yield text.append("the baseline is measured next", style="dim")
+        elif picture.experiment is not None:
+            yield text.append("measuring the baseline", style="dim")
         return
     text.append(f"{picture.metric} ").append(number(picture.best), style="bold green").append(f"  {picture.gain()}")
     text.append(f"  (baseline {number(picture.baseline)})", style="dim")
     if picture.source == "self-reported":
-        text.append("  self-reported", style="yellow")
+        mark = "self-reported"
+        text.append("  " if text.cell_len + 2 + len(mark) < columns else "\n         ").append(mark, style="yellow")
     yield text
     counts = Text("  tried  ", style="dim").append(f"{picture.experiments:,}")
     if picture.max_experiments is not None:
@@ -282,36 +330,29 @@ def _score(picture: Picture, now: float) -> Iterator[Text]:
     yield counts
 
 
-def _rows(picture: Picture) -> RenderableType:
-    from rich.table import Table
+def _rows(picture: Picture, columns: int) -> Iterator[Text]:
+    """The table of ``status``: when the terminal is narrow, descriptions alone are cut."""
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, expand=False)
-    table.add_column("  #", justify="right")
-    for title, justify in (("status", "left"), ("label", "left"), ("value", "right"), ("delta", "right")):
-        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("description", no_wrap=True, overflow="ellipsis", ratio=1)
-    styles = {"keep": "green", "crash": "red", "checks_failed": "magenta", "discard": "bright_black"}
-    for row in picture.rows:
-        style = styles.get(row.status, "")
-        cells = (f"{'' if row.number is None else row.number}", row.status, row.label, number(row.value))
-        kept = style if row.status == "keep" else ""
-        table.add_row(
-            *(Text(cell, style=style if i == 1 else kept if i == 3 else "") for i, cell in enumerate(cells)),
-            Text(signed(row.delta), style=kept),
-            Text(row.description),
-        )
-    return table
+    for line in experiment_table(list(picture.rows), Paint(enabled=True), total=columns - 3):
+        text = Text("  ").append_text(Text.from_ansi(line))
+        text.truncate(max(20, columns - 1))
+        yield text
 
 
 @contextlib.contextmanager
-def foreground_sink(*, live: bool = True, stream: TextIO | None = None) -> Iterator[EventSink]:
-    """The sink for a command that stays: live in a terminal (unless ``live`` is off), plain lines elsewhere."""
+def foreground_sink(
+    *, live: bool = True, stream: TextIO | None = None, known: Known | None = None
+) -> Iterator[EventSink]:
+    """The sink for a command that stays: live in a terminal (unless ``live`` is off), plain lines elsewhere.
+
+    known: see LiveDisplay.
+    """
     import os
 
     out = stream if stream is not None else sys.stderr
     if live and render.is_terminal(out) and os.environ.get("TERM", "") not in ("", "dumb"):
-        with LiveDisplay() as display:
+        with LiveDisplay(known=known) as display:
             yield display
     else:
         yield PlainDisplay(out)

@@ -84,9 +84,9 @@ def doctor(
 
 
 def _repair(tag: str | None, as_json: bool) -> None:
-    from autoresearchd import app
+    from autoresearchd.app.repair import repair
 
-    report = app.repair(here(), tag)
+    report = repair(here(), tag)
     if as_json:
         print(json_text(report.as_dict(), indent=2))
         return

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,10 +17,13 @@ from autoresearchd.cli import render
 from autoresearchd.cli.failure import say
 from autoresearchd.cli.logs import print_log
 from autoresearchd.cli.looks import look_lines
-from autoresearchd.cli.options import JsonOption, SessionOption
+from autoresearchd.cli.options import LARGEST, JsonOption, SessionOption
 from autoresearchd.cli.render import Paint, clean, json_text, number, print_json_list, signed, strip_controls
 from autoresearchd.cli.session import here
 from autoresearchd.errors import UsageError
+
+if TYPE_CHECKING:
+    from autoresearchd.cli.place import Place
 
 
 class StatusName(StrEnum):
@@ -35,18 +38,28 @@ class StatusName(StrEnum):
 def experiments(
     as_json: JsonOption = False,
     status: Annotated[StatusName | None, typer.Option("--status", help="Only those with this decision.")] = None,
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N.")] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, max=LARGEST >> 1, help="Only the newest N.")
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", metavar="NAME", help="Only those that this role proposed.")
+    ] = None,
     session: SessionOption = None,
 ) -> None:
     """List the experiments of a session, oldest first.
 
-    The delta is the improvement over the best before it: + is better, whichever way the metric goes.
+    The delta is the improvement over the best before it: + is better, whichever way the metric goes. It is
+    estimated from all runs of the two programs, those made side by side foremost, so it need not be the difference of
+    two values of the table.
     """
     from autoresearchd.cli.place import find_place
     from autoresearchd.cli.status_view import experiment_table
 
     place = find_place(here())
-    found = place.experiments(place.pick(session), status.value if status else None, last)
+    tag = place.pick(session)
+    if role is not None:
+        _check_role(place, tag, role)
+    found = place.experiments(tag, status.value if status else None, last, role)
     if as_json:
         print_json_list(found)
         return
@@ -57,11 +70,24 @@ def experiments(
     total = render.terminal_width() if render.is_terminal(sys.stdout) else None
     print("\n".join(experiment_table(records, Paint(sys.stdout), total=total)))
     if render.is_terminal(sys.stdout):
-        say("delta: against the best before it; + is better, whichever way the metric goes")
+        say(
+            "delta: against the best before it; + is better, whichever way the metric goes. Where the incumbent was "
+            "run beside it: estimated from all runs of both, so not the difference of two values shown here"
+        )
+
+
+def _check_role(place: Place, tag: str, role: str) -> None:
+    """UsageError for a role that has proposed nothing in a session."""
+    known = [str(found["name"]) for found in place.reader.status(tag)["roles"]]
+    if role not in known:
+        there = f"there are {', '.join(known)}" if known else "no role has taken a turn: `start --roles` has them do so"
+        raise UsageError(f"no role {clean(role, 40)!r} has proposed anything in session {tag}", mend=clean(there, 400))
 
 
 def show(
-    experiment: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of the experiment; 0 is the baseline.")],
+    experiment: Annotated[
+        int, typer.Argument(metavar="N", min=0, max=LARGEST, help="Number of the experiment; 0 is the baseline.")
+    ],
     diff: Annotated[
         bool, typer.Option("--diff", help="Also what it changed, as a unified diff; in a pipe the diff alone.")
     ] = False,
@@ -97,7 +123,8 @@ def show(
     paint = Paint(sys.stdout)
     # In a pipe the diff and the logs stand alone, for `git apply` and the like; a reader wants to see what they are of.
     if render.is_terminal(sys.stdout) or not (diff or log or answers):
-        hint = "" if diff else f"autoresearchd show {experiment}{_named(session)} --diff   shows what it changed"
+        to_show = str(record.get("diff") or "").strip() and not diff
+        hint = f"autoresearchd show {experiment}{_named(session)} --diff   shows what it changed" if to_show else ""
         print("\n".join(experiment_lines(record, logs, paint, hint=hint)))
     if diff:
         show_diff(record, paint)
@@ -125,16 +152,10 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
         if words:
             lines.append(f"  {paint(f'{name:<12}', 'dim')}{words}")
     for key, value in (record.get("asi") or {}).items():
+        if (key, value) == ("refused", record.get("label")):
+            continue  # the daemon's own note of the label, which stands above
         lines.append(f"  {paint(f'{clean(key, 40):<11} ', 'dim')}{_value(value)}")
-    runs = record.get("runs") or []
-    if runs:
-        rows = [
-            [str(run.get("seed", "")), number(run.get("metric")), _seconds(run.get("duration_s")),
-             "—" if run.get("exit_code") is None else str(run["exit_code"]), clean(run.get("label") or "")]
-            for run in runs
-        ]  # fmt: skip
-        headers = ("seed", "value", "time", "exit", "label")
-        lines += ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
+    lines += _run_table(record, paint)
     lines += model_answers.answer_lines(record.get("answers") or [], paint)
     lines += look_lines(record.get("looks") or [], paint, ascii_only=not render.speaks_unicode(sys.stdout))
     lines += [""]
@@ -142,6 +163,27 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
         lines += [paint(f"  {hint}", "dim")]
     lines += [paint(f"  {path}", "dim") for path in logs]
     return lines
+
+
+def _run_table(record: Mapping[str, Any], paint: Paint) -> list[str]:
+    """The runs; where the incumbent was run beside the experiment, whose program each of them ran."""
+    runs = record.get("runs") or []
+    if not runs:
+        return []
+    beside = any(run.get("of") is not None for run in runs)
+    rows = [
+        [str(run.get("seed", "")), number(run.get("metric")), _seconds(run.get("duration_s")),
+         "—" if run.get("exit_code") is None else str(run["exit_code"]),
+         *([_program(run)] if beside else []), clean(run.get("label") or "")]
+        for run in runs
+    ]  # fmt: skip
+    headers = ("seed", "value", "time", "exit", *(("program",) if beside else ()), "label")
+    return ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
+
+
+def _program(run: Mapping[str, Any]) -> str:
+    """Whose program a run ran."""
+    return "its own" if run.get("of") is None else f"incumbent #{run['of']}"
 
 
 def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from autoresearchd.errors import UsageError
 if TYPE_CHECKING:
     from autoresearchd.domain.version import BaseModel
     from autoresearchd.learner.reading import Material, Reading, ReadSession
+    from autoresearchd.learner.signal import Signal
     from autoresearchd.learner.summary import Summary
 
 _OPTION = re.compile(r"([a-z][a-z0-9_.]{0,63})=(.{1,200})")
@@ -73,7 +74,11 @@ def learn(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be learned from and what not, and learn nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show what would be learned from and what not, with what --set says, and learn nothing.",
+        ),
     ] = False,
     export: Annotated[
         Path | None,
@@ -93,7 +98,7 @@ def learn(
     """
     others, given = tuple(places or ()), parse_options(options or ())
     if dry_run or export is not None:
-        _look(algo, mode, model or "", others, export, as_json=as_json)
+        _look(algo, mode, model or "", others, given, export, as_json=as_json)
         return
     from autoresearchd.app.learn import learn as run
     from autoresearchd.app.learning import LearnRequest
@@ -121,16 +126,30 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------- the look
-def _look(algo: str, mode: str, model: str, others: Sequence[Path], export: Path | None, *, as_json: bool) -> None:
+def _look(
+    algo: str,
+    mode: str,
+    model: str,
+    others: Sequence[Path],
+    given: Mapping[str, str],
+    export: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Print what there is to learn from, and write it to a file where one is named."""
-    from autoresearchd.learner.reading import filters_for, locate, material, read_sessions
+    from autoresearchd.learner.constants import SHARE, asks_at_home, values_of
+    from autoresearchd.learner.reading import filters_for, home_of, locate, material, read_sessions
     from autoresearchd.learner.summary import summarise, write_parquet
 
+    values = values_of(given)
     _check_target(export)
     base = _base(model)
     roots, warnings = locate(here(), others)
-    reading = read_sessions(roots)
-    found = material(reading, filters_for(mode, base))
+    reading = read_sessions(roots, home_of(here()))
+    at_home = asks_at_home(values.get("judge", "auto"), run_foreign=values.get("run_foreign", False))
+    found = material(reading, filters_for(mode, base), values.get("share", SHARE), at_home=at_home)
+    if values.get("neighbours", SHARE) is None:  # single answers are left out
+        found = replace(found, signal=replace(found.signal, comparable=0))
     if export is not None:
         try:
             write_parquet(found.data.trajectories, export)
@@ -142,9 +161,9 @@ def _look(algo: str, mode: str, model: str, others: Sequence[Path], export: Path
         say(warning)
     summary = summarise(found.data, found.parts)
     if as_json:
-        print(json_text(document(algo, mode, base, reading, found, summary), indent=2))
+        print(json_text(document(algo, mode, base, reading, found, summary, values), indent=2))
     else:
-        for line in lines(algo, mode, base, reading, found, summary):
+        for line in lines(algo, mode, base, reading, found, summary, values):
             print(strip_controls(line))
     sys.stdout.flush()
     if export is not None:
@@ -157,7 +176,12 @@ def _check_target(export: Path | None) -> None:
         return
     if export.suffix != ".parquet":
         raise UsageError(f"--export {export}: only Parquet is written", mend="name a file that ends with .parquet")
-    if export.is_dir() or not export.parent.is_dir():
+    try:
+        export.with_name(f"{export.name}.part").is_dir()  # it is written under that name first
+        fits = not export.is_dir() and export.parent.is_dir()
+    except OSError:  # the name is too long, or the folder may not be looked into
+        fits = False
+    if not fits:
         raise UsageError(f"--export {export}: no file can be there", mend="name a file in a folder that exists")
 
 
@@ -187,10 +211,15 @@ def _doubts(model: str, base: BaseModel | None, reading: Reading) -> list[str]:
 
 
 def lines(
-    algo: str, mode: str, base: BaseModel | None, reading: Reading, found: Material, summary: Summary
+    algo: str,
+    mode: str,
+    base: BaseModel | None,
+    reading: Reading,
+    found: Material,
+    summary: Summary,
+    values: Mapping[str, Any],
 ) -> list[str]:
     """The look as text."""
-    from autoresearchd.learner.signal import outlook
     from autoresearchd.learner.summary import describe
 
     answered = [session for session in reading.sessions if session.answers]
@@ -207,29 +236,74 @@ def lines(
     if mode == "live":
         out.append("live: these answers lend their states; proposals are made and run anew")
     elif found.data.trajectories:
-        out += outlook(found.signal, algo)
+        out += _outlook(found.signal, algo, values)
+    if any(session.foreign for session in answered):
+        run = "are run, too: --set run_foreign=true" if values.get("run_foreign") else "are not run"
+        out.append(f"foreign sessions are learned from; their experiments {run}")
+    if values:
+        out.append(f"constants: {', '.join(f'{name}={_text(value)}' for name, value in values.items())}")
+    if "max_length" in values:
+        out.append("max_length is looked at once the model is there, whose tokens it counts")
     if found.problem:
         out += [f"not enough: {found.problem}", f"  → {found.mend}"]
     return out
 
 
+def _outlook(found: Signal, algo: str, values: Mapping[str, Any]) -> list[str]:
+    """What an algorithm would do with it under some constants, in sentences."""
+    from autoresearchd.learner.signal import lacking, outlook
+
+    told = outlook(found, algo)
+    if not values.keys() & {"cold_start", "valid_share"} or algo == "sdpo":
+        return told
+    cold, missing = _cold(found, algo, values), lacking(found, algo)
+    if cold and found.good:
+        how = "for all of its steps" if missing else "for its first steps"
+        last = f"cold start: {how} it imitates the {found.good:,} kept answers, because {cold}"
+    else:
+        last = f"nothing can be learned: {missing}" if missing else "no cold start"
+    return [*told[:1], last]
+
+
+def _cold(found: Signal, algo: str, values: Mapping[str, Any]) -> str:
+    """Why it would begin by imitating the kept answers; empty where it would not."""
+    from autoresearchd.learner.signal import LEAST_USABLE, cold_start
+
+    return cold_start(found, algo, values.get("valid_share", LEAST_USABLE)) if values.get("cold_start", True) else ""
+
+
+def _text(value: object) -> str:
+    """A value as ``--set`` has it."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _session_line(session: ReadSession) -> str:
     task = f"task {session.task.name}" if session.task is not None else "a task that cannot be read"
     counts = f"{session.answers:,} answers, {session.decided:,} experiments"
-    return f"{session.name}: {counts}, policy {session.policy}, {task}"
+    where = ", foreign (of another repository)" if session.foreign else ""
+    return f"{session.name}: {counts}, policy {session.policy}, {task}{where}"
 
 
 def document(
-    algo: str, mode: str, base: BaseModel | None, reading: Reading, found: Material, summary: Summary
+    algo: str,
+    mode: str,
+    base: BaseModel | None,
+    reading: Reading,
+    found: Material,
+    summary: Summary,
+    values: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The look as JSON."""
-    from autoresearchd.learner.signal import cold_start, lacking
+    from autoresearchd.learner.signal import lacking
 
     replay = mode == "replay"
     return {
         "algo": algo,
         "mode": mode,
         "model": None if base is None else asdict(base),
+        "constants": dict(values),
         "sessions": [
             {
                 "name": session.name,
@@ -239,6 +313,7 @@ def document(
                 "policy": session.policy,
                 "experiments": session.decided,
                 "answers": session.answers,
+                "foreign": session.foreign,
             }
             for session in reading.sessions
         ],
@@ -272,7 +347,7 @@ def document(
         },
         "signal": asdict(found.signal) if replay else None,
         "lacking": lacking(found.signal, algo) if replay else "",
-        "cold_start": cold_start(found.signal, algo) if replay else "",
+        "cold_start": _cold(found.signal, algo, values) if replay else "",
         "problem": found.problem,
         "mend": found.mend,
     }

@@ -15,6 +15,7 @@ import typer
 
 from autoresearchd import keys
 from autoresearchd.cli.failure import say
+from autoresearchd.cli.options import LARGEST
 from autoresearchd.cli.render import strip_controls
 from autoresearchd.cli.session import here
 from autoresearchd.domain.redaction import StreamRedactor
@@ -27,7 +28,9 @@ _HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ (\S+) ")
 
 def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay and print what is added.")] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", metavar="N", min=0, help="How many of the last lines.")] = 200,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", metavar="N", min=0, max=LARGEST, help="How many of the last lines.")
+    ] = 200,
     session: Annotated[
         str | None, typer.Option("--session", metavar="TAG", help="Only the lines of this session (default: all).")
     ] = None,

@@ -115,6 +115,9 @@ def _adapters() -> typer.Typer:
     )
     group.command("promote", epilog=examples(f"{PROGRAM} adapters promote v3"))(adapters.promote)
     group.command("rollback", epilog=examples(f"{PROGRAM} adapters rollback"))(adapters.rollback)
+    group.command(
+        "prune", epilog=examples(f"{PROGRAM} adapters prune --dry-run", f"{PROGRAM} adapters prune --keep 1")
+    )(adapters.prune)
     return group
 
 

@@ -23,6 +23,6 @@ def note(
     if not text.strip():
         raise UsageError("the note is empty", mend='autoresearchd note "try a larger batch"')
     tag = pick(session)
-    from autoresearchd import app
+    from autoresearchd.app import commands
 
-    say(app.note(here(), tag, text.strip()))
+    say(commands.note(here(), tag, text.strip()))

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+LARGEST = 2**63 - 1
+"""The largest whole number that a database holds."""
+
 SessionOption = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.errors import UsageError
-from autoresearchd.loop.lock import holder, waiting
+from autoresearchd.loop.lock import holder, waiting, without_store
 from autoresearchd.store.reader import Reader, SessionRow
 from autoresearchd.workspace import layout
 
@@ -87,9 +87,11 @@ class Place:
                 )
         return reason
 
-    def experiments(self, tag: str, status: str | None = None, last: int | None = None) -> Iterator[dict[str, Any]]:
+    def experiments(
+        self, tag: str, status: str | None = None, last: int | None = None, role: str | None = None
+    ) -> Iterator[dict[str, Any]]:
         """As ``experiments --json`` prints them."""
-        return self.reader.experiments(tag, status=status, last=last)
+        return self.reader.experiments(tag, status=status, last=last, role=role)
 
     def recent(self, tag: str, count: int) -> list[dict[str, Any]]:
         """The last decided experiments, oldest first."""
@@ -106,11 +108,14 @@ class Place:
 
 
 def find_place(directory: Path) -> Place:
-    """The repository that ``directory`` stands in. Raises UsageError when it has no session."""
+    """The repository that ``directory`` stands in.
+
+    Raises UsageError when it has no session, StoreDamaged when its database is gone from under a daemon.
+    """
     root = layout.find_root(directory)
     database = layout.database_path(root)
     if not database.is_file():
-        raise _no_session(root)
+        raise without_store(database, layout.locks_dir(root)) or _no_session(root)
     return Place(root, Reader(database))
 
 

@@ -79,9 +79,9 @@ def import_log(
     """
     if not file.is_file():
         raise UsageError(f"there is no file {file}", mend="name a .jsonl or .tsv file")
-    from autoresearchd import app
+    from autoresearchd.app.importing import import_log
 
-    say(app.import_log(here(), file))
+    say(import_log(here(), file))
 
 
 def session_head(place: Place, tag: str) -> SessionHead:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from autoresearchd.cli.failure import say
-from autoresearchd.cli.options import SandboxOption, SessionOption
+from autoresearchd.cli.options import LARGEST, SandboxOption, SessionOption
 from autoresearchd.domain.duration import parse_duration
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.errors import UsageError
+from autoresearchd.errors import AutoresearchdError, StoreDamaged, UsageError
 
 ForegroundOption = Annotated[
     bool,
@@ -23,12 +24,11 @@ ForegroundOption = Annotated[
 ]
 
 ExperimentsOption = Annotated[
-    int | None,
-    typer.Option("--max-experiments", metavar="N", min=0, help="End after N experiments beside the baseline."),
+    str | None, typer.Option("--max-experiments", metavar="N", help="End after N experiments beside the baseline.")
 ]
 TimeOption = Annotated[str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")]
 CostOption = Annotated[
-    float | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
+    str | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
 ]
 
 
@@ -61,7 +61,7 @@ def start(
         typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
     ] = None,
     group: Annotated[
-        int | None, typer.Option("--group", metavar="G", help="Proposals from one state; all are run (default: 1).")
+        str | None, typer.Option("--group", metavar="G", help="Proposals from one state; all are run (default: 1).")
     ] = None,
     parents: Annotated[
         str | None,
@@ -85,12 +85,12 @@ def start(
     checked out are never touched: all work happens on the branch autoresearch/TAG. Without --foreground a daemon is
     left behind.
     """
-    limits = Limits(max_experiments, _duration("--max-time", max_time), _money(max_cost))
+    limits = _limits(max_experiments, max_time, max_cost)
     seconds, places = _duration("--budget", budget), _slots(slots)
-    from autoresearchd import app
+    from autoresearchd.app.start import StartOptions, start
     from autoresearchd.cli.display import foreground_sink
 
-    options = app.StartOptions(
+    options = StartOptions(
         task=task,
         directory=directory,
         tag=tag,
@@ -101,13 +101,13 @@ def start(
         budget=seconds,
         limits=limits,
         foreground=foreground,
-        group=group,
+        group=_whole("--group", group, "e.g. --group 4"),
         parents=parents,
         turns=turns,
         roles=roles,
     )
     with foreground_sink(live=foreground) as sink:
-        code = app.start(options, [sink])
+        code = start(options, [sink])
     raise typer.Exit(code)
 
 
@@ -129,12 +129,12 @@ def resume(
     After a stop, a crash or a reboot: nothing that was measured is lost, nothing is counted twice. Limits are totals of
     the whole session, and a new one takes the place of the old one.
     """
-    limits = Limits(max_experiments, _duration("--max-time", max_time), _money(max_cost))
-    from autoresearchd import app
+    limits = _limits(max_experiments, max_time, max_cost)
+    from autoresearchd.app.start import resume
     from autoresearchd.cli.display import foreground_sink
 
-    with foreground_sink(live=foreground and not quiet) as sink:
-        code = app.resume(here(), tag, foreground, [] if quiet else [sink], sandbox=sandbox, limits=limits)
+    with foreground_sink(live=foreground and not quiet, known=_stood) as sink:
+        code = resume(here(), tag, foreground, [] if quiet else [sink], sandbox=sandbox, limits=limits)
     raise typer.Exit(code)
 
 
@@ -148,26 +148,38 @@ def stop(
 
     `autoresearchd resume` goes on with it later.
     """
-    tag = pick(session)
-    from autoresearchd import app
+    with contextlib.suppress(StoreDamaged):  # a daemon whose database is gone can be ended all the same
+        session = pick(session)
+    from autoresearchd.app import commands
 
-    say(app.stop(here(), tag, now))
+    say(commands.stop(here(), session, now))
 
 
 def pause(session: SessionOption = None) -> None:
     """Hold a session; its daemon stays."""
     tag = pick(session)
-    from autoresearchd import app
+    from autoresearchd.app import commands
 
-    say(app.pause(here(), tag))
+    say(commands.pause(here(), tag))
 
 
 def unpause(session: SessionOption = None) -> None:
     """Let a paused session go on."""
     tag = pick(session)
-    from autoresearchd import app
+    from autoresearchd.app import commands
 
-    say(app.unpause(here(), tag))
+    say(commands.unpause(here(), tag))
+
+
+def _stood(tag: str) -> dict[str, Any]:
+    """How a session stands by its journal, for a display that goes on with it; empty where that cannot be read."""
+    from autoresearchd.cli.place import find_place
+
+    try:
+        with find_place(here()).reader as reader:
+            return reader.status(tag)
+    except (AutoresearchdError, KeyError):
+        return {}  # what is wrong with the journal is said by the command itself
 
 
 def here() -> Path:
@@ -202,7 +214,28 @@ def _slots(text: str) -> str:
     return text
 
 
-def _money(usd: float | None) -> float | None:
-    if usd is not None and not (math.isfinite(usd) and usd > 0):
-        raise UsageError(f"--max-cost: {usd} is no amount of money", mend="US dollars, e.g. --max-cost 2.50")
+def _limits(experiments: str | None, time: str | None, cost: str | None) -> Limits:
+    number = _whole("--max-experiments", experiments, "zero or more, e.g. --max-experiments 20")
+    return Limits(number, _duration("--max-time", time), _money(cost))
+
+
+def _whole(option: str, text: str | None, mend: str) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{option}: {text!r} is no whole number", mend=mend)
+    if len(text) > len(str(LARGEST)) or int(text) > LARGEST:
+        raise UsageError(f"{option}: {text[:40]} is not less than or equal to {LARGEST}", mend=mend)
+    return int(text)
+
+
+def _money(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        usd = float(text)
+    except ValueError:
+        usd = math.nan
+    if not (math.isfinite(usd) and usd > 0):
+        raise UsageError(f"--max-cost: {text!r} is no amount of money", mend="US dollars, e.g. --max-cost 2.50")
     return usd

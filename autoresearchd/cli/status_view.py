@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.cli import render
+from autoresearchd.cli.daemon_facts import DaemonFacts, Setup, daemon_facts
 from autoresearchd.cli.place import Place, find_place
 from autoresearchd.cli.render import Paint, clean, json_text, number, signed
 
 _RECENT = 5
 _LIVING = ("running", "paused", "backing_off")
+_START_S = 60.0
+"""A process that is younger than its session by more than this has gone on with it."""
 _NAMES = (("keeps", "kept", "green"), ("discards", "discarded", "grey"), ("crashes", "crashed", "red"),
           ("checks_failed", "failed a check", "magenta"))  # fmt: skip
 
@@ -29,8 +32,13 @@ def show_status(directory: Path, tag: str | None, *, as_json: bool = False, watc
     if as_json:
         print(json_text(status, indent=2))
     else:
-        print("\n".join(status_lines(status, place.recent(tag, _RECENT), Paint(sys.stdout), log=place.log_hint(tag))))
+        print("\n".join(_lines_now(place, tag, status, Paint(sys.stdout))))
     return 0
+
+
+def _lines_now(place: Place, tag: str, status: Mapping[str, Any], paint: Paint) -> list[str]:
+    facts = daemon_facts(place, tag, status)
+    return status_lines(status, place.recent(tag, _RECENT), paint, log=place.log_hint(tag), facts=facts)
 
 
 def status_lines(
@@ -39,18 +47,24 @@ def status_lines(
     paint: Paint,
     *,
     log: str = "",
+    facts: DaemonFacts | None = None,
     now: datetime | None = None,
     columns: int | None = None,
 ) -> list[str]:
     """The status as a block of lines."""
-    columns = columns or render.terminal_width()
+    columns, facts, now = columns or render.terminal_width(), facts or DaemonFacts(), now or datetime.now(UTC)
     session, metric = status.get("session") or {}, status.get("metric") or {}
-    lines = [_head(session, status.get("policy") or {}, paint, now or datetime.now(UTC)), ""]
+    lines = [_head(session, status.get("policy") or {}, paint, facts, now), ""]
     lines += _row("metric", _metric_words(metric, paint), paint)
     lines += _row("tried", _tried_words(session, paint), paint)
-    lines += _row("now", _now_words(status.get("current"), paint, dead=session.get("state") == "crashed"), paint)
+    if facts.setup is not None:
+        lines += _row("now", _setup_words(facts.setup, paint, now, columns), paint)
+    else:
+        lines += _row("now", _now_words(status.get("current"), paint, dead=session.get("state") == "crashed"), paint)
     lines += _row("abort", _abort_words(status.get("abort") or {}), paint)
     lines += _row("cost", _cost_words(status), paint)
+    if status.get("roles"):
+        lines += ["", *("  " + line for line in role_table(status["roles"], paint))]
     if recent:
         lines += ["", *("  " + line for line in experiment_table(recent, paint, total=columns - 2))]
     imported = (status.get("policy") or {}).get("name") == "imported"
@@ -59,8 +73,9 @@ def status_lines(
 
 
 def experiment_table(records: Sequence[Mapping[str, Any]], paint: Paint, *, total: int | None = None) -> list[str]:
-    """Experiments as a table: number, status, label, metric, delta, description."""
+    """Experiments as a table: number, status, label, metric, delta, role where there are any, description."""
     rows, colours = [], []
+    roles = any(record.get("role") for record in records)
     for record in records:
         status = record.get("status")
         rows.append(
@@ -70,26 +85,40 @@ def experiment_table(records: Sequence[Mapping[str, Any]], paint: Paint, *, tota
                 clean(record.get("label") or ""),
                 number(record.get("metric")),
                 signed(record.get("delta")),
+                *([clean(record.get("role") or "", 20)] if roles else []),
                 clean(record.get("description") or ""),
             ]
         )
         colour = render.colour_of(status)
         colours.append({1: colour, 3: colour if status == "keep" else "", 4: colour if status == "keep" else ""})
-    headers = ("#", "status", "label", "metric", "delta", "description")
+    headers = ("#", "status", "label", "metric", "delta", *(("role",) if roles else ()), "description")
     return render.table(headers, rows, paint=paint, right=(0, 3, 4), colours=colours, total=total)
+
+
+def role_table(roles: Sequence[Mapping[str, Any]], paint: Paint) -> list[str]:
+    """How each role does: experiments, keeps, mean reward."""
+    rows = [
+        [clean(role.get("name") or "", 30), f"{role.get('experiments') or 0:,}", f"{role.get('keeps') or 0:,}",
+         signed(role.get("reward"), 3)]
+        for role in roles
+    ]  # fmt: skip
+    return render.table(("role", "tried", "kept", "mean reward"), rows, paint=paint, right=(1, 2, 3))
 
 
 def _row(name: str, words: str, paint: Paint) -> list[str]:
     return [f"  {paint(f'{name:<8}', 'dim')}{words}"] if words else []
 
 
-def _head(session: Mapping[str, Any], policy: Mapping[str, Any], paint: Paint, now: datetime) -> str:
+def _head(
+    session: Mapping[str, Any], policy: Mapping[str, Any], paint: Paint, facts: DaemonFacts, now: datetime
+) -> str:
     state = str(session.get("state") or "unknown")
     colour = render.colour_of(state)
     parts = [
         f"{paint('●', colour)} {paint(clean(session.get('task') or 'autoresearch'), 'bold')}",
         clean(session.get("tag") or ""),
-        paint(state.replace("_", " "), colour, "bold") + _since(session, now),
+        paint(state.replace("_", " "), colour, "bold") + _since(session, facts, now),
+        _begun(session, now) if state not in _LIVING else "",
     ]
     if session.get("reason"):
         parts.append(clean(session["reason"], 120))
@@ -101,16 +130,32 @@ def _head(session: Mapping[str, Any], policy: Mapping[str, Any], paint: Paint, n
     return paint(" · ", "dim").join(part for part in parts if part)
 
 
-def _since(session: Mapping[str, Any], now: datetime) -> str:
+def _since(session: Mapping[str, Any], facts: DaemonFacts, now: datetime) -> str:
+    """Since when it runs, counted from the process that runs it; when it ended, where it does not run."""
     started = _time(session.get("started_at"))
+    if session.get("state") not in _LIVING:
+        ended = facts.last
+        known = ended is not None and (started is None or (ended - started).total_seconds() >= 1)
+        return f" {_clock(ended, now)}" if known and ended is not None else ""
     if started is None:
         return ""
-    local = started.astimezone()
-    day = "" if local.date() == now.astimezone().date() else local.strftime("%d %b ")
-    word = "since" if session.get("state") in _LIVING else "begun"
-    pid = f", pid {session['pid']}" if session.get("pid") and session.get("state") in _LIVING else ""
-    age = render.age((now - started).total_seconds())
-    return f" {word} {day}{local.strftime('%H:%M')} ({age}{' ago' if word == 'begun' else ''}{pid})"
+    resumed = facts.began is not None and (facts.began - started).total_seconds() > _START_S
+    since = facts.began if resumed and facts.began is not None else started
+    marks = [render.age((now - since).total_seconds())]
+    marks += [_begun(session, now)] if resumed else []
+    marks += [f"pid {session['pid']}"] if session.get("pid") else []
+    return f" since {_clock(since, now)} ({', '.join(marks)})"
+
+
+def _begun(session: Mapping[str, Any], now: datetime) -> str:
+    started = _time(session.get("started_at"))
+    return f"begun {_clock(started, now)}" if started is not None else ""
+
+
+def _clock(at: datetime, now: datetime) -> str:
+    """The local time, with the day where it is not today."""
+    local = at.astimezone()
+    return local.strftime("%H:%M" if local.date() == now.astimezone().date() else "%d %b %H:%M")
 
 
 def _metric_words(metric: Mapping[str, Any], paint: Paint) -> str:
@@ -140,6 +185,11 @@ def _tried_words(session: Mapping[str, Any], paint: Paint) -> str:
     parts = [paint(f"{session[key]:,} {word}", colour) for key, word, colour in _NAMES if session.get(key)]
     words = f"{count:,} experiment{'' if count == 1 else 's'}" + (": " + " · ".join(parts) if parts else "")
     return words + paint("  beside the baseline", "dim")
+
+
+def _setup_words(setup: Setup, paint: Paint, now: datetime, columns: int) -> str:
+    lasted = f" ({render.format_duration(max(0.0, (now - setup.began).total_seconds()))})"
+    return paint(render.fit(setup.words, max(20, columns - 10 - len(lasted))), "cyan") + lasted
 
 
 def _now_words(current: Mapping[str, Any] | None, paint: Paint, *, dead: bool) -> str:
@@ -231,7 +281,7 @@ def _watch(place: Place, tag: str) -> int:
         session, current = status.get("session") or {}, status.get("current") or {}
         key = (session.get("state"), session.get("experiments"), current.get("experiment"), current.get("phase"))
         if terminal or key != before:
-            lines = status_lines(status, place.recent(tag, _RECENT), paint, log=place.log_hint(tag))
+            lines = _lines_now(place, tag, status, paint)
             print(_at_top(lines) if terminal else "\n".join(lines), flush=True)
             before = key
         if session.get("state") not in _LIVING:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,9 @@ from autoresearchd.cli.options import JsonOption, SandboxOption
 from autoresearchd.cli.render import Paint, clean, json_text
 from autoresearchd.cli.session import here
 from autoresearchd.errors import AutoresearchdError, ConfigError, MissingCapability, RepositoryError, UsageError
+
+if TYPE_CHECKING:
+    from autoresearchd.domain.task import Task
 
 TASK_FILE = "task.yaml"
 _LEFT_BEHIND = ("__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
@@ -120,17 +124,20 @@ def find_task(which: str | None) -> Path:
 
 
 def _check_one(folder: Path, run: bool, sandbox: str | None) -> int:
-    from autoresearchd import app
+    from autoresearchd.app.check import check_run
     from autoresearchd.app.start import read_task
     from autoresearchd.config import check_files
 
     paint = Paint(sys.stdout)
     measured, notes = "", tuple[str, ...]()
+    name = folder.resolve().name
     try:
         task = read_task(folder, None)
+        name = task.name
         check_files(task, folder / task.source_dir, folder / TASK_FILE)
         if run:
-            checked = app.check_run(folder, sandbox=sandbox)
+            say(f"running the baseline of {task.name} once: {_longest(task)}")
+            checked = check_run(folder, sandbox=sandbox)
             measured, notes = checked.measured, checked.notes
         else:
             notes = _notes(folder)
@@ -138,7 +145,7 @@ def _check_one(folder: Path, run: bool, sandbox: str | None) -> int:
         tell(f"{folder}: {error.what}", error.mend)
         return error.exit_code
     except AutoresearchdError as error:
-        print(f"{paint('✗', 'red')} {folder.name or folder}")
+        print(f"{paint('✗', 'red')} {clean(name)}")
         tell(error.what, error.mend)
         return error.exit_code
     words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
@@ -146,6 +153,13 @@ def _check_one(folder: Path, run: bool, sandbox: str | None) -> int:
     for note in notes:
         say(f"note: {note}")
     return 0
+
+
+def _longest(task: Task) -> str:
+    """How long a trial run may take, so that nobody waits in doubt."""
+    wall = task.execution.budget.wall
+    most = f"up to {math.ceil(wall / 60)} min" if wall > 90 else f"up to {wall:.0f} s"
+    return f"{most}, after its set-up" if task.execution.setup_commands else most
 
 
 def _notes(folder: Path) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def parse_task(text: str) -> Task:
     """
     try:
         return _task(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(
             f"the task stored with this session cannot be read: {type(error).__name__}: {error}",
             mend="an imported session has no program to run: start a new one in the task's folder",

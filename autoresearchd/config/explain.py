@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from autoresearchd.config.document import Document, Place, dotted
 from autoresearchd.config.fields import RULE
-from autoresearchd.config.problems import Problem, did_you_mean, shown
+from autoresearchd.config.problems import Problem, did_you_mean, nearest, shown
 from autoresearchd.config.schema import TaskFile
 
 EXAMPLES: Mapping[str, str] = {
@@ -104,8 +104,11 @@ def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
     value, context = details["input"], details.get("ctx", {})
     if details["type"] in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        mend = did_you_mean(value, choices) if isinstance(value, str) else f"write one of: {', '.join(choices)}"
-        return f"{shown(value)} is not among {', '.join(choices)}", mend
+        near = nearest(value, choices) if isinstance(value, str) else ""
+        return (
+            f"{shown(value)} is not among {', '.join(choices)}",
+            f"did you mean {near!r}?" if near else "write one of them",
+        )
     if details["type"] in _KINDS:
         expected, mend = _KINDS[details["type"]]
         if expected == "text" and text is not None:

@@ -53,7 +53,9 @@ class Overrides:
                 f"--budget: {self.budget:g} s is no time to train in", mend="give a time such as 90s or 5m"
             )
         if self.group is not None and not 1 <= self.group <= MAX_GROUP:
-            raise UsageError(f"--group {self.group}", mend=f"give a number from 1 to {MAX_GROUP}")
+            raise UsageError(
+                f"--group must be 1 to {MAX_GROUP}, not {self.group}", mend="leave it out for one proposal at a time"
+            )
         for option, value, known in (("--parents", self.parents, PARENTS), ("--turns", self.turns, TURNS)):
             if value is not None and value not in known:
                 raise UsageError(f"{option} {value!r} is not known", mend=f"take {' or '.join(known)}")

@@ -28,7 +28,7 @@ def inside_path(text: str) -> str:
     """A path inside the task's folder, in its plain form (``./a//b/`` → ``a/b``); PathError for any other."""
     _printable(text)
     if text.startswith(("/", "~")):
-        raise PathError(f"{text!r} is not inside the task's folder", "write it relative to workspace.source_dir")
+        raise PathError(f"{text!r} is not inside the task's folder", "write it relative to the folder of task.yaml")
     return _plain(text)
 
 
@@ -123,7 +123,8 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
 
     Raises:
         ConfigError: an editable file is missing, not a regular UTF-8 text file, or reached through a symbolic link;
-            a protected one is missing or leaves the folder; or one is both. All problems are told together.
+            a protected one is missing or leaves the folder; or one is both; data is missing, and no set-up could make
+            it. All problems are told together.
     """
     if not root.is_dir():
         raise_all("task.yaml", [Problem(f"the folder {str(root)!r} is not there", "create it", "workspace.source_dir")])
@@ -134,6 +135,9 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     try:
         problems += [problem for name in task.editable for problem in _editable_problems(name, root)]
         problems += [problem for name in task.protected for problem in _protected_problems(name, root)]
+        if not task.execution.setup_commands:
+            problems += [problem for name in task.data for problem in _data_problems(name, root, "workspace.data")]
+            problems += [problem for name in private for problem in _data_problems(name, root, "evaluation.private")]
     except OSError as error:
         what = f"{error.filename!r} cannot be looked at: {error.strerror}"
         problems.append(Problem(what, "check the permissions of the folders on the way to it", "workspace"))
@@ -180,6 +184,15 @@ def _protected_problems(name: str, root: Path) -> Iterator[Problem]:
         )
 
 
+def _data_problems(name: str, root: Path, key: str) -> Iterator[Problem]:
+    place = root / Path(name).expanduser()
+    if not place.exists():
+        mend = _missing_mend(name) if place.is_relative_to(root) else "correct the path, or put the data there"
+        yield Problem(
+            f"{name!r} is not there (looked for {place})", f"{mend}; or let execution.setup_commands make it", key
+        )
+
+
 def _first_link(name: str, root: Path) -> str | None:
     """The first part of ``name`` that is a symbolic link."""
     walked = PurePosixPath()
@@ -193,7 +206,7 @@ def _first_link(name: str, root: Path) -> str | None:
 def _missing_mend(name: str) -> str:
     if any(mark in name for mark in "*?["):
         return "patterns are not expanded: name each file, or the folder"
-    return "correct the path (it is relative to workspace.source_dir), or create the file"
+    return "correct the path (it is relative to the folder of task.yaml), or create the file"
 
 
 def _text_problem(path: Path) -> str | None:

@@ -35,14 +35,18 @@ def raise_all(file: str, problems: Iterable[Problem]) -> NoReturn:
     raise error
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that ``word`` is nearly; empty where there is none."""
+    lowered = {choice.lower(): choice for choice in reversed(list(known))}
+    near = get_close_matches(word.lower().replace("-", "_"), list(lowered), n=1, cutoff=0.6)
+    return lowered[near[0]] if near else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A remedy for a word that is not known: the nearest known one, or all of them."""
     choices = list(known)
-    lowered = {choice.lower(): choice for choice in reversed(choices)}
-    near = get_close_matches(word.lower().replace("-", "_"), list(lowered), n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {lowered[near[0]]!r}?"
-    return f"known here: {', '.join(choices)}"
+    near = nearest(word, choices)
+    return f"did you mean {near!r}?" if near else f"known here: {', '.join(choices)}"
 
 
 def shown(value: object) -> str:

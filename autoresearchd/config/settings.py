@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
 
+from autoresearchd.config.crontab import crontab
 from autoresearchd.config.document import Document, Place, dotted, parse_yaml, read_text
 from autoresearchd.config.explain import explain
-from autoresearchd.config.fields import Flag, Line, Number, Seconds, wrong
+from autoresearchd.config.fields import Conflict, Flag, Line, Number, Seconds, in_conflict, wrong
 from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
 from autoresearchd.config.schema import Section
 from autoresearchd.domain import secret_formats
@@ -25,17 +26,12 @@ FILE_NAME = "config.yaml"
 VARIABLE = "AUTORESEARCHD_CONFIG"
 
 _KEYS_BELONG = (
-    "keep keys out of this file: put the key into its provider's variable (e.g. ANTHROPIC_API_KEY), or, for the policy "
-    "local, into a file of its own that local.key_file names"
+    "keep keys out of this file: put the key into its provider's variable (e.g. ANTHROPIC_API_KEY), or into a file of "
+    "its own that key_files names (`key_files: {anthropic: PATH}`); for the policy local, local.key_file"
 )
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
-_CRON_PART = re.compile(r"[\da-zA-Z*]{1,10}(?:[,/-][\da-zA-Z*]{1,10}){0,20}")
-_DAYS = frozenset(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))
-_CRON: tuple[tuple[int, int, frozenset[str]], ...] = (
-    (0, 59, frozenset()), (0, 23, frozenset()), (1, 31, frozenset()), (1, 12, frozenset()), (1, 0, _DAYS),
-)  # fmt: skip
-"""Least and largest number of each field, and its words. Days go by name: their numbers are not agreed on."""
+_LONGEST_OPTION = 200
 _MOST_MONEY = 1_000_000_000
 _HIGHEST_PRICE = 1_000_000
 """Far above what anybody charges or has: what is beyond is a slip, and sums of it would be no money any more."""
@@ -66,6 +62,14 @@ def _price(value: float) -> float:
             f"{shown(value)} is no price: it is more than a dollar for each token",
             f"write US dollars for a million tokens, e.g. 3.0; at most {_HIGHEST_PRICE:,}",
         )
+    return value
+
+
+def _where_known(value: object) -> bool | None:
+    if value == "auto":
+        return None
+    if not isinstance(value, bool):
+        raise wrong(f"{shown(value)} is neither auto nor true nor false", "write `structured: auto`, or true or false")
     return value
 
 
@@ -117,34 +121,30 @@ class AgentFile(Section):
     usd: Dollars | None = None
 
 
-def _crontab(text: str) -> str:
-    fields = text.split(" ")
-    right = len(fields) == len(_CRON)
-    for given, (low, high, names) in zip(fields, _CRON, strict=False):
-        parts = _CRON_PART.fullmatch(given) and re.split(r"[,/-]", given.replace("*", ""))
-        words = [part for part in parts or [] if part]
-        right = right and bool(parts)
-        right = right and all(low <= int(w) <= high if w.isdigit() else w.lower() in names for w in words)
-    if not right:
-        raise wrong(
-            f"{shown(text)} is no time as crontab has it",
-            'write five fields, e.g. "0 4 * * *" for 4:00 UTC; days of the week by name, e.g. "0 4 * * sun"',
-        )
-    return text
-
-
 def _plain_options(given: object) -> object:
-    """Values of ``set`` as the texts that ``--set`` takes."""
+    """Values of ``set`` as the texts that ``--set`` takes; what has no value is as if it were not there."""
     if not isinstance(given, dict):
         return given
-    return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in given.items()}
+    found: dict[str, str] = {}
+    problems: list[Conflict] = []
+    for name, value in given.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, (list, dict)) or not text.isprintable() or not 0 < len(text) <= _LONGEST_OPTION:
+            problems.append(
+                (str(name), f"{shown(value)} is no single value", "write one number, one word, or true or false")
+            )
+        elif value is not None:
+            found[str(name)] = text
+    if problems:
+        raise in_conflict(problems)
+    return found
 
 
 class LearnFile(Section):
     """When and how the daemon makes its local policy better."""
 
     every: Annotated[Whole, _between(1, 1_000_000)] | None = None
-    cron: Annotated[Line, AfterValidator(_crontab)] | None = None
+    cron: Annotated[Line, AfterValidator(crontab)] | None = None
     algo: Literal["grpo", "ppo", "sdpo"] = "grpo"
     steps: Annotated[Whole, _between(1, 1_000_000)] | None = None
     memory_mb: Annotated[Whole, _between(500, 100_000_000)] | None = None
@@ -167,7 +167,9 @@ class SettingsFile(Section):
     repairs: Annotated[Whole, _between(0, 2)] = 2
     feedback: Flag = True
     prompt: Literal["full", "brief"] = "full"
+    structured: Annotated[bool | None, BeforeValidator(_where_known)] = None
     prices: dict[str, PriceFile] = Field(default_factory=dict)
+    key_files: dict[str, Line] = Field(default_factory=dict)
     spend: SpendFile = SpendFile()
     local: LocalFile = LocalFile()
     agent: AgentFile = AgentFile()
@@ -350,12 +352,14 @@ def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) 
         repairs=file.repairs,
         feedback=file.feedback,
         prompt=file.prompt,
+        structured=file.structured,
         prices={model: Price(price.input, price.output) for model, price in file.prices.items()},
         per_day=file.spend.per_day,
         when_spent=file.spend.when_reached,
         base_url=file.local.base_url,
         local_model=file.local.model or "",
         key_file=str(_path(key_file, folder, environment)) if key_file else "",
+        key_files={name: str(_path(place, folder, environment)) for name, place in file.key_files.items()},
         roles=file.roles,
         parents=file.parents,
         group=file.group,

@@ -31,7 +31,9 @@ class StageResult:
 
     exit_code: 0…255, or −signal; None when it was never started.
     outcome: ``ok``, ``failed``, ``timeout`` (hard wall), ``budget_overrun`` (training beyond budget + grace),
-    ``killed`` (by us: stop, abort), ``oom`` (memory limit), ``disk_full``, ``lost`` (the supervisor died).
+    ``killed`` (by us: stop, abort), ``oom`` (memory limit), ``disk_full``, ``lost`` (the supervisor died), ``tampered``
+    (never started: what edited code left for it leads to what that code may not read).
+    cpu_s: processor time of its processes, but for those that nobody waited for; 0.0 where it is not known.
     """
 
     name: str
@@ -41,6 +43,7 @@ class StageResult:
     log_path: str
     peak_rss_mb: float = 0.0
     detail: str = ""
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ class LearnSettings:
     every: experiments between two learner runs, None: not by their number. cron: when, as crontab(5) has it, in UTC;
     empty: not by the clock. algo, steps, options: as for the command ``learn``. memory_mb: what a learner may take,
     None: as much as there is. pause: whether experiments wait meanwhile: ``always``, ``never``, or ``auto``, where
-    there is one GPU for both. model: folder of the base model; empty: the one that the policy is asked of.
+    both use the processor, or the only GPU. model: folder of the base model; empty: the one that the policy is asked
+    of.
     """
 
     every: int | None = None
@@ -48,13 +49,15 @@ class ModelSettings:
     reply. retries: how often a question is repeated after a passing trouble. reasks: how often a malformed answer is
     sent back. repairs: how often a failed proposal is given back. feedback: whether a model is shown what came of
     earlier experiments; without, each proposal is made from the code alone (a baseline for comparisons). prompt:
-    ``full``, or ``brief`` for models too small for it: they are shown constants and set one.
+    ``full``, or ``brief`` for models too small for it: they are shown constants and set one. structured: whether
+    answers are asked for as JSON that obeys a schema; None: where the model is known to have that.
 
     prices: by model, over what the provider's list says. per_day: US dollars that all sessions together may spend in a
     day (UTC), None: no cap. when_spent: ``stop`` (wait for the next day, end at the session's cap) or ``search``.
-    base_url, local_model: the endpoint of the policy ``local``. key_file: a file with the key of that endpoint. roles:
-    whether the daemon's own roles take turns. parents: ``incumbent`` or ``puct``. group: proposals from one state.
-    agent_*: limits of the policy ``agent``. learn: when the daemon learns.
+    base_url, local_model: the endpoint of the policy ``local``. key_file: a file with the key of that endpoint.
+    key_files: files with the keys of providers, by the provider's name; a key of the environment is not looked at then.
+    roles: whether the daemon's own roles take turns. parents: ``incumbent`` or ``puct``. group: proposals from one
+    state. agent_*: limits of the policy ``agent``. learn: when the daemon learns.
     """
 
     policy: str = ""
@@ -68,12 +71,14 @@ class ModelSettings:
     repairs: int = 2
     feedback: bool = True
     prompt: str = "full"
+    structured: bool | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     per_day: float | None = None
     when_spent: str = "stop"
     base_url: str = "http://127.0.0.1:8000/v1"
     local_model: str = ""
     key_file: str = ""
+    key_files: Mapping[str, str] = field(default_factory=dict)
     roles: bool = False
     parents: str = "incumbent"
     group: int = 1

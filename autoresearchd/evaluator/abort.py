@@ -1,8 +1,9 @@
 """The early-abort policy: at most 5% of the improvements lost, the rest of the hopeless runs stopped early.
 
 One object serves the daemon and the replay of recorded curves. A look asks two questions, and aborts only when both
-say no: can the loss still drop to the bar (``abort_evidence``: a sequential test against good finished programs), and
-does the combined forecast (``forecast``) reach it? The bar is the incumbent less delta. ``abort_caution`` keeps the
+say no: can the loss still drop to the bar (``abort_evidence``: a sequential test against good finished programs; where
+the incumbent's runs are known, ``abort_pairs``: against them), and does the combined forecast (``forecast``) reach it?
+The bar is the incumbent less delta. ``abort_caution`` keeps the
 promise when the history drifts. Everything that a decision rests on is a function of the runs observed so far, so the
 same history gives the same decisions, also after a restart.
 
@@ -15,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from autoresearchd.evaluator.abort_caution import Audits, Caution, Guard, Promise
 from autoresearchd.evaluator.abort_evidence import Evidence, p_value, spent, threshold, tolerance, weigh
+from autoresearchd.evaluator.abort_look import MIN_DISTINCT, Look, Reason
+from autoresearchd.evaluator.abort_pairs import Pairs
 from autoresearchd.evaluator.forecast import Forecast, Standing, forecast, standing
 from autoresearchd.evaluator.forecast_curve import Curve, Shape, clean_curve
 from autoresearchd.evaluator.forecast_history import GRID, References, Summary, summarise
@@ -29,71 +30,12 @@ ALPHA = 0.3
 """Nominal error budget of a run. The union bound over looks and the widened spread make the measured rate far lower:
 see ``benchmarks/RESULTS.md``. It was chosen on distorted and synthetic streams besides the recorded ones."""
 
-MIN_DISTINCT = 10
-"""Nothing is aborted before so many distinct programs have finished."""
-
 AUDIT_RATE = 0.01
 FIRST_LOOK = 0.05
 """Before this share of the budget there is no evidence."""
 
 _LOOKS = tuple(range(9, 99, 10))
-_VERSION = 2
-
-
-class Reason(StrEnum):
-    """Why a look ended as it did."""
-
-    HOPELESS = "the loss cannot drop to the bar any more"
-    DEAD = "the loss is no number any more"
-    NO_CURVE = "there is no curve to judge"
-    ODD_CURVE = "the curve cannot be compared"
-    NO_INCUMBENT = "there is no incumbent to beat"
-    TOO_EARLY = "it is too early in the run"
-    FEW_PROGRAMS = "too few distinct programs have finished"
-    AUDIT = "this run is an audit and is never aborted"
-    POSSIBLE = "the loss can still drop to the bar"
-    FORECAST_DISAGREES = "the forecast still reaches the bar"
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at a running curve and everything that its decision rests on. Values have the sign of the metric.
-
-    bar: what must be beaten; score: how many spreads the needed drop lies beyond the expected one, and threshold, what
-    it must exceed, caution included; p_value: of the score; alpha_spent: share of the error budget gone by now;
-    caution: see ``abort_caution``; distinct: programs compared with; audit: whether this run may be aborted at all.
-    """
-
-    abort: bool
-    reason: Reason
-    progress: float = 0.0
-    level: float | None = None
-    bar: float | None = None
-    forecast: float | None = None
-    low: float | None = None
-    high: float | None = None
-    score: float | None = None
-    threshold: float | None = None
-    p_value: float | None = None
-    alpha_spent: float = 0.0
-    caution: float = 1.0
-    distinct: int = 0
-    audit: bool = False
-    shape: str = Shape.REGULAR.value
-    models: Mapping[str, float] | None = None
-
-    def explain(self) -> str:
-        """One sentence for ``show`` and for the store."""
-        text = f"at {self.progress:.0%} of the budget: {self.reason.value}"
-        if self.reason is Reason.ODD_CURVE:
-            text += f" ({self.shape})"
-        if self.reason is Reason.FEW_PROGRAMS:
-            text += f" ({self.distinct} of {MIN_DISTINCT})"
-        if self.forecast is not None and self.low is not None and self.high is not None and self.bar is not None:
-            text += f"; forecast {self.forecast:.5g} [{self.low:.5g}, {self.high:.5g}], bar {self.bar:.5g}"
-        if self.score is not None and self.threshold is not None and math.isfinite(self.threshold):
-            text += f"; evidence {self.score:.2f} of {self.threshold:.2f} needed"
-        return text + "."
+_VERSION = 3
 
 
 class AbortPolicy:
@@ -107,8 +49,9 @@ class AbortPolicy:
         audit_rate: share of runs drawn at random that are never aborted; long rows of aborts force further ones.
         alpha: nominal error budget of a run.
 
-    ``observe`` takes each ended run in order, ``look`` judges the running one. Calling the object is the interface of
-    the replay: ``policy(history, steps, losses, budget, incumbent) -> bool``.
+    ``observe`` takes each ended run in order, ``look`` judges the running one. ``succeed`` and ``rerun`` tell of the
+    incumbent's own runs, where they are known. Calling the object is the interface of the replay:
+    ``policy(history, steps, losses, budget, incumbent) -> bool``.
     """
 
     def __init__(
@@ -131,6 +74,7 @@ class AbortPolicy:
     def reset(self) -> None:
         """Forget everything observed: a new stream, or a new segment."""
         self._references = References()
+        self._pairs = Pairs()
         self._guard = Guard(Caution(), Audits(self._seed, self._rate), Promise())
         self._observed = 0
         self._best = math.inf
@@ -197,10 +141,14 @@ class AbortPolicy:
             return Look(False, Reason.ODD_CURVE, **known)
         if here.progress < FIRST_LOOK:
             return Look(False, Reason.TOO_EARLY, **known)
-        evidence = weigh(here, bar, self._references, self._delta()) if enough else None
+        evidence = self._weigh(here, bar, self._delta()) if enough else None
         if evidence is None or evidence.distinct < MIN_DISTINCT:
             return Look(False, Reason.FEW_PROGRAMS, **known)
         return self._judge(evidence, curve, bar, known)
+
+    def _weigh(self, here: Standing, bar: float, delta: float) -> Evidence | None:
+        paired = self._pairs.weigh(here, bar, self._references, delta)
+        return paired or weigh(here, bar, self._references, delta)
 
     def _describe(self, curve: Curve, here: Standing, bar: float, audit: bool) -> dict[str, Any]:
         """What every look records, whatever its outcome."""
@@ -289,6 +237,16 @@ class AbortPolicy:
         self._observed += 1
         self.begin()
 
+    def succeed(self) -> None:
+        """Another program is the incumbent from here on; ``rerun`` takes its runs, the one it was kept for included."""
+        self._pairs.succeed()
+
+    def rerun(self, steps: Sequence[float], losses: Sequence[float], budget: float, final: float | None) -> None:
+        """Learn from a finished run of the incumbent; it counts as no run of the history and as no further program."""
+        curve = self._curve(steps, losses, budget)
+        if curve is not None and final is not None and math.isfinite(final) and len(curve.losses) > 1:
+            self._pairs.add(summarise(curve, self._sign * final))
+
     def _learn(self, run: Summary, spared: bool, another: bool) -> None:
         """Compare what looks at a finished run would have said with how it ended; then it becomes a reference."""
         delta = self._delta()
@@ -298,6 +256,7 @@ class AbortPolicy:
         if ratios:
             self._guard.caution.observe(max(ratios), run.final <= self._references.typical_final())
         self._references.add(run, delta, another=another)
+        self._pairs.learn(run)
         self._best = min(self._best, run.final)
 
     def _audit(self, run: Summary, spared: bool, delta: float) -> None:
@@ -321,7 +280,7 @@ class AbortPolicy:
         for cell in _LOOKS:
             progress = float(GRID[cell])
             here = Standing(progress, float(run.drops[cell]) + run.final, float(run.slopes[cell]))
-            evidence = weigh(here, bar, self._references, delta) if math.isfinite(here.level) else None
+            evidence = self._weigh(here, bar, delta) if math.isfinite(here.level) else None
             if evidence is not None:
                 gone = spent(self._alpha, progress)
                 yield evidence, threshold(gone - before, evidence.programs, evidence.distinct)
@@ -367,6 +326,7 @@ class AbortPolicy:
             "delta": self.delta,
             "guard": self._guard.to_state(),
             "references": self._references.to_state(),
+            "pairs": self._pairs.to_state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> bool:
@@ -374,6 +334,7 @@ class AbortPolicy:
         if state.get("version") != _VERSION:
             return False
         self._references = References.from_state(state["references"])
+        self._pairs = Pairs.from_state(state["pairs"])
         self._guard = Guard.from_state(state["guard"])
         self._observed = int(state["observed"])
         self._best = math.inf if state["best"] is None else float(state["best"])

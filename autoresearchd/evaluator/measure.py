@@ -86,6 +86,8 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
         return Label.CHECK_FAILED, _failed_check(task, stage, log)
     if stage.outcome in _LIMITS:
         return _LIMITS[stage.outcome], _limit_words(task, stage)
+    if stage.outcome == "tampered":
+        return Label.METRIC_TAMPERING, f"{stage.name} was not started: {stage.detail}"
     if stage.name == EVALUATION:
         verdict = _verdict(log)
         if verdict:

@@ -113,7 +113,9 @@ class _Planner:
                 view = self.job_view(writes=False, exchange=True)
                 companion = self.program(evaluation.model_command, "model", view)
             program = self.program(evaluation.command, "evaluation", self.evaluation_view())
-            stages.append(Stage("evaluation", program, evaluation.timeout, companion=companion))
+            stages.append(
+                Stage("evaluation", program, evaluation.timeout, companion=companion, reads=self.places.output)
+            )
         return stages
 
     def program(self, command: str, name: str, view: View) -> Program:

@@ -19,7 +19,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -62,6 +62,18 @@ class Swept:
 
     removed: int = 0
     listed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A version whose files are removed, and how many bytes they were."""
+
+    version: PolicyVersion
+    bytes: int
+
+
+PRUNED = "its files were removed by `adapters prune`"
+"""Why a rollback passes a version over."""
 
 
 class AdapterShelf:
@@ -157,8 +169,11 @@ class AdapterShelf:
         return self._store.refuse_version(self.find(version).version, reason=reason, metrics=metrics)
 
     def roll_back(self, version: str, reason: str = "") -> PolicyVersion | None:
-        """Go back from the version in use to the one before it; None: to the plain model."""
-        return self._store.roll_back_version(self.find(version).version, reason=reason)
+        """Go back from the version in use to the one before it whose files are there; None: to the plain model."""
+        restored = self._store.roll_back_version(self.find(version).version, reason=reason)
+        while restored is not None and self._is_pruned(restored):
+            restored = self._store.roll_back_version(restored.version, reason=PRUNED)
+        return restored
 
     # -- using
     def find(self, name: str) -> PolicyVersion:
@@ -200,6 +215,69 @@ class AdapterShelf:
             parent = known.pop(parent.parent or "", None)
         return found
 
+    def ancestors(self, version: PolicyVersion) -> Sequence[PolicyVersion]:
+        """All that a version comes from, whatever became of them, nearest first."""
+        known = {each.version: each for each in self._store.versions() if each.version != version.version}
+        found = []
+        parent = known.pop(version.parent or "", None)  # taken out, so that no damage makes a circle
+        while parent is not None:
+            found.append(parent)
+            parent = known.pop(parent.parent or "", None)
+        return found
+
+    # -- freeing room
+    def prune(self, keep: int, needed: Collection[str] = (), *, dry_run: bool = False) -> Sequence[Pruned]:
+        """Remove the files of versions that nothing needs any more; their rows and manifests stay.
+
+        Kept are those in use, those that nobody has judged, the last of those that were in use, and of each of these
+        the parent that would answer in its place if it were damaged. What is left are versions that were refused or
+        rolled back, and those that were in use long ago.
+
+        Args:
+            keep: how many of those that were in use are kept, for each base model; a rollback goes back to them.
+            needed: further versions to keep.
+            dry_run: remove nothing.
+
+        Raises:
+            EnvironmentFailure: the files cannot be removed.
+        """
+        if not self._folder.is_dir():
+            return []
+        with self._explained(), self._held():
+            kept = self._kept(keep, needed)
+            found = []
+            for version in self._store.versions():
+                if version.version in kept or manifest.number_of(version.folder) is None:
+                    continue
+                place = self._folder / version.folder
+                try:
+                    known = manifest.read(place)
+                    size = sum(path.lstat().st_size for path in place.iterdir() if path.name != manifest.NAME)
+                except AdapterDamaged:  # whoever looks at it is told; what lies there is not ours to remove
+                    continue
+                if not size or any(path.is_dir() and not path.is_symlink() for path in place.iterdir()):
+                    continue
+                found.append(Pruned(version, size if dry_run else manifest.prune(place, known, self._now())))
+            return found
+
+    def _kept(self, keep: int, needed: Collection[str]) -> set[str]:
+        """Names of the versions whose files stay."""
+        versions = list(self._store.versions())
+        kept = set(needed)
+        kept |= {v.version for v in versions if v.status in (VersionStatus.PROMOTED, VersionStatus.CANDIDATE)}
+        retired = [v for v in versions if v.status is VersionStatus.RETIRED]
+        retired.sort(key=lambda v: (v.promoted_at is not None, v.promoted_at), reverse=True)
+        for base in {v.model_hash for v in retired}:
+            kept |= {v.version for v in [v for v in retired if v.model_hash == base][:keep]}
+        parents = [next(iter(self.lineage(v)), None) for v in versions if v.version in kept]
+        return kept | {parent.version for parent in parents if parent is not None}
+
+    def _is_pruned(self, version: PolicyVersion) -> bool:
+        try:
+            return self.manifest_of(version).pruned is not None
+        except AdapterDamaged:  # it is damaged, which is told when it is to answer
+            return False
+
     # -- mending
     def sweep(self) -> Swept:
         """Remove what killed learners left, and list what they had finished; nothing while a version is being made."""
@@ -212,7 +290,10 @@ class AdapterShelf:
                 return Swept()
             left = [path for path in self._folder.iterdir() if path.name.startswith(_STAGING)]
             for path in left:
-                shutil.rmtree(path)
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:  # no learner made it; what a link leads to stays
+                    path.unlink()
             return Swept(len(left), self._list_forgotten())
 
     def _list_forgotten(self) -> tuple[str, ...]:

@@ -78,9 +78,10 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+        again = "the run goes on from the checkpoint before" if target.is_file() else "the run then begins anew"
         raise EnvironmentFailure(
             f"the checkpoint {target} cannot be written: {error}",
-            mend="free some disk space, or make the folder writable; the run goes on from the checkpoint before",
+            mend=f"free some disk space, or make the folder writable, and lift limits on the size of files; {again}",
         ) from error
 
 

@@ -126,9 +126,17 @@ def fits(model: Learnable, sample: Sample) -> bool:
     return model.context is None or len(sample.prompt) + len(sample.completion) <= model.context
 
 
+def known(model: Learnable, sample: Sample) -> bool:
+    """Whether the model has all of the tokens: a database may hold any number."""
+    ids = (*sample.prompt, *sample.completion)
+    return min(ids) >= 0 and max(ids) < model.vocabulary
+
+
 def _take(model: Learnable, example: Example, kept: list[Example], left_out: Counter[str]) -> None:
     if not example.sample.prompt or not example.sample.completion:
         left_out["empty"] += 1
+    elif not known(model, example.sample):
+        left_out["unknown_tokens"] += 1
     elif not fits(model, example.sample):
         left_out["too_long"] += 1
     else:

@@ -28,6 +28,8 @@ _BATCH = 1000
 """Resamples in memory at once."""
 _NOTHING = 1e-9
 """A gain that rounding alone may make."""
+SILENT = "what came of the proposals of one of the two policies says nothing about them"
+"""Why a state that was asked about is not compared."""
 _COLLAPSES = {"novelty": "its edits repeat what was tried", "variety": "it proposes the same again and again"}
 
 
@@ -87,18 +89,20 @@ def compare(
     options: GateOptions | None = None,
     *,
     calibration: Calibration | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> Verdict:
     """Compare two policies by what came of their proposals for the same states.
 
     Promoted is what earns surely more (the lower limit of the gain is above 0, and equal policies show such a gain too
     rarely), as long as its edits are as often valid and not less novel.
-    A state that one of the two has no rewarded outcome of is left out.
+    A state that one of the two has no rewarded outcome of is left out, and counted with those that nobody asked about.
 
     Args:
         old: outcomes of the policy in place.
         new: outcomes of the one that would take its place.
         options: the constants.
         calibration: how well rewards are predicted, where they are.
+        left_out: how many held-out states were not asked about, by the reason in words.
 
     Raises:
         ValueError: the outcomes of one policy are predicted and those of the other are not.
@@ -113,6 +117,7 @@ def compare(
     figures: dict[str, float] = {
         "states": len(pairs),
         "left_out": len(before.keys() | after.keys()) - len(pairs),
+        "not_asked": sum((left_out or {}).values()),
         "proposals_old": sum(t.proposals for t, _ in pairs),
         "proposals_new": sum(t.proposals for _, t in pairs),
     }
@@ -125,6 +130,7 @@ def compare(
     words = [*refusals, *(_findings(figures) if pairs else ())]
     if predicted:
         words.append(_how_predicted(calibration))
+    words += _omissions({**(left_out or {}), SILENT: int(figures["left_out"])})
     return Verdict(not refusals, tuple(words), figures)
 
 
@@ -293,6 +299,12 @@ def _findings(f: Mapping[str, float]) -> list[str]:
             f"{f['variety_new']:.2f}, duplicates {f['duplicates_old']:.0%} → {f['duplicates_new']:.0%}"
         )
     return found
+
+
+def _omissions(left_out: Mapping[str, int]) -> list[str]:
+    """Which states were not compared, those that most of them share a reason with first."""
+    ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    return [f"held-out states that were not compared: {count} ({why})" for why, count in ordered if count]
 
 
 def _how_predicted(calibration: Calibration | None) -> str:

@@ -29,10 +29,10 @@ class LearnerLock:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = os.pread(self._handle, 32, 0).decode("ascii", "replace").strip()
             os.close(self._handle)
+            pid = holder(self._path.parent)
             raise SessionLocked(
-                f"another learner is at work here{f', process {pid}' if pid.isdigit() else ''}",
+                f"another learner is at work here{'' if pid is None else f', process {pid}'}",
                 mend="wait for its end; `autoresearchd adapters list` then shows what came of it",
             ) from None
         os.ftruncate(self._handle, 0)
@@ -58,3 +58,12 @@ def held(folder: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def holder(folder: Path) -> int | None:
+    """Process id of the learner that was the last to begin, which is the one at work where one is; None: not known."""
+    try:
+        text = (folder / NAME).read_text("ascii", "replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() and len(text) < 20 else None

@@ -10,8 +10,9 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ class Manifest:
     """What is known of a version beside the database.
 
     parent: the version that it was trained from, None: the plain model. data: what it learned from (sessions, counts).
-    learner_run: id of the run that made it.
+    learner_run: id of the run that made it. pruned: when its files were removed to free their room, None: they are
+    there. What it learned from is known beyond that, for the versions that were trained from it.
     """
 
     version: str
@@ -59,6 +61,7 @@ class Manifest:
     learner_run: int | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    pruned: datetime | None = None
 
     @property
     def digest(self) -> str:
@@ -67,7 +70,8 @@ class Manifest:
 
     def as_json(self) -> str:
         """As it is written."""
-        document = {"format": _FORMAT, **asdict(self), "created": self.created.isoformat()}
+        pruned = None if self.pruned is None else self.pruned.isoformat()
+        document = {"format": _FORMAT, **asdict(self), "created": self.created.isoformat(), "pruned": pruned}
         return json.dumps(codec.jsonable(document), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
@@ -111,9 +115,18 @@ def write(folder: Path, manifest: Manifest) -> None:
 def read(folder: Path) -> Manifest:
     """The manifest of a folder, believed no further than it can be checked; AdapterDamaged names what is wrong."""
     path = folder / NAME
+    if folder.is_symlink():  # what it leads to is not ours: it may change, and `prune` would remove it
+        raise AdapterDamaged(f"{folder} is a link, and no folder of a version", mend=MEND)
     try:
-        with path.open("rb") as stream:
-            text = stream.read(_MOST_BYTES + 1)
+        # Nobody writes into a pipe that somebody has put there: opening it would wait for ever.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise AdapterDamaged(f"{path} is no file", mend=MEND)
+            with os.fdopen(handle, "rb", closefd=False) as stream:
+                text = stream.read(_MOST_BYTES + 1)
+        finally:
+            os.close(handle)
     except FileNotFoundError as error:
         raise AdapterDamaged(f"{path} is gone", mend=MEND) from error
     except OSError as error:
@@ -126,6 +139,25 @@ def read(folder: Path) -> Manifest:
         raise AdapterDamaged(f"{path} is damaged: {type(error).__name__}", mend=MEND) from error
 
 
+def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
+    """Remove the files of a version and keep its manifest, which says so; how many bytes that frees.
+
+    The manifest is written first: killed in between, the version is known as one that is not to be used any more, and
+    the next call removes what is left.
+    """
+    there = {path: path.lstat().st_size for path in folder.iterdir() if path.name != NAME}
+    text = replace(manifest, pruned=manifest.pruned or at).as_json()
+    partial = folder / f"{NAME}.part"
+    partial.write_text(text, "utf-8")
+    flush(partial)
+    partial.rename(folder / NAME)
+    flush(folder)
+    for path in there:
+        path.unlink(missing_ok=True)
+    flush(folder)
+    return sum(there.values())
+
+
 def check(folder: Path, manifest: Manifest, *, contents: bool = True) -> None:
     """Raise AdapterDamaged where a folder does not hold exactly the files of its manifest.
 
@@ -133,6 +165,9 @@ def check(folder: Path, manifest: Manifest, *, contents: bool = True) -> None:
     """
     if manifest.version != folder.name:
         raise AdapterDamaged(f"{folder / NAME} is that of {manifest.version}", mend=MEND)
+    if manifest.pruned is not None:
+        gone = f"the files of {manifest.version} were removed by `adapters prune` on {manifest.pruned:%Y-%m-%d}"
+        raise AdapterDamaged(gone, mend=MEND)
     try:
         there = {path.name for path in folder.iterdir() if path.name != NAME}
         for name in sorted(there - set(manifest.files)):
@@ -171,6 +206,7 @@ def _parsed(document: Any) -> Manifest:
     if document["format"] != _FORMAT:
         raise ValueError(f"the form {document['format']!r} is not known")
     base, parent, run = document["base"], document["parent"], document["learner_run"]
+    pruned = document.get("pruned")
     names = ("model_hash", "tokenizer_hash", "template_hash")
     files = {_matched(_FILE, name): _file_facts(facts) for name, facts in document["files"].items()}
     if CONFIG not in files or NAME in files:
@@ -185,6 +221,7 @@ def _parsed(document: Any) -> Manifest:
         learner_run=None if run is None else _count(run),
         data=dict(document["data"]),
         metrics=dict(document["metrics"]),
+        pruned=None if pruned is None else _moment(pruned),
     )
 
 

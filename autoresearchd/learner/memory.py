@@ -56,8 +56,8 @@ class Shape:
 class Plan:
     """What a run will do at once.
 
-    longest: tokens of the longest prompt with its completion. together: completions that are scored at once with
-    gradients (the micro batch). teacher: whether a second adapter scores too.
+    longest: tokens of the longest prompt with its completion (at most ``max_length``). together: completions that are
+    scored at once with gradients (``micro``). teacher: whether a second adapter scores too.
     """
 
     longest: int
@@ -176,12 +176,13 @@ def check(place: Path, plan: Plan, *, room: Room | None = None) -> Estimate:
     waste = _WASTE.get(device.type, 1.0)
     found = estimate(shape, plan, waste)
     if device.type == "cuda":
-        _refuse(f"loading {place}", found.loading, room_in_memory(), "", "take a smaller model, or free some memory")
+        host = room_in_memory()
+        _refuse(f"loading {place}", found.loading, host, "", f"take a smaller model, or {host.more}")
     room = room or room_on(device)
     parts = ", ".join(f"{name} {_gb(size)}" for name, size in sorted(found.peak.items(), key=lambda each: -each[1]))
     what = f"learning from {plan.together} completions at once, of up to {plan.longest:,} tokens with their prompts,"
     need = found.total if device.type == "cuda" else max(found.total, found.loading)
-    _refuse(what, need, room, f" ({parts})", _advice(shape, plan, waste, room.free or 0))
+    _refuse(what, need, room, f" ({parts})", _advice(shape, plan, waste, room))
     return found
 
 
@@ -205,7 +206,8 @@ def out_of_memory_told(what: str) -> Iterator[None]:
 def _out(what: str) -> MissingCapability:
     return MissingCapability(
         f"{what}: the memory is used up",
-        mend="learn from fewer completions at once or from shorter ones, with gradient checkpointing, or in bfloat16",
+        mend="lower what is in memory at once: --set micro=1, --set generated=1, --set checkpointing=true, "
+        "--set max_length=TOKENS, or --set dtype=bfloat16",
     )
 
 
@@ -214,40 +216,36 @@ def _refuse(what: str, needed: int, room: Room, parts: str, mend: str) -> None:
         raise MissingCapability(f"{what} takes {_gb(needed)}{parts}; {_gb(room.free)} are free {room.where}", mend=mend)
 
 
-def _advice(shape: Shape, plan: Plan, waste: float, free: int) -> str:
-    """What to lower and how far: one thing, where one is enough, else all of them."""
+def _advice(shape: Shape, plan: Plan, waste: float, room: Room) -> str:
+    """The constants to set, and how far: each that is enough alone, else all of them together."""
 
     def fits(other: Plan, like: Shape = shape) -> bool:
-        return estimate(like, other, waste).total <= free
+        return estimate(like, other, waste).total <= (room.free or 0)
 
     def longest(like: Plan) -> int:
         """Tokens of the longest sequences that fit, 0 where none do."""
-        lengths = range(plan.longest // _FINEST * _FINEST, 0, -_FINEST)
+        lengths = range((plan.longest - 1) // _FINEST * _FINEST, 0, -_FINEST)
         return next((length for length in lengths if fits(replace(like, longest=length))), 0)
 
     options = plan.options
-    ways = []
+    ways: dict[str, str | int] = {}
     if not options.checkpointing and fits(replace(plan, options=replace(options, checkpointing=True))):
-        ways.append("turn gradient checkpointing on")
-    fewer = [count for count in range(1, plan.together) if fits(replace(plan, together=count))]
-    if fewer:
-        ways.append(f"learn from {fewer[-1]} at once")
+        ways["checkpointing"] = "true"
+    if fewer := [count for count in range(1, plan.together) if fits(replace(plan, together=count))]:
+        ways["micro"] = fewer[-1]
     written = [n for n in range(1, options.generated) if fits(replace(plan, options=replace(options, generated=n)))]
     if written:
-        ways.append(f"write {written[-1]} at once")
+        ways["generated"] = written[-1]
     if length := longest(plan):
-        ways.append(f"leave out what is longer than {length:,} tokens")
+        ways["max_length"] = length
     if shape.width == _FLOAT and fits(plan, replace(shape, width=2)):
-        ways.append("take bfloat16")
+        ways["dtype"] = "bfloat16"
     if ways:
-        return "; or ".join(ways)
+        return f"add {'; or '.join(f'--set {name}={value}' for name, value in ways.items())}"
     least = replace(plan, together=1, options=replace(options, generated=1, checkpointing=True))
     if length := longest(least):
-        return (
-            "turn gradient checkpointing on, learn from 1 and write 1 at once, and leave out what is longer than "
-            f"{length:,} tokens"
-        )
-    return "take a smaller model, or free some memory"
+        return f"add --set checkpointing=true --set micro=1 --set generated=1 --set max_length={length}"
+    return f"take a smaller model, or {room.more}"
 
 
 def _gb(size: int) -> str:

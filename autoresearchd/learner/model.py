@@ -75,6 +75,10 @@ class LocalModel:
         return context_of(self._base)
 
     @property
+    def vocabulary(self) -> int:
+        return int(self._base.get_input_embeddings().weight.shape[0])
+
+    @property
     def hashes(self) -> tuple[str, str, str]:
         return self._hashes
 
@@ -144,7 +148,7 @@ class LocalModel:
             raise UsageError(
                 f"a prompt and its completion have {longest:,} tokens together, the context length of the model is "
                 f"{self.context:,}",
-                mend="leave out what is longer than the context",
+                mend=f"leave out what is longer than that: --set max_length={self.context}",
             )
         moved = (batch.ids, batch.attention, batch.positions, batch.mask, batch.behaviour)
         return Batch(*(each.to(self._device) for each in moved))

@@ -89,6 +89,11 @@ class Learnable(Protocol):
         ...
 
     @property
+    def vocabulary(self) -> int:
+        """Token ids are from 0 to below this."""
+        ...
+
+    @property
     def hashes(self) -> tuple[str, str, str]:
         """Of the base model, the tokenizer and the chat template, as they are stored with each answer."""
         ...

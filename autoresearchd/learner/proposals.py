@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,18 @@ class Fresh:
         return self.state, self.completion
 
 
+def fitting(
+    model: Learnable, states: Sequence[HeldOutState], max_tokens: int
+) -> tuple[tuple[HeldOutState, ...], Mapping[str, int]]:
+    """The states whose prompt leaves room for an answer, and how many others there are, by the reason in words."""
+    room = None if model.context is None else model.context - max_tokens
+    if room is None:
+        return tuple(states), {}
+    found = tuple(state for state in states if len(model.encode(state.messages)) <= room)
+    why = f"its prompt and an answer of {max_tokens:,} tokens are longer than the model's context of {model.context:,}"
+    return found, {why: len(states) - len(found)} if len(found) < len(states) else {}
+
+
 def fresh(
     model: Learnable,
     states: Sequence[HeldOutState],
@@ -49,7 +61,7 @@ def fresh(
 
     The seed of each completion follows from ``seed``, the state and its place alone: two policies that are asked with
     the same arguments draw with the same random numbers, so that what differs is what they believe. A state whose
-    prompt leaves no room for ``max_tokens`` in the model's context is left out, alike for both.
+    prompt leaves no room for ``max_tokens`` in the model's context is left out, alike for both (see ``fitting``).
 
     Raises:
         UsageError: nothing is asked for.
@@ -61,10 +73,9 @@ def fresh(
             mend="take at least 1 of each; 4 completions of a state are usual",
         )
     questions: list[tuple[HeldOutState, tuple[int, ...], int]] = []
-    for state in states:
+    for state in fitting(model, states, max_tokens)[0]:
         prompt = model.encode(state.messages)
-        if model.context is None or len(prompt) + max_tokens <= model.context:
-            questions += [(state, prompt, derive_seed(seed, i, f"fresh {state.key}")) for i in range(count)]
+        questions += [(state, prompt, derive_seed(seed, i, f"fresh {state.key}")) for i in range(count)]
     # Prompts of like length share a batch: there is less padding to compute.
     order = sorted(range(len(questions)), key=lambda i: len(questions[i][1]))
     found: dict[int, Fresh] = {}

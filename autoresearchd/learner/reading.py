@@ -29,7 +29,8 @@ class ReadSession:
     """A session that was read.
 
     name: unique over all that were read. root: top of its repository. task: None where it cannot be read. decided: its
-    experiments beside the baselines; answers: of models, without questions that got no reply.
+    experiments beside the baselines; answers: of models, without questions that got no reply. foreign: it is of another
+    repository than the one that the command stands in.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ReadSession:
     task: Task | None
     decided: int
     answers: int
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,20 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
     return list(found.values()), warnings
 
 
-def read_sessions(roots: Sequence[Path]) -> Reading:
+def home_of(directory: Path) -> Path | None:
+    """The top of the checkout that a command stands in, None where it stands in none."""
+    try:
+        return layout.find_root(directory)
+    except RepositoryError:
+        return None
+
+
+def read_sessions(roots: Sequence[Path], home: Path | None = None) -> Reading:
     """The sessions of some repositories, as records.
 
     Args:
         roots: tops of checkouts, as ``locate`` finds them.
+        home: that of the repository that the command stands in; the sessions of all others are foreign.
 
     Raises:
         UsageError: there is no session, or no model has answered in any.
@@ -134,27 +145,29 @@ def read_sessions(roots: Sequence[Path]) -> Reading:
                     found += made
                     lost += unreadable
                     session = replace(session, answers=len(made) + unreadable)
-                sessions.append(session)
+                sessions.append(replace(session, foreign=root != home))
     if not any(session.answers for session in sessions):
         raise _no_answers(roots, sessions)
     dropped = {Reason.CORRUPT: lost} if lost else {}
     return Reading(tuple(found), tuple(sessions), dropped, _models(found), tuple(warnings))
 
 
-def material(reading: Reading, filters: Filters, share: float = 0.25) -> Material:
+def material(reading: Reading, filters: Filters, share: float = 0.25, *, at_home: bool = False) -> Material:
     """The dataset of what was read, split; where there is too little to split, why.
 
     Args:
         reading: what was read.
         filters: what an answer must be.
         share: about how much is held out.
+        at_home: hold nothing out of foreign sessions, where there are others.
     """
     data = dataset(reading.records, filters, reading.dropped)
     if not data.trajectories:
         problem = f"none of {data.read:,} answers can be learned from"
         return Material(data, None, signal(()), problem, _mend(data))
     try:
-        parts = split(data.trajectories, share)
+        own = {session.name for session in reading.sessions if not session.foreign}
+        parts = split(data.trajectories, share, own if at_home else None)
     except UsageError as error:
         return Material(data, None, signal(data.trajectories), error.what, error.mend)
     return Material(data, parts, signal(parts.train))
@@ -236,7 +249,11 @@ def _named_root(place: Path, named: Path) -> Path:
 
 def _database(root: Path) -> Path:
     """What tells repositories apart: all worktrees of one share it."""
-    return layout.database_path(root).resolve()
+    place = layout.database_path(root)
+    try:
+        return place.resolve()
+    except (OSError, RuntimeError):  # a link that leads to itself, which is no file
+        return place
 
 
 def _no_session(root: Path) -> UsageError:

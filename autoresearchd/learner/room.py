@@ -1,7 +1,10 @@
-"""How much memory is free for a learner: of the machine, of the control group that it runs in, of a GPU."""
+"""How much memory is free for a learner: of the machine, of the limits on it and its control group, of a GPU."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +19,11 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that are free, None where nobody knows; where: what they are of, in words."""
+    """Bytes that are free, None where nobody knows; where: what they are of, more: how to have more; both in words."""
 
     free: int | None
     where: str
+    more: str = "free some memory"
 
 
 def room_on(device: torch.device) -> Room:
@@ -36,17 +40,43 @@ def room_on(device: torch.device) -> Room:
 
 
 def room_in_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Room:
-    """The least of what the machine and each control group around this process leave.
+    """The least of what the machine, each control group around this process, and its own limit leave.
 
     Args:
         proc: where the kernel tells of processes.
         cgroups: where it tells of control groups.
     """
     rooms = [Room(free, "in the control group") for free in _left_in_groups(proc, cgroups)]
+    left = _left_of_limit(proc)
+    if left is not None:
+        where = "of what this process may take (memory_mb of config.yaml, or ulimit -d)"
+        rooms.append(Room(left, where, "raise that limit"))
     total, free = memory_of_machine()
     if total:
         rooms.append(Room(free, "of the machine's memory"))
     return min(rooms, key=lambda room: room.free or 0, default=Room(None, "of the machine's memory"))
+
+
+@contextlib.contextmanager
+def limit_lifted() -> Iterator[None]:
+    """Without the limit on this process's memory: what is started meanwhile does not inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _left_of_limit(proc: Path) -> int | None:
+    """Bytes of private memory that this process may still take (RLIMIT_DATA of getrlimit(2)); None without a limit."""
+    try:
+        limits, status = (proc / "self/limits").read_text(), (proc / "self/status").read_text()
+    except OSError:
+        return None
+    most = re.search(r"^Max data size +(\d+) ", limits, re.MULTILINE)
+    used = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
+    return None if most is None or used is None else max(0, int(most[1]) - int(used[1]) * 1024)
 
 
 def _left_in_groups(proc: Path, cgroups: Path) -> Iterator[int]:

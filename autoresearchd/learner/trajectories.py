@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -102,7 +102,7 @@ class Reason(StrEnum):
     TAMPERED = "it tampered with what is measured"
     NO_TEXT = "there is no text, or no prompt"
     NO_REWARD = "its outcome says nothing about it (no reward)"
-    BAD_REWARD = "its reward is NaN or infinite"
+    BAD_REWARD = "its reward is none that the formula gives"
     DUPLICATE = "it was read twice"
     NO_TOKENS = "its tokens or their log-probabilities were not stored"
     BAD_TOKENS = "its tokens and log-probabilities do not fit each other"
@@ -157,6 +157,9 @@ class Split:
     by: str
     leaked: int = 0
 
+
+MOST_REWARD = 100.0
+"""Far beyond what any formula gives: sums and squares of what a changed database says would have no end."""
 
 SAME = 1e-9
 """Share of the largest reward by which equal rewards may differ."""
@@ -248,7 +251,7 @@ def grouped(trajectories: Iterable[Trajectory]) -> dict[tuple[str, str], tuple[T
     return {key: tuple(members) for key, members in groups.items()}
 
 
-def split(trajectories: Sequence[Trajectory], share: float = 0.25) -> Split:
+def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collection[str] | None = None) -> Split:
     """Hold out about ``share`` of the trajectories, so that nothing of them is seen in training.
 
     Whole sessions are held out, the latest first, as long as half of all trajectories stay. Where none can be (there is
@@ -256,15 +259,21 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25) -> Split:
     then holds nothing that was made after the cut. A training trajectory with a prompt that is also held out (sessions
     of one task begin alike) is taken out and counted.
 
+    Args:
+        trajectories: all.
+        share: about how much is held out.
+        among: names of the sessions that are split, where they have any; all of the others is trained on.
+
     Raises:
         UsageError: there are too few to split, or the share is none.
     """
     if not 0 < share <= 0.5:
         raise UsageError(f"the held-out share {share} is not above 0 and at most 0.5", mend="take 0.25")
+    mine = [each for each in trajectories if among is None or each.session in among] or trajectories
     sessions: dict[str, list[Trajectory]] = {}
-    for each in sorted(trajectories, key=_order):
+    for each in sorted(mine, key=_order):
         sessions.setdefault(each.session, []).append(each)
-    wanted, total = share * len(trajectories), len(trajectories)
+    wanted, total = share * len(mine), len(mine)
     chosen: set[str] = set()
     held = 0
     for name in sorted(sessions, key=lambda s: (sessions[s][0].at, s), reverse=True):
@@ -272,7 +281,7 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25) -> Split:
             chosen.add(name)
             held += len(sessions[name])
     if chosen:
-        out = [each for each in trajectories if each.session in chosen]
+        out = [each for each in mine if each.session in chosen]
         rest, by = [each for each in trajectories if each.session not in chosen], "session"
     else:
         largest = max(sessions, key=lambda s: (len(sessions[s]), s), default="")
@@ -283,7 +292,8 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25) -> Split:
     train = [t for t in rest if t.prompt_hash not in prompts and (t.session, t.state_id) not in states]
     if not train or not out:
         raise UsageError(
-            f"{total} trajectories of {len(sessions)} sessions cannot be split into a training and a held-out part",
+            f"{len(trajectories)} trajectories of {len({t.session for t in trajectories})} sessions "
+            "cannot be split into a training and a held-out part",
             mend="run more experiments, or join sessions with --from",
         )
     return Split(tuple(sorted(train, key=_order)), tuple(sorted(out, key=_order)), by, len(rest) - len(train))
@@ -313,7 +323,7 @@ def _outcome_refusal(record: Record, filters: Filters) -> Reason | None:
         return Reason.NO_TEXT
     if reward is None:
         return Reason.NO_REWARD
-    if not math.isfinite(reward):
+    if not abs(reward) <= MOST_REWARD:  # NaN is none, either
         return Reason.BAD_REWARD
     if label in _TAMPERED and (not filters.tampered or reward > 0):
         return Reason.TAMPERED

@@ -15,11 +15,12 @@ from typing import Any
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
-from autoresearchd.domain.labels import Label, Phase
+from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
-from autoresearchd.evaluator.abort import AbortPolicy, Look, Reason
+from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort_look import Look, Reason
 from autoresearchd.evaluator.forecast import Z90
 from autoresearchd.evaluator.keep import cumulative
 from autoresearchd.loop.follow import LogFollower, curve_of
@@ -133,7 +134,7 @@ class EarlyAbort:
     # ------------------------------------------------------------------ what is learned
     def measured(self, run: Run, measurement: Measurement) -> None:
         """Remember the curve of a run until its experiment is decided."""
-        if self._on and run.of is None:
+        if self._on:
             self._curves[run.id] = measurement.curve
 
     def decided(self, e: Experiment) -> None:
@@ -212,12 +213,11 @@ class EarlyAbort:
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
     def _observe(self, policy: AbortPolicy, e: Experiment) -> None:
-        """Take in the first run of an experiment; one that crashed says nothing about curves."""
+        """Take in the first run of an experiment; one that crashed says nothing about curves. Then the incumbent's."""
         run = next((r for r in e.counted_runs if r.of is None), None)
         if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return
-        points = self._curves.get(run.id)
-        steps, losses = curve_of(points if points is not None else self._lab.store.curve(run.id))
+        steps, losses = self._curve(run)
         sigma = e.decision.sigma if e.decision else None
         policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
         aborted = run.label is Label.ABORTED_EARLY
@@ -227,6 +227,16 @@ class EarlyAbort:
             steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True
         )  # no duplicate is ever run
         self._spared.discard(run.id)
+        kept = e.decision is not None and e.decision.status is Status.KEEP
+        if kept:
+            policy.succeed()
+        for r in e.good_runs if kept else e.control_runs:
+            policy.rerun(*self._curve(r), 1.0, r.value)
+
+    def _curve(self, run: Run) -> tuple[list[float], list[float]]:
+        """Its progress and losses: remembered, or from the store."""
+        points = self._curves.get(run.id)
+        return curve_of(points if points is not None else self._lab.store.curve(run.id))
 
     def _save(self, policy: AbortPolicy, number: int) -> None:
         whole = self._since_saved >= SAVE_EVERY

@@ -15,17 +15,19 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, R
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.evaluator.abort import Look
+from autoresearchd.evaluator.abort_look import Look
 from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.measure import measure
 from autoresearchd.evaluator.simplicity import is_simpler
 from autoresearchd.loop import words
 from autoresearchd.loop.aborts import EarlyAbort, aborted
+from autoresearchd.loop.allowance import Allowance
 from autoresearchd.loop.artifacts import clean_logs, discard_outputs, read_logs, read_result_file
 from autoresearchd.loop.hints import mend_job
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.pacing import Pacing
 from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.seals import Watch
@@ -54,6 +56,8 @@ class Cycle:
         self._rewards = Rewards(lab)
         self._aborts = EarlyAbort(lab, standing)
         self._ended_by: Look | None = None
+        self._pacing = Pacing(lab, standing)
+        self._allowance = Allowance(lab, standing)
         self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
         self._worktree: Path | None = None
 
@@ -123,10 +127,11 @@ class Cycle:
         seed = lab.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
         run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now(), of=asked.of)
         self._watched.begin(workspace)
+        task = self._allowance.task()
         self._handle = lab.executor.start(
             RunRequest(
                 key=f"{lab.tag}/{e.number}/{index}",
-                task=lab.task,
+                task=task,
                 commit=commit,
                 seed=seed,
                 workspace=workspace,
@@ -138,7 +143,7 @@ class Cycle:
             )
         )
         self._aborts.begin(e, run, lab.site.run_dir(e.number, index))
-        planned, budget = self._planned_runs(e), lab.task.execution.budget
+        planned, budget = self._planned_runs(e), task.execution.budget
         lab.emit(
             EventKind.RUN_STARTED,
             words.run_started(e, asked.of, planned, seed),
@@ -272,7 +277,7 @@ class Cycle:
         if self._ended_by is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself just then
             measurement = aborted(measurement, self._ended_by)
         self._aborts.end()
-        measurement = self._watched.end(measurement)
+        measurement = self._pacing.held(run, result, self._watched.end(measurement))
         self._aborts.measured(run, measurement)
         if self._pulled_away(e, measurement):
             measurement = Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")
@@ -357,6 +362,9 @@ class Cycle:
             max_experiments=lab.max_experiments,
             **self._standing.figures(),
         )
+        told = self._allowance.words() if is_baseline(e) else ""
+        if told:
+            lab.emit(EventKind.WARNING, told, experiment=e.number)
         return e
 
     def _planned_runs(self, e: Experiment) -> int:

@@ -44,6 +44,7 @@ def serve(
     *,
     active_seconds: float,
     backup: Path,
+    database: Path | None = None,
     prepare: Callable[[], None],
     conditions: Callable[[], bool],
     ready: Callable[[], None],
@@ -52,8 +53,8 @@ def serve(
 ) -> int:
     """Run a session in this process until it stops; the exit code. The caller holds the session's lock.
 
-    prepare: set-up and checks, done once signals are handled; conditions, ready, waits: see SessionLoop. What ends
-    the session is written down and, when it is an error, raised again.
+    backup, database: see Housekeeping; prepare: set-up and checks, done once signals are handled; conditions, ready,
+    waits: see SessionLoop. What ends the session is written down and, when it is an error, raised again.
     """
     store, clock = lab.store, lab.clock
     state, reason = SessionState.CRASHED, "the daemon died"
@@ -67,7 +68,7 @@ def serve(
         ready()
 
     try:
-        beside = Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup)
+        beside = Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup, database)
         with signals(lab.stop), beside:
             _patiently(lab, prepare, backoff or Backoff())
             loop = SessionLoop(lab, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())

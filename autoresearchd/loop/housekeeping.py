@@ -6,6 +6,7 @@ Packing git waits for the loop, and so do learner runs.
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -21,8 +22,9 @@ from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
-from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged
+from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.ports import Learning
 from autoresearchd.store import backups
 
 REQUESTS_S = 0.5
@@ -32,6 +34,9 @@ BACKUP_S = 3600
 PACK_EVERY = 500
 """Experiments between two packings of git: about 1,500 loose objects, which git packs in under a second."""
 
+_CONNECTIONS = 5
+"""To a database that is gone: one that was opened since knows an empty one, so a backup is tried through others."""
+
 LOW_DISK_BYTES = 200 * 2**20
 
 
@@ -39,23 +44,38 @@ class Housekeeping:
     """Starts with the daemon and ends with it. ``between`` is called by the loop between two experiments.
 
     A backup of the journal is made when the daemon starts (unless one is younger than an hour), every hour, and when it
-    ends.
+    ends. A journal that is moved or deleted from under the daemon would take all that is written from then on with it:
+    that is looked for with each heartbeat and before each experiment; it is backed up once more, and the session ends.
+
+    Args:
+        lab: what the loop works with.
+        active_seconds: how long the session has been at work.
+        backup: the folder of the backups.
+        database: the journal's file; None where it is none.
     """
 
-    def __init__(self, lab: Laboratory, active_seconds: Callable[[], float], backup: Path) -> None:
+    def __init__(
+        self, lab: Laboratory, active_seconds: Callable[[], float], backup: Path, database: Path | None = None
+    ) -> None:
         self._lab = lab
         self._active_seconds = active_seconds
         self._backup = backup
+        self._database = database
+        self._opened: tuple[int, int] | None = None
+        self._lost: StoreDamaged | None = None
         self._free = threading.Event()
         self._free.set()
         self._damage: StoreDamaged | None = None
         self._since_pack = 0
+        log = logging.getLogger(__name__)
+        log.setLevel(logging.ERROR)  # on a busy machine a turn is skipped while the one before is at work: no news
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(2)}, timezone="UTC", job_defaults={"coalesce": True}
+            executors={"default": ThreadPoolExecutor(2)}, timezone="UTC", job_defaults={"coalesce": True}, logger=log
         )
 
     def __enter__(self) -> Housekeeping:
         self.watch_disk()
+        self._opened = self._identity()
         add = self._scheduler.add_job
         # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
         add(self._quietly, "interval", seconds=REQUESTS_S, args=[self._obey], misfire_grace_time=None)
@@ -63,12 +83,20 @@ class Housekeeping:
         add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None)
         if self._lab.learning is not None and self._lab.learning.cron:
-            when = CronTrigger.from_crontab(self._lab.learning.cron, timezone="UTC")
-            add(self._lab.learning.request, when, misfire_grace_time=None)
+            self._learn_by_the_clock(self._lab.learning)
         if not self._has_young_backup():
             add(self._quietly, args=[self._copy], misfire_grace_time=None)
         self._scheduler.start()
         return self
+
+    def _learn_by_the_clock(self, learning: Learning) -> None:
+        """No time that the scheduler does not know may cost the session."""
+        try:
+            when = CronTrigger.from_crontab(learning.cron, timezone="UTC")
+            self._scheduler.add_job(learning.request, when, misfire_grace_time=None)
+        except ValueError as error:
+            told = f"nothing is learned by the clock: learn.cron {learning.cron!r} of config.yaml is no time: {error}"
+            self._lab.emit(EventKind.WARNING, told)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -76,13 +104,18 @@ class Housekeeping:
         self._scheduler.shutdown(wait=True)
         if self._lab.learning is not None:
             self._quietly(self._lab.learning.end)
-        if not isinstance(error, StoreDamaged):
+        self._quietly(self.watch_database)
+        if self._lost is not None or not isinstance(error, StoreDamaged):
             self._quietly(self._copy)
+        if self._lost not in (None, error) and (error is None or isinstance(error, StoreError)):
+            raise self._lost from error  # what else the store said came of that
 
     def between(self) -> None:
         """Between two experiments: refuse to begin one on a full disk; pack git when it is due and nothing runs."""
-        if self._damage is not None:
-            raise self._damage
+        self.watch_database()
+        for trouble in (self._lost, self._damage):
+            if trouble is not None:
+                raise trouble
         if not self._free.is_set():
             self.watch_disk()
         if not self._free.is_set():
@@ -107,6 +140,38 @@ class Housekeeping:
         else:
             self._free.set()
 
+    def watch_database(self) -> None:
+        """Look whether the journal that is written to is still the one in its place; end the session where it is not.
+
+        Connections that are open go on writing into the file that was moved or deleted, so a backup through them has
+        all of it.
+        """
+        if self._opened is None or self._lost is not None or self._identity() == self._opened:
+            return
+        self._lost = StoreDamaged(
+            f"the database {self._database} was moved, deleted or replaced while the session wrote to it",
+            mend=f"`autoresearchd doctor --repair` restores it from git and the newest backup in {self._backup}, "
+            f"which has all of it; then `autoresearchd resume {self._lab.tag}` goes on",
+        )
+        self._lab.emit(EventKind.WARNING, str(self._lost))
+        if not self._lab.stop.soon:  # a second request would end the running experiment at once
+            self._lab.stop.request(self._lost.what)
+        for _ in range(_CONNECTIONS):
+            if self._quietly(self._copy):
+                break
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which file lies in the journal's place."""
+        if self._database is None:
+            return None
+        try:
+            facts = self._database.stat()
+        except FileNotFoundError:
+            return 0, 0
+        except OSError:
+            return self._opened  # it cannot be told now
+        return facts.st_dev, facts.st_ino
+
     def _obey(self) -> None:
         """Carry out what commands have asked for."""
         stop = self._lab.stop
@@ -122,6 +187,7 @@ class Housekeeping:
             say_that_it_stops(self._lab, self._lab.store.latest(self._lab.session_id))
 
     def _beat(self) -> None:
+        self.watch_database()
         self._lab.store.heartbeat(self._lab.session_id, self._lab.clock.now(), self._active_seconds())
 
     def _copy(self) -> None:
@@ -136,12 +202,14 @@ class Housekeeping:
         found = backups.generations(self._backup)
         return bool(found) and found[0].name > oldest
 
-    def _quietly(self, job: Callable[[], None]) -> None:
-        """A failing job is reported and tried again at its next turn."""
+    def _quietly(self, job: Callable[[], None]) -> bool:
+        """Whether a job succeeded; one that fails is reported and tried again at its next turn."""
         try:
             job()
         except (AutoresearchdError, OSError) as error:
             self._lab.emit(EventKind.WARNING, f"housekeeping: {error}")
+            return False
+        return True
 
 
 def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:

@@ -15,6 +15,9 @@ from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.stopping import StopSwitch
 from autoresearchd.ports import Clock, EventSink, Executor, Learning, Policy, Store, Workspace
 
+BASELINE_RUNS = 3
+"""How often the program as it is runs before anything is tried: σ comes from them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -54,7 +57,7 @@ class Laboratory:
     sink: EventSink
     site: Site
     stop: StopSwitch = field(default_factory=StopSwitch)
-    baseline_runs: int = 3
+    baseline_runs: int = BASELINE_RUNS
     max_experiments: int | None = None
     restore: Callable[[], object] = lambda: None
     redactor: Redactor = field(default_factory=Redactor)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from autoresearchd.errors import EnvironmentFailure, SessionLocked
+from autoresearchd.errors import EnvironmentFailure, SessionLocked, StoreDamaged
 
 NOTE_BYTES = 4096
 _REASON = 300
@@ -46,6 +46,25 @@ def waiting(path: Path) -> str:
     """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
     note = _read(path)
     return str(note.get("waits") or "") if note is not None else ""
+
+
+def holders(folder: Path) -> dict[str, int]:
+    """The sessions of a repository that a live daemon holds, with its pid. folder: of their locks."""
+    found = {path.stem: holder(path) for path in sorted(folder.glob("*.lock"))}
+    return {tag: pid for tag, pid in found.items() if pid is not None}
+
+
+def without_store(database: Path, folder: Path) -> StoreDamaged | None:
+    """The error for a database that is gone while daemons still write to it; None where none does."""
+    held = holders(folder)
+    if not held:
+        return None
+    named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
+    return StoreDamaged(
+        f"the database {database} is gone, and a daemon is still at work: {named}",
+        mend="`autoresearchd stop` (or `stop --now`) ends it by a signal; "
+        "then `autoresearchd doctor --repair` restores the database from the newest backup and git",
+    )
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -98,6 +98,11 @@ class Standing:
         return self._baseline.good_runs if self._baseline else ()
 
     @property
+    def baseline_commit(self) -> str | None:
+        """The commit of the program as it was; None before it has been measured."""
+        return self._baseline.commit if self._baseline else None
+
+    @property
     def best(self) -> float | None:
         """The incumbent's metric, estimated anew from all of its runs: what it was kept with was partly luck."""
         if self._incumbent is None or self._incumbent.decision is None:

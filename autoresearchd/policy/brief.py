@@ -39,6 +39,10 @@ _ASSIGNMENT = re.compile(
 _LITERAL = re.compile(
     r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|True\b|False\b|'[^'\n]{0,60}'|\"[^\"\n]{0,60}\""
 )
+_GOES_ON = re.compile(
+    r"""\s{0,20}(?:%|(?:\*\*|//|<<|>>|[-+*/×|&^@])[\s(+~-]{0,20}(?:\.?\d|['"]|(?P<name>[A-Za-z_]\w{0,120})))"""
+)
+"""Arithmetic after a literal. After a dash words may stand, too: a name counts where it is that of a constant."""
 _SYSTEM = (
     "You improve a program by giving one of its constants a new value. Answer with one line, NAME = value, and nothing "
     "else."
@@ -101,7 +105,7 @@ def read_answer(text: str, code: Mapping[str, str], profile: str) -> Edit:
     if name not in found:
         raise EditError(f"there is no constant {shown(name)}", mend=f"take one of {', '.join(found)}")
     parameter = found[name]
-    value = _value(match["value"] or "", name, parameter)
+    value = _value(match["value"] or "", name, parameter, found)
     path = parameter.path
     own = tuple(p for p in found.values() if p.path == path)
     changed = space.replace(code[path], own, {parameter.name: value})
@@ -129,9 +133,15 @@ def constants(code: Mapping[str, str], profile: str) -> dict[str, Parameter]:
     return {p.label if labels.count(p.label) == 1 else p.name: p for p in every}
 
 
-def _value(text: str, name: str, parameter: Parameter) -> Value:
+def _value(text: str, name: str, parameter: Parameter, found: Mapping[str, Parameter]) -> Value:
     """The literal that a text begins with, where it can stand in the constant's place."""
     literal = _LITERAL.match(text)
+    more = None if literal is None else _GOES_ON.match(text, literal.end())
+    # What 1/2 begins with is not what it says: the outcome of 1 would be told as that of 1/2.
+    if more is not None and (more["name"] is None or more["name"] in found):
+        raise EditError(
+            f"{name} = {shown(text, _MOST_VALUE)} is arithmetic, and is not worked out", mend="write what it comes to"
+        )
     value: object = None
     if literal is not None:
         with contextlib.suppress(ValueError, SyntaxError):  # 1__0, 007

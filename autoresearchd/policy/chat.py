@@ -147,7 +147,7 @@ def _user(state: ResearchState, near: Sequence[str], numbered: bool) -> list[Sec
         _memo(state, quote),
         _digest(found),
         _top(state.top, quote),
-        _history(state.recent[-prompt.HISTORY :], quote),
+        *_histories(state, quote),
         _feedback(state, quote),
         _advice(state, found),
         _near(near, quote),
@@ -239,15 +239,30 @@ def _top(top: Sequence[Experiment], quote: Quote) -> Section:
     return Section(tuple(pieces), _framed("Best experiments, best first", data))
 
 
-def _history(recent: Sequence[Experiment], quote: Quote) -> Section:
+def _histories(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
+    """The latest experiments; of what other roles tried, a role is told the outcome, of its own all that is known."""
+    recent = state.recent[-prompt.HISTORY :]
+    if not state.role:
+        return (_history("Latest experiments, oldest first", recent, quote, late=LATE),)
+    own, others = prompt.by_role(recent, state.role)
+    return (
+        _history("What the others tried lately, oldest first", others, quote, late=LATE, briefly=True),
+        _history("What you tried yourself lately, oldest first", own, quote, late=len(own), after=len(recent)),
+    )
+
+
+def _history(
+    title: str, recent: Sequence[Experiment], quote: Quote, *, late: int, briefly: bool = False, after: int = 0
+) -> Section:
+    """Experiments, the last ``late`` of which stay longest; ``after``: so many of the same rank go before them."""
     pieces: list[Piece] = []
     for i, e in enumerate(recent):
-        details = _details(e, quote)
-        line_rank, asi_rank = _ranks(e, i, late=i >= len(recent) - LATE, bare=not details)
+        details = [] if briefly else _details(e, quote)
+        line_rank, asi_rank = _ranks(e, after + i, late=i >= len(recent) - late, bare=not details)
         pieces.append(Piece(_line(e, quote), line_rank))
         if details:
             pieces.append(Piece("\n".join(details), asi_rank))
-    return Section(tuple(pieces), _framed("Latest experiments, oldest first", data))
+    return Section(tuple(pieces), _framed(title, data))
 
 
 def _ranks(e: Experiment, i: int, *, late: bool, bare: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

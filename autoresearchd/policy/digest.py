@@ -289,12 +289,18 @@ def _constant(name: str, found: Sequence[tuple[_Try, Move]]) -> str:
             directions.append(f"{word} helped {sum(t.better for t in moved)} of {len(moved)}")
     values = []
     for t, move in found[-MOST_VALUES:]:
-        others = f" with {len(t.moves) - 1} more" if len(t.moves) > 1 else ""
         arrow = f"{move.old} → {move.new}" if move.old else move.new
-        values.append(f"{arrow}{others} {_outcome(t)} (#{t.number})")
+        values.append(f"{arrow}{_beside(len(t.moves) - 1)}: {_outcome(t)} (#{t.number})")
     older = len(found) - len(values)
     head = ", ".join((f"{len(found)} tried", *directions))
     return f"{name} ({head}): {'; '.join(values)}" + (f"; {older} older" if older else "")
+
+
+def _beside(others: int) -> str:
+    """That a value was not tried alone."""
+    if others < 1:
+        return ""
+    return " with one other change" if others == 1 else f" with {others} other changes"
 
 
 def _names(tries: Sequence[_Try]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Answer, Cost, Generation
@@ -18,6 +19,7 @@ from autoresearchd.policy import abandon, answer, prices
 from autoresearchd.policy.asking import Asker, Unanswered
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.patience import Patience
+from autoresearchd.policy.structured import KnowsSchemas
 from autoresearchd.ports import AnswerLog, Cancel, Purse
 
 MAX_ANSWER = 1_000_000
@@ -30,7 +32,8 @@ _PREPARE_S = 86_400.0
 """Longer than anything takes to load: whose loading hangs is told so by the user's stop."""
 _MENDS: Mapping[Trouble, str] = {
     Trouble.UNAUTHORISED: "put a valid key for {model} into the variable that its provider reads (ANTHROPIC_API_KEY, "
-    "OPENAI_API_KEY, …; local.key_file for the policy local), then `autoresearchd resume`",
+    "OPENAI_API_KEY, …) or into the file that key_files names (local.key_file for the policy local), then "
+    "`autoresearchd resume`",
     Trouble.NOT_FOUND: "correct the model {model}: after the colon of --policy, or under policy, fallbacks or "
     "local.model in config.yaml",
     Trouble.BAD_REQUEST: "see what {model} takes: max_tokens and temperature in config.yaml go with each question",
@@ -112,8 +115,22 @@ class Exchange:
         """As the model counts that is asked next."""
         return self._asker.client.count_tokens(messages)
 
-    def ask(self, messages: Sequence[Message], index: int, timeout: float, cancel: Cancel) -> Reply:
-        """The reply to a question, the ``index``-th of the proposal.
+    @property
+    def takes_schema(self) -> bool:
+        """Whether the model that is asked next is known to obey a schema; once it is prepared."""
+        client = self._asker.client
+        return isinstance(client, KnowsSchemas) and client.takes_schema()
+
+    def ask(
+        self,
+        messages: Sequence[Message],
+        index: int,
+        timeout: float,
+        cancel: Cancel,
+        *,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Reply:
+        """The reply to a question, the ``index``-th of the proposal; ``schema``: what it should obey.
 
         Raises:
             ModelError: the context is too long.
@@ -130,6 +147,7 @@ class Exchange:
             temperature=settings.temperature,
             seed=derive_seed(self._state.seed, self._attempt, "answer", index),
             timeout=timeout,
+            schema=schema,
         )
         started = self._means.clock()
         try:

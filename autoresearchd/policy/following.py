@@ -18,6 +18,15 @@ class Renewable(Protocol):
         ...
 
 
+@runtime_checkable
+class Unloadable(Protocol):
+    """A model's client that holds the model in this process."""
+
+    def unload(self) -> None:
+        """Give back what the model takes in memory; it is loaded again at the next question."""
+        ...
+
+
 class Following:
     """Has a client look which version is in use before each round, and never in the middle of one.
 

@@ -56,6 +56,7 @@ _NOT_LISTED = re.compile(
 )
 """How litellm says that its lists do not have a model, in exceptions that have no kind of their own."""
 
+_SCHEMA = "response_format"
 _MAX_NAME = 300
 _LOG = logging.getLogger(__name__)
 
@@ -74,13 +75,22 @@ class LitellmClient:
         prices: of the user, by the model's name with or without the provider before it.
         api_base: another address than the provider's.
         key: for that address; the provider's key of the environment is never sent there.
+        keys: by provider, in the place of those of the environment.
     """
 
     def __init__(
-        self, model: str, *, prices: Mapping[str, Price] | None = None, api_base: str | None = None, key: str = ""
+        self,
+        model: str,
+        *,
+        prices: Mapping[str, Price] | None = None,
+        api_base: str | None = None,
+        key: str = "",
+        keys: Mapping[str, str] | None = None,
     ) -> None:
         self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
+        self._keys = dict(keys or {})
         self._told: set[str] = set()
+        self._schema_refused = False
 
     @property
     def name(self) -> str:
@@ -91,6 +101,10 @@ class LitellmClient:
         """As the protocol says; the time that the import takes is none of the question's."""
         litellm = abandon.call(_library, cancel, _IMPORT_S)
         return abandon.call(lambda: self._ask(litellm, question), cancel, question.timeout)
+
+    def takes_schema(self) -> bool:
+        """Whether litellm's list says so, and nobody who serves the model has refused one."""
+        return not self._schema_refused and self._takes_schema(_library())
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """By the tokenizer that litellm has with it where the model is one of OpenAI's, else an estimate."""
@@ -106,9 +120,27 @@ class LitellmClient:
         )
         return counted if isinstance(counted, int) and counted > 0 else estimate
 
+    @property
+    def _secrets(self) -> list[str]:
+        return [self._key, *self._keys.values()]
+
     # -- asking
     def _ask(self, litellm: ModuleType, question: Question) -> Reply:
         arguments = self._arguments(litellm, question)
+        try:
+            return self._completed(litellm, question, arguments)
+        except ModelError as error:
+            if error.trouble is not Trouble.BAD_REQUEST or _SCHEMA not in arguments:
+                raise
+            refused = error
+        # The list speaks of the model; who serves it may know of no schemas, or not of all that is in one.
+        del arguments[_SCHEMA]
+        reply = self._completed(litellm, question, arguments)
+        self._schema_refused = True
+        _LOG.warning("%s takes no schema, so its answers are read as text: %s", self._model, refused.what)
+        return reply
+
+    def _completed(self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any]) -> Reply:
         began = time.monotonic()
         try:
             response = litellm.completion(
@@ -119,7 +151,7 @@ class LitellmClient:
                 num_retries=0,  # the caller's affair: litellm's end in a bare Exception
                 max_retries=0,
                 drop_params=True,
-                **self._address(),
+                **self._address(litellm),
                 **arguments,
             )
         except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
@@ -127,9 +159,10 @@ class LitellmClient:
             raise self._trouble(litellm, error) from None
         return self._reply(litellm, question, arguments, response, time.monotonic() - began)
 
-    def _address(self) -> dict[str, str]:
+    def _address(self, litellm: ModuleType) -> dict[str, str]:
         if self._api_base is None:
-            return {}
+            key = self._keys.get(self._provider(litellm)) if self._keys else None
+            return {"api_key": key} if key else {}
         # Some value has to be there, else the provider's own key is taken from the environment.
         return {"api_base": self._api_base, "api_key": self._key or "none"}
 
@@ -142,10 +175,10 @@ class LitellmClient:
             "stop": list(question.stop) or None,
         }
         known = self._known(litellm)
-        if question.schema is not None and self._takes_schema(litellm):
+        if question.schema is not None and not self._schema_refused and self._takes_schema(litellm):
             strict = question.schema.get("additionalProperties") is False
             schema = {"name": "answer", "schema": dict(question.schema), "strict": strict}
-            wanted["response_format"] = {"type": "json_schema", "json_schema": schema}
+            wanted[_SCHEMA] = {"type": "json_schema", "json_schema": schema}
         return {
             name: value
             for name, value in wanted.items()
@@ -189,7 +222,7 @@ class LitellmClient:
         except Exception as error:  # noqa: BLE001 - logged, but for the many ways of saying that there is no such model
             if not _is_not_listed(litellm, error) and otherwise not in self._told:
                 self._told.add(otherwise)
-                said = f"{type(error).__name__}: {provider.words_of(str(error), [self._key])}"
+                said = f"{type(error).__name__}: {provider.words_of(str(error), self._secrets)}"
                 _LOG.warning("litellm's lists fail on %s, so %s: %s", self._model, otherwise, said)
             return unknown
 
@@ -212,7 +245,7 @@ class LitellmClient:
             model=clean(getattr(response, "model", None), _MAX_NAME) or self._model,
             cost=cost,
             finish=finish,
-            sampling={name: value for name, value in arguments.items() if name != "response_format"},
+            sampling=_sampling(arguments),
         )
 
     def _cost(self, litellm: ModuleType, response: Any, seconds: float) -> Cost:
@@ -239,9 +272,15 @@ class LitellmClient:
 
     def _trouble(self, litellm: ModuleType, error: Exception) -> ModelError:
         kind = type(error).__name__
-        said = provider.words_of(str(error), [self._key])
+        said = provider.words_of(str(error), self._secrets)
         what = f"{self._model}: {kind}: {said}"
         return ModelError(_trouble_of(litellm, error), what, retry_after=provider.retry_after(_headers(error)))
+
+
+def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a question as they are stored: of a schema, that there was one."""
+    found = {name: value for name, value in arguments.items() if name != _SCHEMA}
+    return {**found, "structured": True} if _SCHEMA in arguments else found
 
 
 def _trouble_of(litellm: ModuleType, error: Exception) -> Trouble:

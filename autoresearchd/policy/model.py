@@ -13,7 +13,7 @@ from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import answer, brief, chat, derived
+from autoresearchd.policy import answer, brief, chat, derived, structured
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
 from autoresearchd.policy.edits.model import Edit
 from autoresearchd.policy.edits.parse import FORMS, EditError, read_answer
@@ -152,11 +152,13 @@ class _Talk:
         self._base = {**state.code, **(state.repair.files if state.repair else {})}
         self._budget, self._too_long = means.settings.context_tokens, ""
         self._turns: list[Message] = []
+        self._schema: Mapping[str, Any] | None = None
         self.exchange = Exchange(means, state)
 
     def proposal(self) -> Proposal:
         """Ask until an answer can be used, or the last has been given."""
         self.exchange.prepare(self._cancel)
+        self._schema = structured.SCHEMA if self._is_structured() else None
         count = 1 + self._settings.reasks
         verdict = _UNREAD
         for index in range(count):
@@ -170,6 +172,11 @@ class _Talk:
         which = "the answer could not be used" if count == 1 else f"none of {count} answers could be used, the last"
         raise PolicyError(f"{which}: {verdict.error}", label=verdict.label)
 
+    def _is_structured(self) -> bool:
+        """Whether answers are asked for as JSON; the same for the whole proposal, whoever is asked in the end."""
+        wanted = self._settings.structured
+        return not self._brief and (self.exchange.takes_schema if wanted is None else wanted)
+
     # -- asking
     def _ask(self, index: int) -> Reply:
         """The reply to the conversation so far; the prompt is shortened until the model takes it."""
@@ -177,7 +184,7 @@ class _Talk:
             messages = self._messages()
             self._ended.check("the model was not asked")
             try:
-                return self.exchange.ask(messages, index, self._settings.timeout, self._until)
+                return self.exchange.ask(messages, index, self._settings.timeout, self._until, schema=self._schema)
             except ModelError as error:
                 self._too_long = shown(self._state, error.what)
                 self._budget //= 2
@@ -194,7 +201,8 @@ class _Talk:
     def _opening(self) -> tuple[Message, ...]:
         if self._brief:
             return brief.messages(self._state, budget=self._budget, count=self.exchange.count_tokens)
-        return chat.messages(self._state, forms=FORMS, budget=self._budget, count=self.exchange.count_tokens)
+        forms = FORMS if self._schema is None else structured.FORMS
+        return chat.messages(self._state, forms=forms, budget=self._budget, count=self.exchange.count_tokens)
 
     def _read(self, text: str) -> Edit:
         """The edit in an answer."""
@@ -253,11 +261,17 @@ class _Talk:
         if reply.finish == "length":
             limit = self._settings.max_tokens
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
-        elif malformed and self._state.repair is not None and said and not _EDITING.search(reply.text):
+        elif said and self._state.repair is not None and not form and self._gives_up(label, reply.text):
             what, final = f"the model gives its edit up: {said}", True  # as the prompt of a repair allows it to
         elif malformed and _REFUSAL.match(reply.text[:_MAX_NAME]):
             what = f"it declines instead of giving an edit: {said}"
         return _Verdict(form=form, error=shown(self._state, what), label=label, final=final)
+
+    def _gives_up(self, label: Label, text: str) -> bool:
+        """Whether an answer without an edit means to make none: in a JSON answer the list of edits is empty."""
+        if self._schema is not None and label is Label.NO_OP:
+            return True
+        return label is Label.MALFORMED_ANSWER and not _EDITING.search(text)
 
     def _warned(self, verdict: _Verdict) -> _Verdict:
         """The verdict, not used after all where a near duplicate is to be pointed out."""

@@ -12,9 +12,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import Price
@@ -25,6 +24,7 @@ from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.endpoint import Answered, Endpoint, Line, TooLong, require
 from autoresearchd.policy.fit import estimate_tokens
+from autoresearchd.policy.listing import MAX_NAME, Listed, listed_models
 from autoresearchd.policy.prices import priced
 from autoresearchd.ports import Adapters, Cancel
 
@@ -35,12 +35,13 @@ _LOGPROBS = ("logprobs",)
 _SCHEMA = ("response_format",)
 _STOP = ("stop",)
 _MODEL = ("model",)
+_TELLING = (_IDS, _LOGPROBS, _SCHEMA)
+"""Groups of fields whose names say by themselves what an error is about; ``stop`` and ``model`` are mere words."""
 _LISTING_BYTES, _LISTING_S = 1_000_000, 10.0
 _LOAD_S = 60.0
 _BYTES_PER_TOKEN = 512
 """Of JSON, for a token with its log-probability."""
 _SHORTEST_REPLY = 256
-_MAX_NAME = 300
 
 
 class OpenAIClient:
@@ -81,10 +82,10 @@ class OpenAIClient:
         self._chosen: ServedAdapter | None = None
         self._plain: BaseModel | None = None
         self._told: set[str] = set()
-        self._listed: _Listed | None = None
+        self._listed: Listed | None = None
         self._context: int | None = None
         self._looked = False
-        self._refused: dict[tuple[tuple[str, ...], ...], int] = {}
+        self._refused: dict[tuple[tuple[str, ...], ...], frozenset[tuple[str, ...]]] = {}
 
     @property
     def name(self) -> str:
@@ -130,8 +131,9 @@ class OpenAIClient:
         began = time.monotonic()
         payload, optional = self._payload(question)
         most = 2 * provider.MAX_REPLY_BYTES + _BYTES_PER_TOKEN * question.max_tokens
-        for left_out in range(self._refused.get(optional, 0), len(optional) + 1):
-            without = {name for names in optional[:left_out] for name in names}
+        refused = set(self._refused.get(optional, ()))
+        while True:
+            without = {name for names in refused for name in names}
             sent = {name: value for name, value in payload.items() if name not in without}
             try:
                 answered = self._endpoint.exchange(line, "chat/completions", sent, deadline=deadline, most=most)
@@ -141,12 +143,13 @@ class OpenAIClient:
                 unread.cost = self._cost(tokens_in, sent["max_tokens"], time.monotonic() - began)
                 raise
             if answered.status == 200:
-                self._refused[optional] = left_out
+                self._refused[optional] = frozenset(refused)
                 return self._reply(question, sent, answered.object(), time.monotonic() - began)
             error = self._error(answered)
-            if error.trouble is not Trouble.BAD_REQUEST or answered.status not in (400, 422):
-                break
-        raise error
+            left = [names for names in optional if names not in refused]
+            if error.trouble is not Trouble.BAD_REQUEST or answered.status not in (400, 422) or not left:
+                raise error
+            refused.add(_meant(left, self._endpoint.words(answered)))
 
     def _payload(self, question: Question) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
         """The whole request, and the groups of its fields that a server may not know, in the order of their loss."""
@@ -189,7 +192,7 @@ class OpenAIClient:
             answered = self._endpoint.exchange(line, "models", None, deadline=soon, most=_LISTING_BYTES)
             if answered.status != 200:
                 raise self._error(answered)
-            models = _models(answered.object())
+            models = listed_models(answered.object())
         except ModelError as error:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED):
                 raise
@@ -289,9 +292,12 @@ class OpenAIClient:
         if cut != text:  # the server does not know of stops: its tokens are those of another text
             text, ids, logprobs = cut, None, None
         sampling = {name: sent[name] for name in ("temperature", "seed", "stop", "max_tokens") if name in sent}
+        if _SCHEMA[0] in sent:
+            # Drawn under a grammar: the log-probabilities are not those of what the model may write.
+            sampling, logprobs = {**sampling, "structured": True}, None
         return Reply(
             text=text,
-            model=clean(found.get("model"), _MAX_NAME) or self._name or "unnamed",
+            model=clean(found.get("model"), MAX_NAME) or self._name or "unnamed",
             cost=cost,
             finish=finish,
             token_ids=ids,
@@ -353,6 +359,12 @@ def tokens_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[
     return whole_ids if ids_good else None, whole_logprobs if logprobs_good else None
 
 
+def _meant(left: Sequence[tuple[str, ...]], words: str) -> tuple[str, ...]:
+    """Of the groups of fields that a refused request had, the one that its error speaks of, else the first."""
+    named = (names for names in left if names in _TELLING and any(name in words for name in names))
+    return next(named, left[0])
+
+
 def _named_id(entry: Mapping[str, Any]) -> int | None:
     token = entry.get("token")
     if isinstance(token, str) and token.startswith("token_id:"):
@@ -369,30 +381,3 @@ def _logprob(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < 1e9 and math.isfinite(value) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """A model that a server lists. root: what it was loaded from; parent: the model that it is an adapter of."""
-
-    name: str
-    context: int | None = None
-    root: str = ""
-    parent: str = ""
-
-
-def _models(found: Mapping[str, Any]) -> list[_Listed]:
-    """The models that a server lists, with what it tells of them."""
-    data = found.get("data")
-    models = []
-    for entry in data if isinstance(data, list) else ():
-        name = entry.get("id") if isinstance(entry, dict) else None
-        if _is_name(name):
-            context = provider.count(entry.get("max_model_len"))
-            root, parent = (value if _is_name(value := entry.get(key)) else "" for key in ("root", "parent"))
-            models.append(_Listed(name, context or None, root, parent))
-    return models
-
-
-def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and 0 < len(value) <= _MAX_NAME and value.isprintable()

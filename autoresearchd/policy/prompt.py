@@ -36,7 +36,7 @@ def render(state: ResearchState) -> str:
         _standing(state, quote),
         _digest(found),
         _experiments("Best experiments", state.top, quote),
-        _experiments("Latest experiments, oldest first", state.recent[-HISTORY:], quote),
+        *_latest(state, quote),
         _memo(state, quote),
         _stuck(state, found),
         _notes(state, quote),
@@ -85,14 +85,22 @@ def subject(experiment: Experiment, quote: Quote) -> str:
 
 
 def headline(experiment: Experiment, quote: Quote) -> str:
-    """Number, what was tried and what came of it: the status with its label, the value, the improvement."""
+    """Number, whose it is, what was tried and what came of it: status with label, value, improvement."""
     decision = experiment.decision
-    start = f"- {experiment.number}: {subject(experiment, quote)}"
+    role = experiment.proposal.role if experiment.proposal else ""
+    whose = f" ({quote.line(role, 40)})" if role else ""
+    start = f"- {experiment.number}{whose}: {subject(experiment, quote)}"
     if decision is None:
         return f"{start} (not decided)"
     label = f"/{decision.label}" if decision.label else ""
     gain = "" if decision.delta is None else f", improvement {decision.delta:+.5g}"
     return f"{start}: {decision.status}{label}, {number(decision.value)}{gain}"
+
+
+def by_role(experiments: tuple[Experiment, ...], role: str) -> tuple[tuple[Experiment, ...], tuple[Experiment, ...]]:
+    """What a role proposed itself, and what the others did."""
+    own = tuple(e for e in experiments if e.proposal is not None and e.proposal.role == role)
+    return own, tuple(e for e in experiments if e.proposal is None or e.proposal.role != role)
 
 
 def changes(experiment: Experiment, quote: Quote) -> str:
@@ -194,6 +202,18 @@ def _experiments(title: str, experiments: tuple[Experiment, ...], quote: Quote) 
         return ""
     lines = [line for e in experiments for line in (headline(e, quote), *details(e, quote))]
     return "\n".join((f"# {title}", "", data("\n".join(lines))))
+
+
+def _latest(state: ResearchState, quote: Quote) -> tuple[str, ...]:
+    """The latest experiments; a role's own come by themselves."""
+    recent = state.recent[-HISTORY:]
+    if not state.role:
+        return (_experiments("Latest experiments, oldest first", recent, quote),)
+    own, others = by_role(recent, state.role)
+    return (
+        _experiments("What the others tried lately, oldest first", others, quote),
+        _experiments("What you tried yourself lately, oldest first", own, quote),
+    )
 
 
 def _memo(state: ResearchState, quote: Quote) -> str:
@@ -300,6 +320,7 @@ def _experiment_json(experiment: Experiment) -> dict[str, Any]:
         "delta": decision.delta if decision else None,
         "reason": decision.reason if decision else "",
         "description": proposal.description if proposal else "baseline",
+        "role": proposal.role if proposal else "",
         "changes": _plain(proposal.changes) if proposal else {},
         "asi": _plain(experiment.asi.as_dict()),
     }

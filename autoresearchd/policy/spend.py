@@ -20,7 +20,7 @@ class Caps:
 
     Args:
         session_usd: US dollars that the session has cost so far, answers under way not counted.
-        day_usd: US dollars that all sessions together have cost since 00:00 UTC.
+        day_usd: US dollars that all sessions of the user together have cost since 00:00 UTC.
         session_cap: what the session may cost, None: anything.
         day_cap: what all sessions together may cost in a day, None: anything.
     """
@@ -52,7 +52,7 @@ class Caps:
             )
         if self._day_cap is not None and _reached(spent := self._day_usd(), self._day_cap):
             raise SpendCapReached(
-                f"the cap of {_usd(self._day_cap)} a day is reached: all sessions together spent {_usd(spent)} since "
+                f"the cap of {_usd(self._day_cap)} a day is reached: your sessions together spent {_usd(spent)} since "
                 "00:00 UTC",
                 whole_session=False,
                 mend="it goes on by itself when the day ends at 00:00 UTC, or at once with a higher spend.per_day in "

@@ -106,6 +106,15 @@ class TransformersClient:
         """Look before the next question which version is in use."""
         self._settled = False
 
+    def unload(self) -> None:
+        """Give back what the model takes in memory, after the answer under way; it is loaded again when it is asked."""
+        with self._lock:
+            if self._model is None:
+                return
+            self._model = self._served = None
+            if self._device.startswith("cuda") or self._device == "auto":
+                library("torch").cuda.empty_cache()  # nothing where there is no GPU
+
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """By the model's own tokenizer, its chat template included."""
         with self._lock:
@@ -118,6 +127,8 @@ class TransformersClient:
         with self._lock:  # an abandoned question may not have noticed yet
             if given_up.is_set():
                 raise Interrupted("the question was given up before its turn came")
+            if self._model is None:  # unloaded since
+                self._make_ready()
             try:
                 return self._generate(question, given_up, began)
             except AutoresearchdError:
@@ -189,15 +200,18 @@ class TransformersClient:
     # -- loading
     def _load(self) -> None:
         with self._lock:
-            library("torch").set_num_threads(self._threads)
-            tokenizer = self._load_tokenizer()
-            if self._hashes is None:
-                self._hashes = self._source.hashes(tokenizer.chat_template)
-            wanted = self._wanted(self._hashes)
-            if self._model is None or wanted != self._served:
-                self._model = None  # two may not fit beside each other
-                self._served = None
-                self._model, self._served = self._assembled(tokenizer, wanted)
+            self._make_ready()
+
+    def _make_ready(self) -> None:
+        library("torch").set_num_threads(self._threads)
+        tokenizer = self._load_tokenizer()
+        if self._hashes is None:
+            self._hashes = self._source.hashes(tokenizer.chat_template)
+        wanted = self._wanted(self._hashes)
+        if self._model is None or wanted != self._served:
+            self._model = None  # two may not fit beside each other
+            self._served = None
+            self._model, self._served = self._assembled(tokenizer, wanted)
 
     def _wanted(self, hashes: Hashes) -> ServedAdapter | None:
         """The adapter to answer with."""

@@ -39,7 +39,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a run. timeout: seconds; late: the outcome after it; companion: runs beside it and ends with it."""
+    """One stage of a run.
+
+    timeout: seconds; late: the outcome after it; companion: runs beside it and ends with it; reads: a folder that
+    edited code has written, which is looked through before the stage starts (`autoresearchd.sandbox.outputs`).
+    """
 
     name: str
     program: Program
@@ -48,6 +52,7 @@ class Stage:
     companion: Program | None = None
     append: bool = False
     banner: str = ""
+    reads: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +329,7 @@ def _as_data(plan: Plan) -> dict[str, Any]:
                 "companion": program(stage.companion) if stage.companion else None,
                 "append": stage.append,
                 "banner": stage.banner,
+                "reads": None if stage.reads is None else str(stage.reads),
             }
             for stage in plan.stages
         ],

@@ -21,6 +21,7 @@ import sys
 import time
 
 from autoresearchd.sandbox.ceilings import Ceilings, apply
+from autoresearchd.sandbox.outputs import removal, sift
 from autoresearchd.sandbox.process_tree import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -131,7 +132,7 @@ class Supervisor:
         self.me = os.getpid()
         self.started = time.monotonic()
         self.wall = self.started + plan["wall"] if plan["wall"] else None
-        self.peak_kib = 0
+        self.peak_kib, self.cpu_s = 0, 0.0
         self.stop = ""
         self.codes: dict[int, int] = {}
         self.logs: dict[str, int] = {}
@@ -149,15 +150,44 @@ class Supervisor:
     def run(self) -> list[Plan]:
         results: list[Plan] = []
         for stage in self.plan["stages"]:
-            result = self.run_stage(stage)
+            result = (self.look_through(stage, results) if stage["reads"] else None) or self.run_stage(stage)
             results.append(result)
             if result["outcome"] != "ok":
                 break
         return results
 
+    def look_through(self, stage: Plan, before: list[Plan]) -> Plan | None:
+        """Look through what edited code has left for a stage, when all of it is dead; a result where that is refused.
+
+        What is found goes into the log of the stage before, which edited code has written as well: the log of the
+        stage itself is read for the metric, and names of files are the job's own choice.
+        """
+        began = time.monotonic()
+        fault, removed = sift(stage["reads"])
+        told = [f"autoresearchd: {text}\n" for text in (fault, removal(removed)) if text]
+        if told and before:
+            log = Log(before[-1]["log_path"], self.plan["log_limit"], append=True)
+            log.write("".join(["\n", *told]).encode("utf-8", "replace"))
+            log.close()
+        self.peak_kib, self.cpu_s = 0, 0.0
+        return self.result(stage, "tampered", fault, None, time.monotonic() - began) if fault else None
+
+    def result(self, stage: Plan, outcome: str, detail: str, code: int | None, duration: float) -> Plan:
+        """The record of a stage that has ended, or was not to begin."""
+        return {
+            "name": stage["name"],
+            "outcome": outcome,
+            "exit_code": code,
+            "duration_s": round(duration, 6),
+            "log_path": stage["log"],
+            "peak_rss_mb": round(self.peak_kib / 1024, 3),
+            "detail": detail,
+            "cpu_s": round(self.cpu_s, 6),
+        }
+
     def run_stage(self, stage: Plan) -> Plan:
         began = time.monotonic()
-        self.peak_kib = 0
+        self.peak_kib, self.cpu_s = 0, 0.0
         kills = kernel_kills()
         main = Child(stage, self.plan)
         companion = Child(stage["companion"], self.plan) if stage.get("companion") else None
@@ -173,15 +203,7 @@ class Supervisor:
             outcome, detail = self.classify(code, kills, main)
         if outcome == "ok" and left and self.plan["plain"] and not companion:
             detail = f"it left {left} processes behind, which have been ended"
-        return {
-            "name": stage["name"],
-            "outcome": outcome,
-            "exit_code": code,
-            "duration_s": round(duration, 6),
-            "log_path": stage["log"],
-            "peak_rss_mb": round(self.peak_kib / 1024, 3),
-            "detail": detail,
-        }
+        return self.result(stage, outcome, detail, code, duration)
 
     def classify(self, code: int | None, kills: int, main: Child) -> tuple[str, str]:
         if main.log.full:
@@ -294,6 +316,7 @@ class Supervisor:
                 return
             self.codes[pid] = exit_code_of(status)
             self.peak_kib = max(self.peak_kib, usage.ru_maxrss)
+            self.cpu_s += usage.ru_utime + usage.ru_stime
 
 
 def serve() -> int:

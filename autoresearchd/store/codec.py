@@ -16,10 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from autoresearchd.domain.experiment import CurvePoint
+from autoresearchd.store.inflate import MOST_BYTES, inflate
 
 _MAX_DEPTH = 64
 _MAX_INT = 1 << 63  # Python refuses to write very long integers in decimal, and other readers take 64 bits at most
 _LEVEL = 6
+_MOST_PARTS = MOST_BYTES // 8
+"""Of a JSON value: an empty list takes two bytes there, and thirty times as much in memory."""
 _CURVE_HEADER = struct.Struct("<BI")
 _CURVE_VERSION = 1
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -78,7 +81,7 @@ def pack_text(value: str) -> bytes:
 
 def unpack_text(blob: bytes) -> str:
     """What ``pack_text`` was given."""
-    return zlib.decompress(blob).decode("utf-8")
+    return inflate(blob).decode("utf-8")
 
 
 def pack_json(value: Any) -> bytes:
@@ -87,8 +90,11 @@ def pack_json(value: Any) -> bytes:
 
 
 def unpack_json(blob: bytes) -> Any:
-    """What ``pack_json`` was given, as JSON sees it."""
-    return json.loads(zlib.decompress(blob))
+    """What ``pack_json`` was given, as JSON sees it; ValueError where it is none, or has more parts than we write."""
+    found = inflate(blob)
+    if sum(map(found.count, (b"[", b"{", b","))) > _MOST_PARTS:
+        raise ValueError(f"a JSON value has more than {_MOST_PARTS:,} parts")
+    return json.loads(found)
 
 
 def pack_numbers(values: Sequence[float] | Sequence[int], kind: Literal["d", "q"]) -> bytes:
@@ -99,7 +105,7 @@ def pack_numbers(values: Sequence[float] | Sequence[int], kind: Literal["d", "q"
 def unpack_numbers(blob: bytes, kind: Literal["d", "q"]) -> tuple[Any, ...]:
     """What ``pack_numbers`` was given."""
     numbers = array(kind)
-    numbers.frombytes(zlib.decompress(blob))
+    numbers.frombytes(inflate(blob))
     return tuple(_little_endian(numbers))
 
 
@@ -122,7 +128,7 @@ def unpack_curve(blob: bytes | None) -> tuple[CurvePoint, ...]:
     """What ``pack_curve`` was given."""
     if blob is None:
         return ()
-    data = zlib.decompress(blob)
+    data = inflate(blob)
     version, count = _CURVE_HEADER.unpack_from(data)
     if version != _CURVE_VERSION:
         raise ValueError(f"a learning curve of the unknown form {version}")

@@ -6,6 +6,7 @@ itself alone, whatever is in it; a file whose structure is damaged is an error.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import struct
@@ -26,10 +27,10 @@ from autoresearchd.store import codec
 from autoresearchd.store.documents import moment
 from autoresearchd.store.health import MEND
 from autoresearchd.store.readonly import explain, open_readonly
-from autoresearchd.store.transcripts import LOST, conversations
+from autoresearchd.store.transcripts import LOST, MOST_MESSAGES, conversations
 
 _SESSIONS = """
-SELECT s.id, s.tag, s.policy, s.task_json,
+SELECT s.id, s.tag, s.policy, s.task_json, s.base_commit, s.seed,
     (SELECT count(*) FROM experiment e WHERE e.session_id = s.id AND e.status IS NOT NULL AND NOT EXISTS
         (SELECT 1 FROM proposal p WHERE p.session_id = s.id AND p.number = e.number AND p.policy = 'baseline')
     ) AS decided,
@@ -70,7 +71,10 @@ T = TypeVar("T")
 
 
 class SessionFacts(NamedTuple):
-    """A session in a line. decided: its experiments beside the baselines; answers: of models, or questions to them."""
+    """A session in a line. decided: its experiments beside the baselines; answers: of models, or questions to them.
+
+    identity: what it is known by, wherever its repository lies and whatever it is read beside.
+    """
 
     id: int
     tag: str
@@ -78,6 +82,7 @@ class SessionFacts(NamedTuple):
     task_json: str
     decided: int
     answers: int
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class Corpus:
                         _text(row["task_json"]),
                         row["decided"],
                         row["answers"],
+                        _identity(_text(row["tag"]), _text(row["base_commit"]), _whole(row["seed"])),
                     )
                     for row in found
                 ]
@@ -289,6 +295,11 @@ def _answer(row: sqlite3.Row, messages: Sequence[Any]) -> Answer | None:
         return None
 
 
+def _identity(tag: str, base_commit: str, seed: int) -> str:
+    """A tag alone is that of the day on which somebody began; the seed is drawn for each session."""
+    return hashlib.sha256(f"{tag}\0{base_commit}\0{seed}".encode()).hexdigest()[:32]
+
+
 # ---------------------------------------------------------------------- values
 def _decoded(raw: bytes) -> str | bytes:
     """Text of a column; bytes that are none are left as they are: of all rows, only theirs is then broken."""
@@ -334,8 +345,8 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _shared(value: Any) -> int:
     shared = 0 if value is None else _whole(value)
-    if shared < 0:
-        raise ValueError("a conversation cannot share fewer than no messages")
+    if not 0 <= shared <= MOST_MESSAGES:
+        raise ValueError(f"no conversation shares {shared} messages")
     return shared
 
 

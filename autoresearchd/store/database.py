@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import struct
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +27,7 @@ from autoresearchd.errors import (
     StoreError,
 )
 from autoresearchd.store import codec, health
+from autoresearchd.store.inflate import UNREADABLE
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
@@ -100,7 +99,7 @@ class Database:
         try:
             with self._translated(), self.engine.begin() as connection:
                 yield connection
-        except (ValueError, zlib.error, struct.error) as error:
+        except UNREADABLE as error:
             # What was written is always readable: a value that is not has been changed on the disk.
             raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", mend=health.MEND) from error
 

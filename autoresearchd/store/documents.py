@@ -21,6 +21,15 @@ LEFT JOIN proposal p ON p.session_id = e.session_id AND p.number = e.number AND 
 LEFT JOIN asi a ON a.session_id = e.session_id AND a.number = e.number
 """
 RUNS = "SELECT number, seed, value, duration_s, exit_code, label, finished_at, program, attempt FROM run"
+ROLES = """
+SELECT role, sum(decided), sum(keeps), sum(reward) FROM tally WHERE session_id = ? AND role != ''
+GROUP BY role ORDER BY role
+"""
+
+
+def role_facts(name: str, decided: int, keeps: int, reward: float) -> dict[str, Any]:
+    """How a role does, from a row of ``ROLES``; the reward is the mean, where an experiment without one counts as 0."""
+    return {"name": name, "experiments": decided, "keeps": keeps, "reward": reward / decided if decided else None}
 
 
 def experiment(
@@ -123,7 +132,7 @@ def task_facts(task_json: str) -> dict[str, Any]:
     """What the answers need of a task, whatever its JSON lacks: name, metric, direction, source, budget."""
     try:
         task = _mapping(json.loads(task_json))
-    except ValueError:
+    except (ValueError, RecursionError):
         task = {}
     scoring, execution = _mapping(task.get("scoring")), _mapping(task.get("execution"))
     budget = execution.get("budget")

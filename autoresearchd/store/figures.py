@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
+
+from autoresearchd.store.inflate import inflate
 
 
 def median(ordered: Sequence[float]) -> float | None:
@@ -49,4 +50,4 @@ def improvement_pct(best: float | None, baseline: float | None, direction: str) 
 
 def unpack_text(blob: bytes) -> str:
     """Text as ``codec.pack_text`` left it."""
-    return zlib.decompress(blob).decode("utf-8")
+    return inflate(blob).decode("utf-8")

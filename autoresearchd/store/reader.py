@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,15 +19,18 @@ from autoresearchd.errors import StoreDamaged
 from autoresearchd.store import figures, lineage, transcripts
 from autoresearchd.store.documents import (
     EXPERIMENTS,
+    ROLES,
     RUNS,
     experiment,
     iso,
     micros,
     moment,
+    role_facts,
     runs_by_experiment,
     task_facts,
 )
 from autoresearchd.store.health import MEND
+from autoresearchd.store.inflate import UNREADABLE
 from autoresearchd.store.readonly import explain, open_readonly
 
 _ALIVE_STATES = ("running", "paused", "backing_off")
@@ -114,6 +115,7 @@ class Reader:
                 "cost": {name: totals[name] for name in ("usd", "tokens_in", "tokens_out", "gpu_s")},
                 "overhead": self._overhead_block(session["id"]),
                 "policy": {"name": session["policy"], "adapter": self._adapter(session["id"])},
+                "roles": self._roles_block(session["id"]),
             }
 
     def heartbeat(self, tag: str) -> datetime:
@@ -122,21 +124,26 @@ class Reader:
             row = self._session(tag)
             return moment(row["heartbeat_at"] or row["started_at"])
 
-    def experiments(self, tag: str, status: str | None = None, last: int | None = None) -> Iterator[dict[str, Any]]:
+    def experiments(
+        self, tag: str, status: str | None = None, last: int | None = None, role: str | None = None
+    ) -> Iterator[dict[str, Any]]:
         """What ``experiments --json`` lists, oldest first; one that is not decided yet has status null.
 
         Args:
             tag: the session.
             status: only those with this status.
-            last: only so many of the newest (of those with the status).
+            last: only so many of the newest (of those with the status and the role).
+            role: only those that this role proposed.
         """
         with self._instant():
             session_id = self._session(tag)["id"]
-            first = self._first(session_id, status, last)
-            where = "e.session_id = ? AND e.number >= ? AND (? IS NULL OR e.status = ?)"
+            first = self._first(session_id, status, last) if role is None else 0
+            where = "e.session_id = ? AND e.number >= ? AND (? IS NULL OR e.status = ?) AND (? IS NULL OR p.role = ?)"
             found = self._tuples(
-                f"{EXPERIMENTS} WHERE {where} ORDER BY e.number", session_id, first, status, status
+                f"{EXPERIMENTS} WHERE {where} ORDER BY e.number", session_id, first, status, status, role, role
             ).fetchall()
+            if role is not None and last is not None:
+                found = found[max(0, len(found) - last) :]
             runs = self._runs(session_id, first)
             costs = transcripts.costs(self._db, session_id, first, _LAST)
         return self._each(found, runs, costs)
@@ -323,6 +330,10 @@ class Reader:
         names = ("false_abort_rate", "false_abort_limit", "throughput_gain")
         return {"aborted": aborted, "audited": known.get("audited", 0), **{name: known.get(name) for name in names}}
 
+    def _roles_block(self, session_id: int) -> list[dict[str, Any]]:
+        """How each role does, by name; empty where none takes turns."""
+        return [role_facts(*row) for row in self._tuples(ROLES, session_id)]
+
     def _overhead_block(self, session_id: int) -> dict[str, float | None]:
         rows = self._db.execute(
             "SELECT overhead_ms FROM experiment WHERE session_id = ? AND overhead_ms IS NOT NULL "
@@ -392,5 +403,5 @@ class Reader:
         """A value that was not written like that has been changed on the disk, which SQLite does not notice."""
         try:
             yield
-        except (ValueError, TypeError, AttributeError, OverflowError, zlib.error, struct.error) as error:
+        except UNREADABLE as error:
             raise StoreDamaged(f"{self._path} holds a value that cannot be read: {error}", mend=MEND) from error

@@ -23,6 +23,7 @@ from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, Table
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.version import LearnerStatus, VersionStatus
 from autoresearchd.store.columns import UtcMicros
+from autoresearchd.store.inflate import inflate
 from autoresearchd.store.tables import Base
 
 Values = dict[str, Any]
@@ -252,8 +253,8 @@ def _fits(column: Column[Any], value: Any) -> bool:
 
 def _unpacks(blob: bytes) -> bool:
     try:
-        zlib.decompress(blob)
-    except zlib.error:
+        inflate(blob)
+    except (ValueError, zlib.error):
         return False
     return True
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from autoresearchd.store import figures
 from autoresearchd.store.documents import iso
+from autoresearchd.store.inflate import inflate
 
 LOST = {"role": "lost", "content": "this message could not be recovered"}
 """Stands for a message that cannot be read any more."""
+MOST_MESSAGES = 10_000
+"""Of a conversation: an agent takes a thousand turns at most, of two messages each."""
 
 _ANSWERS = """
 SELECT attempt, at, model, form, error, finish, usd, tokens_in, tokens_out, seconds
@@ -53,7 +55,7 @@ def answers(db: sqlite3.Connection, session_id: int, number: int, *, full: bool 
         answer["at"] = iso(answer["at"])
     if full:
         bodies = db.execute(_BODIES, (session_id, number)).fetchall()
-        stored = ((i, shared, [] if new is None else json.loads(zlib.decompress(new))) for i, shared, new, _ in bodies)
+        stored = ((i, shared, [] if new is None else json.loads(inflate(new))) for i, shared, new, _ in bodies)
         for answer, messages, (*_, completion) in zip(found, conversations(stored), bodies, strict=True):
             answer["messages"] = messages
             answer["completion"] = "" if completion is None else figures.unpack_text(completion)
@@ -85,11 +87,14 @@ def costs(db: sqlite3.Connection, session_id: int, first: int, final: int) -> di
 def conversations(stored: Iterable[tuple[int, int | None, Sequence[Any]]]) -> Iterator[list[Any]]:
     """Messages of each answer, from (index, how many are those of the answer before it, the others).
 
-    In the place of one that went down with a damaged database stands ``LOST``.
+    In the place of one that went down with a damaged database stands ``LOST``; ValueError where there are said to be
+    more than any conversation has.
     """
     before: list[Any] = []
     following = 0
     for index, shared, new in stored:
+        if (shared or 0) > MOST_MESSAGES:
+            raise ValueError(f"a conversation is said to share {shared} messages")
         head = before[: shared or 0] if index == following else []
         lost = [LOST] * ((shared or 0) - len(head))
         before, following = [*head, *lost, *new], index + 1

@@ -52,6 +52,12 @@ _REWARDS = (
     )
     .order_by(_E.number)
 )
+_AT_WORK = (
+    select(_P.adapter)
+    .distinct()
+    .join(_E, and_(_P.session_id == _E.session_id, _P.number == _E.number))
+    .where(_E.status.is_(None), _P.adapter != "")
+)
 
 
 class SqlShelf:
@@ -172,6 +178,11 @@ class SqlShelf:
                 return None
             restored = _version_of(row)
             return _decide(c, restored, VersionStatus.PROMOTED, f"back in use: {version} was rolled back", None)
+
+    def versions_at_work(self) -> frozenset[str]:
+        """Those that proposed an undecided experiment: it may yet be given back to them to be mended."""
+        with self._db.read() as c:
+            return frozenset(c.execute(_AT_WORK).scalars())
 
     # -- what they earn
     def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:

@@ -25,6 +25,7 @@ class ScriptedStage:
     duration_s: float = 1.0
     peak_rss_mb: float = 100.0
     detail: str = ""
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class FakeHandle:
             log_path=str(self._request.run_dir / f"{stage.name}.log"),
             peak_rss_mb=stage.peak_rss_mb,
             detail=stage.detail,
+            cpu_s=stage.cpu_s,
         )
 
 

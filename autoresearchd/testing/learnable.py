@@ -61,6 +61,10 @@ class TinyLearnable:
         return self._context
 
     @property
+    def vocabulary(self) -> int:
+        return _SIZE
+
+    @property
     def hashes(self) -> tuple[str, str, str]:
         return "tiny", "letters", "lines"
 

@@ -96,9 +96,14 @@ def database_path(root: Path) -> Path:
     return state_dir(root) / "state.db"
 
 
+def locks_dir(root: Path) -> Path:
+    """The folder of the locks of all sessions."""
+    return state_dir(root) / "locks"
+
+
 def lock_path(root: Path, tag: str) -> Path:
     """The file that the daemon of a session holds locked."""
-    return state_dir(root) / "locks" / f"{require_tag(tag)}.lock"
+    return locks_dir(root) / f"{require_tag(tag)}.lock"
 
 
 def worktrees_dir(root: Path, tag: str) -> Path:

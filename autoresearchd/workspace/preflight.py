@@ -69,6 +69,21 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
         _refuse_modified(git, top)
 
 
+def check_committed(root: Path, path: Path) -> None:
+    """Refuse a file that is not in the last commit, from which a session starts."""
+    top = find_root(root)
+    name = path.parent.resolve().joinpath(path.name).relative_to(top).as_posix()
+    git = _plain(find_git(), top)
+    if git.run("cat-file", "-e", f"HEAD:{name}").ok:
+        return
+    ignored = git.ask("ls-files", "--others", "--ignored", "--exclude-standard", "--", name)
+    force = "--force " if ignored else ""
+    raise RepositoryError(
+        f"{path} is not committed, and a session starts from what is",
+        mend=f"git add {force}{path.name} && git commit",
+    )
+
+
 def check_tag(root: Path, tag: str) -> None:
     """Refuse a tag that is none, and one whose branch or experiments are there already."""
     require_tag(tag)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +13,32 @@ import numpy as np
 LARGEST_BYTES = 1_000_000
 
 
+def read(path: Path) -> np.ndarray | str:
+    """The array in a file that a run has left, or what is wrong with it. It is opened once, and no link is followed."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        return f"{path.name} cannot be opened: {error.strerror}"
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST_BYTES:
+            return f"{path.name} is no file of at most {LARGEST_BYTES} bytes"
+        try:
+            found = np.load(file, allow_pickle=False)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+            found = None
+    return found if isinstance(found, np.ndarray) else f"{path.name} is no array as numpy.save writes it"
+
+
 def main() -> int:
     """Print the root mean square error and the largest error, in metres."""
-    path = Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "heights.npy"
-    if not path.is_file() or path.stat().st_size > LARGEST_BYTES:
-        print(f"FAIL: {path.name} is missing or larger than {LARGEST_BYTES} bytes")
-        return 1
     true = np.load("data/heights.npy")
-    try:
-        said = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError):
-        print(f"FAIL: {path.name} is no array as numpy.save writes it")
+    said = read(Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "heights.npy")
+    if isinstance(said, str):
+        print(f"FAIL: {said}")
         return 1
     if said.shape != true.shape or said.dtype.kind != "f" or not np.isfinite(said).all():
-        print(f"FAIL: {path.name} must hold {true.size} finite heights, one for each wanted point")
+        print(f"FAIL: heights.npy must hold {true.size} finite heights, one for each wanted point")
         return 1
     error = said.astype(np.float64) - true
     print(f"METRIC rmse_m={np.sqrt(np.mean(error**2)):.6f}")

@@ -190,9 +190,9 @@ def _live(order: Mapping[str, Any]) -> int:
     doom = Doom(fate, Path(order["record"]) if order.get("record") else None)
     try:
         if fate is None and not {"record", "often", "clock", "composed"} & {k for k, v in order.items() if v}:
-            from autoresearchd import app
+            from autoresearchd.app.start import resume
 
-            return app.resume(root, TAG, foreground=True)
+            return resume(root, TAG, foreground=True)
         return _serve(root, doom, often=bool(order.get("often")), clock_seed=order.get("clock"))
     except AutoresearchdError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")

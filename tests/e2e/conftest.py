@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.loop.lock import holder
+
 PROGRAM = """\
 import os
 import random
@@ -87,6 +89,11 @@ class Project:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def latest_run(self, tag: str = "t") -> int:
+        """Number of the latest experiment that was run, -1 before there is one; costs less than asking a command."""
+        runs = self.root / ".autoresearchd" / "runs" / tag
+        return max((int(path.name) for path in runs.glob("*") if path.name.isdigit()), default=-1)
+
     def snapshot(self) -> dict[str, object]:
         """Everything of the user's that a session must leave alone."""
         files = {
@@ -104,7 +111,7 @@ class Project:
         }
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Poll for something that another process brings about; its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -151,5 +158,6 @@ def project(empty: Project) -> Iterator[Project]:
     empty.write("task.yaml", TASK)
     empty.commit("start")
     yield empty
-    if (empty.root / ".git" / "autoresearchd").exists():
-        empty.cli("stop", "--now")
+    for lock in (empty.root / ".git" / "autoresearchd" / "locks").glob("*.lock"):
+        if holder(lock) is not None:
+            empty.cli("stop", "--now", "--session", lock.stem)

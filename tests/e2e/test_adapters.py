@@ -74,6 +74,7 @@ def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project:
             wait_until(lambda: len(scripted.questions) >= 2, 90)
             version = learned(project)
             assert project.cli("adapters", "promote", version).returncode == 0
+            wait_until(lambda: scripted.questions[-1]["model"] == version, 90)
             wait_until(lambda: project.json("status", "--json")["policy"]["adapter"] == version, 90)
         finally:
             daemon.terminate()

@@ -121,7 +121,14 @@ def test_a_baseline_that_gives_no_metric(project: Project, program: str, words: 
     project.write("train.py", program)
     project.commit()
     refused(project, 3, *words)
-    assert project.cli("start", "--tag", "t", "--policy", "random").returncode == 3, "also without --foreground"
+
+
+def test_a_baseline_that_gives_no_metric_is_told_by_a_start_in_the_background_too(project: Project) -> None:
+    project.write("train.py", "raise ValueError('broken here')\n")
+    project.commit()
+    done = project.cli("start", "--tag", "t", "--policy", "random")
+    assert done.returncode == 3, done.stderr
+    assert "broken here" in done.stderr
 
 
 def test_a_baseline_that_never_ends(project: Project) -> None:

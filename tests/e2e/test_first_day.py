@@ -45,6 +45,7 @@ def test_named_data_is_there_in_the_check_and_in_the_session(project: Project) -
     checked = project.cli("task", "check", ".", "--run")
     assert checked.returncode == 0, checked.stderr
     assert "score 1.5" in checked.stdout
+    assert checked.stderr.startswith("running the baseline of toy once: up to 45 s\n"), "nobody waits in doubt"
 
 
 def test_the_check_runs_the_commit_and_says_what_is_not_in_it(project: Project) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autoresearchd.testing import model_server as server
 from autoresearchd.testing.model_server import ScriptedServer
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import PROGRAM, TASK, Project
 
 BETTER = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
 PROSE = server.says("Lower the rate, I would say.")
@@ -77,6 +77,26 @@ def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project, tmp
     assert done.returncode == 0, done.stderr
     policies = [e["policy"] for e in project.json("experiments", "--json")[1:]]
     assert policies == ["local:m", "search", "search"]
+
+
+def test_a_cap_on_a_day_holds_over_all_repositories_of_a_user(project: Project, tmp_path: Path) -> None:
+    second = Project(tmp_path / "second", project.environment)
+    second.root.mkdir()
+    second.git("init", "-q", "-b", "main")
+    second.write("train.py", PROGRAM)
+    second.write("task.yaml", TASK)
+    second.commit("start")
+    spend = "prices: {m: {input: 1000, output: 1000}}\nspend: {per_day: 0.01, when_reached: search}\n"
+    with ScriptedServer(after=BETTER) as scripted:
+        configure(project, tmp_path, scripted.url, spend)
+        for repository in (project, second):
+            done = repository.cli("start", "--policy", "local:m", "--max-experiments", "1", "--foreground")
+            assert done.returncode == 0, done.stderr
+        assert len(scripted.questions) == 1
+    assert [p.json("experiments", "--json")[1]["policy"] for p in (project, second)] == ["local:m", "search"]
+    books = list(Path(project.environment["HOME"], ".local", "state", "autoresearchd").glob("spend-*.jsonl"))
+    assert len(books) == 1
+    assert str(project.root) in books[0].read_text()
 
 
 def test_the_notes_of_a_session_are_kept_up_and_read(project: Project, tmp_path: Path) -> None:

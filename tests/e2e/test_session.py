@@ -116,13 +116,13 @@ def test_a_second_daemon_is_told_who_holds_the_session(project: Project) -> None
 def test_a_daemon_in_the_background_can_be_watched_paused_and_stopped(project: Project) -> None:
     done = project.cli("start", "--tag", "t", "--policy", "random")
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: len(numbers(project)) > 3)
+    wait_until(lambda: project.latest_run() >= 3)
     assert project.cli("note", "look at SHIFT").returncode == 0
     assert project.cli("pause").returncode == 0
     wait_until(lambda: project.json("status", "--json")["session"]["state"] == "paused")
     count = len(numbers(project))
     assert project.cli("unpause").returncode == 0
-    wait_until(lambda: len(numbers(project)) > count)
+    wait_until(lambda: project.latest_run() >= count)
     assert project.cli("stop").returncode == 0
     wait_until(lambda: project.json("status", "--json")["session"]["state"] == "stopped")
     assert "t" in project.cli("logs").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,12 @@ def configure(project: Project, folder: Path, url: str) -> None:
     project.environment["AUTORESEARCHD_CONFIG"] = str(config)
 
 
-def closed() -> str:
-    """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+@pytest.fixture
+def closed() -> Iterator[str]:
+    """An address where nobody listens, and nobody else will as long as the test runs."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
 
 
 def phase(project: Project) -> str:
@@ -39,11 +42,11 @@ def phase(project: Project) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_signal_ends_the_waiting_for_a_server_that_is_down(
-    project: Project, tmp_path: Path, number: signal.Signals
+    project: Project, tmp_path: Path, closed: str, number: signal.Signals
 ) -> None:
-    configure(project, tmp_path, closed())
+    configure(project, tmp_path, closed)
     daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "local:m")
-    wait_until(lambda: phase(project) == "1 proposing")
+    wait_until(lambda: project.latest_run() == 0 and phase(project) == "1 proposing")
     time.sleep(1.0)  # into the pauses between its attempts
     began = time.monotonic()
     daemon.send_signal(number)
@@ -81,15 +84,14 @@ def test_an_answer_that_does_not_come_is_charged_and_the_experiment_goes_on_with
     assert [e["status"] for e in project.json("experiments", "--json")] == ["keep", "keep"]
 
 
-def test_a_server_that_is_down_is_told_when_the_session_starts(project: Project, tmp_path: Path) -> None:
-    url = closed()
-    configure(project, tmp_path, url)
+def test_a_server_that_is_down_is_told_when_the_session_starts(project: Project, tmp_path: Path, closed: str) -> None:
+    configure(project, tmp_path, closed)
     began = time.monotonic()
     daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "local:m")
     assert daemon.stdout is not None
     line = next(line for line in daemon.stdout if "warning" in line)
     print(f"told after {time.monotonic() - began:.2f} s")
-    assert f"no model server answers at {url} (connection refused)" in line
+    assert f"no model server answers at {closed} (connection refused)" in line
     assert "autoresearchd serve" in daemon.stdout.readline()
     daemon.send_signal(signal.SIGTERM)
     daemon.send_signal(signal.SIGINT)

@@ -177,6 +177,30 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
     assert states[0]["observed"] == 1 + len(VALUES)
 
 
+def lucky(request: RunRequest) -> Script | str:
+    """As ``job``, but the first run of every program scores better than it is."""
+    script = job(request)
+    assert isinstance(script, Script)
+    first = request.key.endswith("/0") and not request.key.endswith("/0/0")
+    score = float(script.pieces[-1].removeprefix("score: ")) - (0.008 if first else 0.0)
+    return replace(script, pieces=[*script.pieces[:-1], f"score: {score:.6f}\n"])
+
+
+def test_runs_of_the_incumbent_beside_others_are_learned_from_also_after_a_restart(tmp_path: Path) -> None:
+    bench = made(tmp_path, (3.700001, 3.700002, 3.700003))
+    bench.job = lucky
+    run(bench, 3)
+    incumbent = bench.store.session("t").incumbent_experiment
+    found = [(e, r) for e in bench.store.experiments(bench.session.id) for r in e.runs if r.good]
+    own = [r for e, r in found if e.number == incumbent and r.of is None]
+    beside = [r for _, r in found if r.of == incumbent]
+    assert beside, "none was made: the test shows nothing"
+    lab = bench.laboratory()
+    known = EarlyAbort(lab, Standing(lab))._learned()
+    assert known.to_state()["pairs"]["runs"] == len(own) + len(beside)
+    assert known.to_state()["observed"] == 4, "they are no experiments"
+
+
 SLOW = """\
 import time
 SCALE = 1.0

@@ -265,3 +265,16 @@ def test_a_repository_that_could_not_be_made_leaves_no_half_of_one(
             preflight.init_repository(tmp_path / "task")
     assert not (tmp_path / "task" / ".git").exists()
     assert preflight.init_repository(tmp_path / "task")
+
+
+def test_what_a_new_repository_was_made_of_counts_as_committed_wherever_the_folder_lies(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    write_files(folder, {"task.yaml": "name: a\n", "sub/task.yaml": "name: b\n"})
+    preflight.init_repository(folder)
+    preflight.check_committed(folder, folder / "task.yaml")
+    preflight.check_committed(folder, folder / "sub" / "task.yaml")
+    (tmp_path / "link").symlink_to(folder / "sub")
+    preflight.check_committed(folder, tmp_path / "link" / "task.yaml")
+    write_files(folder, {"other/task.yaml": "name: c\n"})
+    with pytest.raises(RepositoryError, match="not committed"):
+        preflight.check_committed(folder, folder / "other" / "task.yaml")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -123,3 +126,49 @@ def test_the_sessions_that_were_read_are_opened_by_the_names_that_trajectories_u
     with open_sessions(read, ["here/t"]) as held_out:
         (state,) = held_out.states([trajectory(3, "here/t")]).states
     assert state.code["train.py"] == "SCALE = 2.5\n"
+
+
+def test_a_session_that_cannot_be_used_is_left_out_by_name_and_the_others_are_asked_about(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Its repository was removed, its database damaged, its commits lost, or the session deleted meanwhile."""
+    copies = {name: tmp_path / name for name in ("gone", "damaged", "empty", "deleted")}
+    for name in ("damaged", "empty", "deleted"):
+        shutil.copytree(bench.root, copies[name])
+    copies["gone"].mkdir()
+    (copies["damaged"] / ".git/autoresearchd/state.db").write_bytes(b"no database" * 1000)
+    for left in copies["damaged"].glob(".git/autoresearchd/state.db-*"):
+        left.unlink()
+    shutil.rmtree(copies["empty"] / ".git/objects")
+    (copies["empty"] / ".git/objects").mkdir()
+    shutil.rmtree(copies["empty"] / ".git/autoresearchd/pristine")
+    read = [ReadSession("here/t", Project.at(bench.root).root, "t", "scripted", bench.task, 6, 6)]
+    read += [
+        ReadSession(f"{name}/t", copies[name], "other" if name == "deleted" else "t", "scripted", None, 6, 6)
+        for name in copies
+    ]
+    asked = [trajectory(n, each.name) for each in read for n in (1, 3)]
+    with open_sessions(read, [each.name for each in read]) as held_out:
+        found = held_out.states(asked)
+        assert held_out.names == ["here/t"]
+        assert set(held_out.lost) == {f"{name}/t" for name in copies}
+    assert [state.session for state in found.states] == ["here/t"] * 2
+    assert sum(found.left_out.values()) == 8
+    for name in copies:
+        [(why, count)] = [(why, count) for why, count in found.left_out.items() if f"session {name}/t " in why]
+        assert count == 2, why
+
+
+def test_a_row_that_cannot_be_read_takes_its_session_out_and_no_other(bench: Bench, tmp_path: Path) -> None:
+    shutil.copytree(bench.root, tmp_path / "copy")
+    with closing(sqlite3.connect(tmp_path / "copy/.git/autoresearchd/state.db")) as db:
+        db.execute("UPDATE experiment SET metrics = '{' WHERE number = 2")
+        db.commit()
+    read = [
+        ReadSession("here/t", Project.at(bench.root).root, "t", "scripted", bench.task, 6, 6),
+        ReadSession("copy/t", tmp_path / "copy", "t", "scripted", bench.task, 6, 6),
+    ]
+    with open_sessions(read, ["here/t", "copy/t"]) as held_out:
+        found = held_out.states([trajectory(3, "here/t"), trajectory(3, "copy/t")])
+    assert [state.session for state in found.states] == ["here/t"]
+    assert "session copy/t cannot be used" in next(iter(found.left_out))

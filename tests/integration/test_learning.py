@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +16,17 @@ from autoresearchd.app.adapters import promote
 from autoresearchd.app.checks import EditCheck
 from autoresearchd.app.learn import learn
 from autoresearchd.app.learning import LearnRequest
-from autoresearchd.app.policies import SessionAnswers
+from autoresearchd.app.spending import SessionAnswers
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.version import LearnerStatus, VersionStatus
+from autoresearchd.domain.version import BaseModel, LearnerStatus, VersionStatus
 from autoresearchd.errors import MissingCapability, SessionLocked, UsageError
+from autoresearchd.learner.adapters import AdapterShelf, Made
 from autoresearchd.learner.lock import LearnerLock
 from autoresearchd.learner.model import LocalModel
 from autoresearchd.learner.reading import base_model
+from autoresearchd.learner.seen import TRAINED
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.policy.client import Message, Question, Reply
@@ -115,6 +118,7 @@ def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: st
     assert (run.status, run.steps, run.algo) == (LearnerStatus.DONE, 2, algo)
     curves = (bench.root / f".autoresearchd/learner/{run.id}/curves.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in curves] == [1, 2]
+    assert not list((bench.root / ".git/autoresearchd/judging").glob("learner-*")), "nothing of the judging is left"
 
 
 def test_training_goes_on_from_the_version_in_use(place: Path, tmp_path: Path) -> None:
@@ -124,6 +128,50 @@ def test_training_goes_on_from_the_version_in_use(place: Path, tmp_path: Path) -
     second = learn(request(place), bench.root, lambda text: None)
     assert (first["parent"], second["parent"]) == (None, first["version"])
     assert [version.version for version in bench.store.promoted_versions()] == [first["version"]]
+
+
+def test_a_child_is_not_examined_on_what_its_parent_learned_from(place: Path, tmp_path: Path) -> None:
+    bench = researched(tmp_path, place, MIXED)
+    told: list[str] = []
+    first = learn(request(place, share="0.1"), bench.root, told.append)
+    assert not any(TRAINED in line for line in told)
+    promote(bench.root, first["version"])
+    second = learn(request(place, share="0.5"), bench.root, told.append)
+    assert second["parent"] == first["version"]
+    line = next(line for line in told if TRAINED in line)
+    assert line.endswith(f"held-out states are not asked about: {TRAINED}")
+    assert told.index(line) < next(i for i, text in enumerate(told) if second["version"] in text), "before it learned"
+    assert any(TRAINED in reason for reason in second["reasons"])
+    assert second["figures"]["not_asked"] > 0
+
+
+def test_a_held_out_session_that_goes_is_left_out_and_the_version_is_kept_with_the_reason(
+    place: Path, tmp_path: Path
+) -> None:
+    own, other = researched(tmp_path / "own", place, MIXED), researched(tmp_path / "other", place, MIXED[:10])
+    shutil.rmtree(other.root / ".git/autoresearchd/pristine")
+    shutil.rmtree(other.root / ".git/objects")
+    (other.root / ".git/objects").mkdir()
+    told: list[str] = []
+    outcome = learn(replace(request(place, judge="predicted"), places=(other.root,)), own.root, told.append)
+    assert outcome["status"] == "refused"
+    said = next(i for i, line in enumerate(told) if "cannot be used" in line)
+    assert said < next(i for i, line in enumerate(told) if "1/2" in line), "before a step is taken"
+    assert any("cannot be used" in reason for reason in outcome["reasons"])
+
+
+def test_it_is_told_which_model_the_version_in_use_is_for(place: Path, tmp_path: Path) -> None:
+    bench = researched(tmp_path, place, MIXED)
+
+    def save(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text("{}")
+
+    shelf = AdapterShelf(bench.root / ".git/autoresearchd/adapters", bench.store, SystemClock().now)
+    version = shelf.add(save, Made(BaseModel("/models/other", "f" * 64), "grpo")).version
+    shelf.promote(version)
+    told: list[str] = []
+    learn(request(place), bench.root, told.append)
+    assert any(f"{version} for /models/other (hash ffffffff)" in line for line in told)
 
 
 def test_answers_that_stand_alone_are_learned_from_by_likelihood_and_the_reason_is_told(
@@ -154,6 +202,17 @@ def test_bad_requests_are_told_before_anything_is_loaded(place: Path, tmp_path: 
     with pytest.raises(MissingCapability, match="not installed"):
         learn(replace(asked, options={"trackers": "wandb"}), bench.root, print)
     assert bench.store.versions() == []
+
+
+def test_a_bound_on_the_length_that_leaves_nothing_is_told_before_the_model_is_loaded(
+    place: Path, tmp_path: Path
+) -> None:
+    bench = researched(tmp_path, place, MIXED)
+    told: list[str] = []
+    with pytest.raises(UsageError, match="max_length=16 leaves nothing to learn from"):
+        learn(request(place, max_length="16"), bench.root, told.append)
+    assert not any("of memory are needed" in line for line in told)
+    assert bench.store.learner_runs()[-1].status is LearnerStatus.FAILED
 
 
 def test_a_run_whose_process_was_killed_is_told_as_such(place: Path, tmp_path: Path) -> None:

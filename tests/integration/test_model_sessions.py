@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.app.checks import EditCheck
-from autoresearchd.app.policies import SessionAnswers
+from autoresearchd.app.spending import SessionAnswers
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.settings import ModelSettings, Price
@@ -106,6 +107,35 @@ def test_a_malformed_answer_is_sent_back_with_its_error_and_both_are_stored(tmp_
     assert "NOT THERE" in str(asked[1]["messages"][-2:])
     totals = bench.store.totals(bench.session.id)
     assert totals.tokens_in == sum(a.cost.tokens_in for a in answers)
+
+
+JSON = json.dumps(
+    {
+        "hypothesis": "the bowl may have its bottom at two",
+        "description": "SCALE 1.0 to 2.0",
+        "expected_delta": 0.5,
+        "next_action_hint": "",
+        "edits": [{"file": "train.py", "search": "SCALE = 1.0", "replace": "SCALE = 2.0"}],
+    }
+)
+
+
+@pytest.mark.parametrize(("answer", "refused"), [(JSON, ()), (JSON, ("response_format",)), (GOOD, ())])
+def test_structured_output_is_kept_whether_or_not_server_and_model_obey(
+    answer: str | Turn, refused: tuple[str, ...], tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path)
+    turn = server.says(answer) if isinstance(answer, str) else answer
+    with ScriptedServer(after=turn, refuses=refused) as scripted:
+        bench.policy = policy(bench, scripted, structured=True)
+        first = run(bench, 1)[1]
+        asked = ["response_format" in question for question in scripted.questions]
+    assert asked == ([True, False] if refused else [True])
+    assert first.decision is not None
+    assert first.decision.status is Status.KEEP
+    (stored,) = bench.store.answers(bench.session.id, 1)
+    assert stored.form == "search_replace"
+    assert (stored.generation.sampling or {}).get("structured", False) is not bool(refused)
 
 
 def test_terminal_escapes_of_an_answer_reach_neither_the_words_nor_the_commit(tmp_path: Path) -> None:

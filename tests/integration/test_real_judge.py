@@ -20,7 +20,7 @@ from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, Interrupted
+from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
@@ -28,7 +28,7 @@ from autoresearchd.ports import Cancel, NewSession, RunRequest
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.testing.executors import FakeExecutor, Script, prints
 from autoresearchd.workspace.git import GitWorkspace
-from tests.integration.bench import Bench, Collector, job
+from tests.integration.bench import PROGRAM, Bench, Collector, job
 from tests.integration.held_out import block, opened, run, trajectory
 
 QUADRATIC = Path(__file__).parents[2] / "benchmarks" / "tasks" / "quadratic"
@@ -207,6 +207,29 @@ def test_where_the_incumbent_itself_does_not_run_nothing_is_said(bench: Bench) -
     assert "what it is compared with does not run here" in found.error
 
 
+def test_an_edit_that_only_trains_for_longer_earns_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, program=f"{PROGRAM}# until AUTORESEARCHD_TIME_BUDGET is over\n")
+    bench.policy.values = (0.0, 4.0)
+
+    def script(request: RunRequest) -> Script | str:
+        score = job(request)
+        assert isinstance(score, str)
+        long = 20.0 if "1.5" in (request.workspace / "train.py").read_text() else 5.5
+        return prints(score, duration_s=long, cpu_s=long)
+
+    run(bench, 1)
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        judge = RealJudge(held_out, FakeExecutor(script))
+        long, honest = judge.judge_all([(state, better(1.5)), (state, better(1.6))])
+    bench.close()
+    assert (long.label, long.valid) == (Label.BUDGET_OVERRUN, True)
+    assert long.reward is not None
+    assert honest.reward is not None
+    assert long.reward < 0 < honest.reward
+    assert "the budget is 5 s" in long.error
+
+
 def test_a_full_disk_ends_the_judging_with_words(bench: Bench) -> None:
     executor = FakeExecutor(lambda request: prints("", outcome="disk_full", exit_code=None))
     with opened(bench) as held_out:
@@ -246,3 +269,32 @@ def test_the_journal_and_the_branch_are_as_before(bench: Bench) -> None:
     after = bench.git("for-each-ref"), bench.store.experiments(bench.session.id)
     assert after[0] == before[0]
     assert [(e.number, e.decision) for e in after[1]] == [(e.number, e.decision) for e in before[1]]
+
+
+def test_what_cannot_run_here_is_known_from_one_run_before_anything_is_asked(bench: Bench) -> None:
+    def broken(request: RunRequest) -> Script | str:
+        return prints("no such device", outcome="failed", exit_code=1)
+
+    sound, lost = FakeExecutor(job), FakeExecutor(lambda request: prints("", outcome="lost", exit_code=None))
+    with opened(bench) as held_out:
+        states = held_out.states([trajectory(1), trajectory(2)]).states
+        judge = RealJudge(held_out, sound)
+        assert judge.rehearse(states) == {}
+        assert len(sound.requests) == 1, "one of a session"
+        judge.judge(states[0], better(1.5))
+        assert len(sound.requests) == 2, "and it counts"
+        found = RealJudge(held_out, FakeExecutor(broken)).rehearse(states)
+        assert found.keys() == {"t"}
+        assert "does not run here (error)" in found["t"]
+        assert RealJudge(held_out, lost).rehearse(states) == {}, "a host that was lost says nothing about the task"
+        assert not list(held_out.ground("t").scratch.glob("*/workspace"))
+
+
+def test_a_task_that_cannot_be_set_up_here_is_told_before_anything_is_asked(bench: Bench) -> None:
+    class Bare(FakeExecutor):
+        def setup(self, *_: object, **__: object) -> None:
+            raise BaselineError("the set-up command fails: no such file")
+
+    with opened(bench) as held_out:
+        found = RealJudge(held_out, Bare(job)).rehearse(held_out.states([trajectory(1)]).states)
+    assert found == {"t": "the set-up command fails: no such file"}

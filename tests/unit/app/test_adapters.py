@@ -10,18 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.adapters import LiveVersions
+from autoresearchd.app.adapters import LiveVersions, prune
 from autoresearchd.app.policies import make_clients
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.version import BaseModel, ServedAdapter, VersionStatus
+from autoresearchd.errors import SessionLocked
 from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.learner.lock import LearnerLock
+from autoresearchd.learner.reading import base_model
 from autoresearchd.policy.registry import parse_spec
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.testing.client_contract import QUESTION
 from autoresearchd.testing.model_server import ScriptedServer, loads
 from autoresearchd.testing.store_driver import AT, Driver, new_proposal, new_session
+from autoresearchd.workspace import layout
+from tests.unit.learner.sessions import make_root
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
 OTHER = BaseModel("/models/other", "n" * 64, "t" * 64, "c" * 64)
@@ -122,6 +127,71 @@ def test_where_nobody_knows_a_hash_the_name_of_the_model_decides(bench: Bench) -
     assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
     assert bench.answers(BaseModel("Qwen/Qwen3-8B")) == ""
     assert bench.answers(BaseModel("")) == ""
+
+
+SNAPSHOT = "/cache/hub/models--Qwen--Qwen3-4B/snapshots/0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_version_of_a_model_fetched_from_a_hub_answers_where_a_server_tells_the_hubs_name(bench: Bench) -> None:
+    version = bench.version(base=replace(BASE, name=SNAPSHOT))
+    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
+    assert bench.answers(BaseModel("Qwen/Qwen3-8B")) == ""
+
+
+def written_model(place: Path, weights: bytes) -> BaseModel:
+    """A folder with the files of a model that hashes are taken of."""
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    (place / "model.safetensors").write_bytes(weights)
+    return base_model(place)
+
+
+def test_a_model_of_a_hub_is_told_by_its_hash_where_its_files_are_here(bench: Bench, tmp_path: Path) -> None:
+    """Learned from a copy of its own folder; the server was given the hub's name, and tells no hash."""
+    mine = written_model(tmp_path / "mine", b"weights")
+    revision = "a" * 40
+    cache = tmp_path / "home" / "hub" / "models--Qwen--Qwen3-4B"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text(revision)
+    kept = written_model(cache / "snapshots" / revision, b"weights")
+    assert kept.model_hash == mine.model_hash
+    version = bench.version(base=mine)
+    environment = {"HF_HOME": str(tmp_path / "home")}
+    bench.live = LiveVersions(
+        bench.shelf, bench.store, bench.lab.id, "local:m", bench.told.append, environment=environment
+    )
+    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
+    other = bench.version(base=written_model(tmp_path / "other", b"other"))
+    bench.shelf.roll_back(version)
+    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == "", f"{other} is for another"
+
+
+def test_the_folder_that_a_user_names_for_a_server_says_which_model_it_has(bench: Bench, tmp_path: Path) -> None:
+    mine = written_model(tmp_path / "mine", b"weights")
+    version = bench.version(base=mine)
+    assert bench.answers(BaseModel("served")) == ""
+    assert "learn: {model: DIR}" in bench.told[-1], "how to say that they are the same"
+    named = LiveVersions(
+        bench.shelf, bench.store, bench.lab.id, "local:m", bench.told.append, place=tmp_path / "mine", environment={}
+    )
+    served = named.in_use(BaseModel("served"))
+    assert served is not None
+    assert served.version == version
+    gone = LiveVersions(
+        bench.shelf, bench.store, bench.lab.id, "local:m", bench.told.append, place=tmp_path / "gone", environment={}
+    )
+    assert gone.in_use(BaseModel("served")) is None
+    assert any(str(tmp_path / "gone") in line for line in bench.told)
+
+
+def test_where_no_version_fits_it_is_told_which_is_for_which_model(bench: Bench) -> None:
+    first, second = bench.version(), bench.version(base=OTHER)
+    assert bench.answers(BaseModel("/models/third", "f" * 64)) == ""
+    [told] = bench.told
+    assert "/models/third (hash ffffffff)" in told
+    assert f"{first} for {BASE.name} (hash mmmmmmmm)" in told
+    assert f"{second} for {OTHER.name} (hash nnnnnnnn)" in told
+    assert "serve it from its folder" not in told, "its hash is known: it is another model"
 
 
 # -- damage
@@ -225,6 +295,27 @@ def test_after_a_restart_the_same_rewards_say_the_same(bench: Bench) -> None:
     for _ in range(5):
         bench.live = bench.restarted()
         assert bench.answers() == version
+
+
+# -- freeing room
+def test_an_experiment_under_way_keeps_the_version_that_proposed_it(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "here")
+    database = layout.database_path(root)
+    database.parent.mkdir(parents=True)
+    with SqlStore.open(f"sqlite:///{database}") as store:
+        bench = Bench(store, layout.adapters_dir(root))
+        first, second = bench.version(promote=False), bench.version(promote=False)
+        for version in (first, second):
+            bench.shelf.refuse(version)
+        bench.earn(second, [0.1])
+        e = store.open_experiment(bench.lab.id, parent="a" * 40, segment=0, at=bench.tick())
+        bench.lab.propose(e, replace(new_proposal(e.number), adapter=first, policy="local:m"))
+        assert [each.version.version for each in prune(root, 0, dry_run=True)] == [second]
+        assert [each.version.version for each in prune(root, 0)] == [second]
+        bench.lab.decide(e, Decision(Status.DISCARD, Label.NO_GAIN, 1.0, reward=0.0))
+        assert [each.version.version for each in prune(root, 0)] == [first]
+        with LearnerLock(root / ".git/autoresearchd/locks"), pytest.raises(SessionLocked):
+            prune(root, 0)
 
 
 # -- who asks

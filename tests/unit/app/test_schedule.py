@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autoresearchd.app.schedule import LearnSchedule, since_last
+from autoresearchd.app.learning import stopped_mark
+from autoresearchd.app.policies import Offer
+from autoresearchd.app.project import Project
+from autoresearchd.app.schedule import LearnSchedule, schedule_of, since_last
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.settings import LearnSettings
+from autoresearchd.domain.settings import LearnSettings, ModelSettings
 from autoresearchd.learner.lock import LearnerLock
-from autoresearchd.ports import NewSession
+from autoresearchd.ports import Cancel, NewSession
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.executors import FakeExecutor
 from autoresearchd.testing.models import PatientCancel
+from tests.unit.learner.sessions import add_session, make_root
 
 WRITE = "import sys, pathlib; pathlib.Path('argv').write_text(' '.join(sys.argv[1:])); print('kept as v1-00000000')"
+LIMITS = """
+import pathlib, resource
+while (found := resource.getrlimit(resource.RLIMIT_DATA))[0] == resource.RLIM_INFINITY:
+    pass
+pathlib.Path('limits').write_text(f'{found[0]} {found[1]}')
+"""
 FOR_EVER = "import pathlib, time; pathlib.Path('began').touch(); time.sleep(600)"
 
 
 class Watched:
     """A schedule in a repository of its own, and what it told."""
 
-    def __init__(self, folder: Path, program: str, settings: LearnSettings, *, pauses: bool = False) -> None:
-        (folder / ".git").mkdir()
+    def __init__(
+        self,
+        folder: Path,
+        program: str,
+        settings: LearnSettings,
+        *,
+        pauses: bool = False,
+        stopping: Cancel | None = None,
+    ) -> None:
+        if not (folder / ".git").exists():
+            make_root(folder)
         self.folder, self.count, self.told = folder, 0, list[tuple[EventKind, str]]()
-        self.locks = folder / "locks"
+        self.freed, self.locks = 0, folder / "locks"
         self.schedule = LearnSchedule(
             settings,
             "models/small",
@@ -41,9 +64,13 @@ class Watched:
             lambda begun: self.count,
             pauses=pauses,
             tell=lambda kind, text: self.told.append((kind, text)),
-            stopping=PatientCancel(),
+            stopping=stopping or PatientCancel(),
+            free=self.free,
             command=(sys.executable, "-I", "-c", program),
         )
+
+    def free(self) -> None:
+        self.freed += 1
 
     def wait(self) -> None:
         """Until the learner has ended, and that is told."""
@@ -57,8 +84,10 @@ class Watched:
 
 
 @contextmanager
-def watched(folder: Path, program: str, settings: LearnSettings, *, pauses: bool = False) -> Iterator[Watched]:
-    found = Watched(folder, program, settings, pauses=pauses)
+def watched(
+    folder: Path, program: str, settings: LearnSettings, *, pauses: bool = False, stopping: Cancel | None = None
+) -> Iterator[Watched]:
+    found = Watched(folder, program, settings, pauses=pauses, stopping=stopping)
     try:
         yield found
     finally:
@@ -114,6 +143,123 @@ def test_experiments_wait_where_learner_and_job_share_a_gpu(tmp_path: Path) -> N
         w.count = 1
         w.schedule.between()
         assert len(w.told) == 2, "between() comes back when the learner has ended"
+        assert w.freed == 1, "the daemon's own model makes room for it"
+
+
+class Releasing(PatientCancel):
+    """Ends the learner that somebody started by hand while the daemon waits for it."""
+
+    def __init__(self, learner: ExitStack) -> None:
+        super().__init__()
+        self._learner = learner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._learner.close()
+        return super().wait(timeout)
+
+
+def test_experiments_wait_for_a_learner_that_somebody_started_by_hand_and_that_is_said_once(tmp_path: Path) -> None:
+    with ExitStack() as learner:
+        stopping = Releasing(learner)
+        with watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w:
+            learner.enter_context(LearnerLock(w.locks))
+            w.schedule.between()
+        assert len(stopping.waits) == 1
+    assert w.told == [
+        (
+            EventKind.HOUSEKEEPING,
+            f"a learner, process {os.getpid()}, is at work in this repository; experiments wait for it",
+        )
+    ]
+
+
+def test_a_session_that_is_to_end_waits_for_no_learner(tmp_path: Path) -> None:
+    stopping = PatientCancel(stop_after=1)
+    with watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w, LearnerLock(w.locks):
+        w.schedule.between()
+        assert len(w.told) == 1
+
+
+class Somewhere(FakeExecutor):
+    """An executor on some device."""
+
+    def __init__(self, device: str, slots: int = 1) -> None:
+        super().__init__(lambda request: "", slots=slots)
+        self._device = device
+
+    def describe(self) -> Mapping[str, str]:
+        return {"device": self._device}
+
+
+def scheduled(
+    root: Path, executor: FakeExecutor, learn: LearnSettings, told: list[str] | None = None
+) -> LearnSchedule | None:
+    """What a session of a local policy would do about learners."""
+    unused: Any = None
+    with SqlStore.open(f"sqlite:///{root / '.git/autoresearchd/state.db'}") as store:
+        session = store.sessions()[0]
+    offer = Offer(
+        session.id,
+        unused,
+        unused,
+        unused,
+        executor,
+        unused,
+        unused,
+        root,
+        root,
+        root,
+        ModelSettings(learn=learn),
+        print,
+    )
+    found = schedule_of(Project(root), session, offer, PatientCancel(), lambda _, text: (told or []).append(text))
+    assert found is None or isinstance(found, LearnSchedule)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("device", "slots", "settings", "waits"),
+    [
+        ("cpu", 1, LearnSettings(), True),
+        ("cpu", 4, LearnSettings(), True),
+        ("cuda:H100", 1, LearnSettings(), True),
+        ("cuda:H100", 2, LearnSettings(), False),
+        ("cuda:H100", 1, LearnSettings(options={"device": "cpu"}), False),
+        ("cpu", 1, LearnSettings(pause="never"), False),
+        ("cuda:H100", 2, LearnSettings(pause="always"), True),
+    ],
+)
+def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
+    tmp_path: Path, device: str, slots: int, settings: LearnSettings, waits: bool
+) -> None:
+    root = make_root(tmp_path / "r")
+    add_session(root)
+    found = scheduled(root, Somewhere(device, slots), settings)
+    assert (found is not None) == waits
+
+
+@pytest.mark.parametrize("options", [{"learning_rat": "1"}, {"batch": "many"}])
+def test_a_constant_of_the_schedule_that_cannot_be_is_told_when_the_session_begins(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    root = make_root(tmp_path / "r")
+    add_session(root)
+    told: list[str] = [""]
+    settings = LearnSettings(every=1, model=str(tmp_path), options=options, pause="never")
+    assert scheduled(root, Somewhere("cpu"), settings, told) is None
+    assert "learn.set" in told[-1]
+    assert next(iter(options)) in told[-1]
+    assert scheduled(root, Somewhere("cpu"), replace(settings, options={}), told) is not None
+
+
+def test_the_memory_limit_is_one_that_the_learner_can_lift_for_its_jobs(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    with watched(tmp_path, LIMITS, LearnSettings(every=1, memory_mb=600)) as w:
+        w.count = 1
+        w.schedule.between()
+        w.count = 0
+        w.wait()
+    assert (tmp_path / "limits").read_text() == f"{600 * 2**20} {hard}"
 
 
 @pytest.mark.parametrize(
@@ -153,3 +299,30 @@ def test_the_end_of_the_session_stops_the_learner(tmp_path: Path) -> None:
         w.schedule.end()
     assert w.kinds == [EventKind.HOUSEKEEPING] * 2
     assert "stopped with the session" in w.told[1][1]
+    assert stopped_mark(tmp_path).exists()
+
+
+def test_a_learner_that_was_stopped_with_its_session_goes_on_when_that_is_resumed_and_only_once(tmp_path: Path) -> None:
+    with watched(tmp_path, FOR_EVER, LearnSettings(every=100)) as w:
+        w.count = 100
+        w.schedule.between()
+        while not (tmp_path / "began").exists():
+            os.sched_yield()
+    with watched(tmp_path, "raise SystemExit(1)", LearnSettings(every=100)) as w:
+        w.schedule.between()
+        assert "learning by grpo" in w.told[0][1], "it is due at once"
+        w.wait()
+        w.schedule.between()
+        assert len(w.told) == 2, "one that failed waits for its next turn"
+    with watched(tmp_path, WRITE, LearnSettings(every=100)) as w:
+        w.schedule.between()
+        assert w.told == [], "also after the next resume"
+
+
+def test_a_schedule_that_was_taken_back_begins_nothing(tmp_path: Path) -> None:
+    mark = stopped_mark(make_root(tmp_path))
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    with watched(tmp_path, WRITE, LearnSettings(), pauses=True) as w:
+        w.schedule.between()
+        assert w.told == []

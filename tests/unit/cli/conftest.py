@@ -110,12 +110,20 @@ def add_session(root: Path, tag: str, *, source: str = "evaluator", state: Sessi
 
 
 def add_experiment(
-    store: SqlStore, session_id: int, values: list[float], status: Status, label: Label, description: str
+    store: SqlStore,
+    session_id: int,
+    values: list[float],
+    status: Status,
+    label: Label,
+    description: str,
+    *,
+    role: str = "",
+    reward: float | None = None,
 ) -> None:
     """One experiment, taken through all its phases."""
     e = store.open_experiment(session_id, parent=SHA, segment=0, at=START)
     at = START + timedelta(minutes=6 * e.number)
-    proposal = Proposal({"train.py": "x = 1\n"}, "more steps help", "search", description=description)
+    proposal = Proposal({"train.py": "x = 1\n"}, "more steps help", "search", description=description, role=role)
     diff = f"--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x = 0\n+x = {e.number}  # \x1b[31m\n"
     store.record_proposal(session_id, e.number, proposal, diff=diff, code_hash=f"hash-{e.number}")
     commit = f"{e.number:040x}"
@@ -130,7 +138,16 @@ def add_experiment(
     store.record_decision(
         session_id,
         e.number,
-        Decision(status, label, mean, delta, metrics, confidence=2.5 if e.number else None, reason="as measured"),
+        Decision(
+            status,
+            label,
+            mean,
+            delta,
+            metrics,
+            confidence=2.5 if e.number else None,
+            reason="as measured",
+            reward=reward,
+        ),
         ASI(hypothesis="more steps help", extra={"learned": "\x1b[2Jnothing"}),
         at + timedelta(minutes=5, seconds=2),
         incumbent=commit if status is Status.KEEP else None,

@@ -96,6 +96,43 @@ def test_a_version_is_promoted_and_rolled_back_to_the_one_before_and_to_none(
     assert "adapters promote" in none.err
 
 
+def test_files_that_nothing_needs_are_removed_and_the_versions_stay_listed(
+    repository: Path, shelf: AdapterShelf, command: Command
+) -> None:
+    third = shelf.find("3").version
+    shelf.promote("v3")
+    shelf.promote("v1")
+    weights = layout.adapters_dir(repository) / shelf.find("2").version / "adapter_model.safetensors"
+    look = json.loads(command("adapters", "prune", "--keep", "1", "--dry-run", "--json").out)
+    assert [(each["version"], each["status"]) for each in look["removed"]] == [(shelf.find("2").version, "refused")]
+    assert look["dry_run"]
+    assert weights.exists()
+    done = command("adapters", "prune", "--keep", "1")
+    assert (done.code, done.out) == (0, ""), "messages are no data"
+    assert "files of 1 version removed" in done.err
+    assert not weights.exists()
+    assert [bool(v["pruned"]) for v in listed(command)] == [False, True, False]
+    assert [v["damage"] for v in listed(command)] == ["", "", ""], "removed on purpose"
+    assert "files removed 20" in command("adapters", "list").out.splitlines()[2]
+    assert "there is nothing to remove" in command("adapters", "prune", "--keep", "1").err
+    assert third in command("adapters", "rollback").err
+    assert command("adapters", "prune", "--keep", "-1").code == 2
+
+
+def test_versions_of_several_models_are_listed_with_their_models(shelf: AdapterShelf, command: Command) -> None:
+    assert "model" not in command("adapters", "list").out.splitlines()[0].split()
+
+    def save(place: Path) -> None:
+        (place / "adapter_config.json").write_text("{}")
+
+    shelf.add(save, Made(BaseModel("/models/" + "long" * 20 + "/other", "n" * 64), "grpo"))
+    head, *rows = command("adapters", "list").out.splitlines()
+    assert "model" in head.split()
+    assert "/models/small mmmmmmmm" in rows[0]
+    assert "/other nnnnnnnn" in rows[3]
+    assert [v["base"] for v in listed(command)][:1] == ["/models/small"]
+
+
 @pytest.mark.parametrize("name", ["v9", "", "../v1", "\x1b[31mv1"])
 def test_a_version_that_is_not_there_is_refused_with_those_that_are(
     shelf: AdapterShelf, command: Command, name: str

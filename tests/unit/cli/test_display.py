@@ -103,6 +103,112 @@ def test_a_narrow_terminal_is_no_problem() -> None:
     assert max(len(line) for line in shown(picture_at(903.0), 903.0, 60).splitlines()) <= 60
 
 
+def night_of_long_labels() -> Picture:
+    """Experiments with all that a row can hold."""
+    picture = picture_at(401.0)
+    for number in range(97, 108):
+        happened = decided(
+            number, "checks_failed", 1234.5678, "WINDOW 'SSSSSL' → 'SL' and much more of it " * 3, delta=-0.123456
+        )
+        picture.apply(event(happened.kind, "", number, **{**happened.data, "label": "metric_tampering"}), 402.0)
+    return picture
+
+
+def test_in_eighty_columns_numbers_and_labels_stay_whole_and_only_descriptions_are_cut() -> None:
+    lines = shown(night_of_long_labels(), 500.0, 80).splitlines()
+    head = next(i for i, line in enumerate(lines) if "status" in line and "description" in line)
+    assert lines[head].split() == ["#", "status", "label", "metric", "delta", "description"]
+    rows = [line for line in lines[head + 1 :] if line]
+    assert len(rows) == 10
+    for number, row in enumerate(rows, 98):
+        assert row.split()[:5] == [str(number), "checks_failed", "metric_tampering", "1234.568", "-0.123456"]
+        assert row.endswith("…")
+        assert len(row) <= 80
+
+
+def test_what_does_not_fit_beside_the_best_stands_below_it_in_line() -> None:
+    assert "  self-reported" in shown(picture_at(802.0), 802.0, 100)
+    assert "\n         self-reported\n" in shown(picture_at(802.0), 802.0, 76)
+
+
+def test_before_anything_is_known_nothing_is_said_of_a_baseline() -> None:
+    assert "baseline" not in shown(picture_at(0.0), 0.5)
+
+
+def test_the_best_is_the_value_it_was_kept_with_however_often_it_runs_again() -> None:
+    picture = picture_at(802.0)
+    picture.apply(decided(2, "discard", 1.1, best=0.975, baseline=1.0, experiments=2, keeps=1), 900.0)
+    assert "val_bpb 0.980000" in shown(picture, 900.0)
+    picture.apply(decided(3, "keep", 0.97, best=0.974, baseline=1.0, experiments=3, keeps=2), 950.0)
+    assert "val_bpb 0.970000" in shown(picture, 950.0)
+
+
+def test_a_baseline_that_ran_again_is_no_gain_over_itself() -> None:
+    picture = picture_at(401.0)
+    picture.apply(decided(1, "discard", 1.1, best=0.99, baseline=1.0, experiments=1, keeps=0), 500.0)
+    assert "no better yet" in shown(picture, 500.0)
+
+
+def test_the_set_up_is_shown_with_how_long_it_takes() -> None:
+    picture = picture_at(0.0)
+    picture.apply(event(EventKind.SETUP, "set-up: python prepare.py"), 5.0)
+    picture.apply(event(EventKind.WARNING, "the disk is small"), 20.0)
+    text = shown(picture, 39.0)
+    assert "now    set-up: python prepare.py (34s)" in text
+    assert "measuring the baseline" not in text
+    picture.apply(event(EventKind.OPENED, "baseline", 0), 70.0)
+    assert "set-up" not in shown(picture, 71.0)
+    assert "measuring the baseline" in shown(picture, 71.0)
+
+
+def test_a_long_set_up_command_leaves_room_for_how_long_it_takes() -> None:
+    picture = picture_at(0.0)
+    picture.apply(event(EventKind.SETUP, "set-up: python prepare.py " + "--shards 10 " * 20), 5.0)
+    line = next(line for line in shown(picture, 39.0, 80).splitlines() if "now" in line)
+    assert line.endswith("… (34s)")
+    assert len(line) <= 80
+
+
+def test_when_it_has_ended_nothing_is_said_to_happen_now() -> None:
+    picture = picture_at(903.0)
+    picture.apply(event(EventKind.SESSION_STOPPED, "stopped: 2 experiments done, as asked", state="stopped"), 904.0)
+    text = shown(picture, 904.0)
+    assert "now" not in text
+    assert "stopped: 2 experiments done, as asked" in text
+
+
+def test_why_a_session_crashed_is_left_to_the_command_to_say_once() -> None:
+    ended = event(EventKind.SESSION_STOPPED, "crashed: the baseline gave no loss", state="crashed")
+    stream = io.StringIO()
+    PlainDisplay(stream).emit(ended)
+    assert stream.getvalue().split(None, 1)[1] == "crashed\n"
+    picture = picture_at(100.0)
+    picture.apply(ended, 101.0)
+    assert "gave no loss" not in shown(picture, 101.0)
+
+
+STOOD = {"metric": {"best": 0.91, "baseline": 1.0, "sigma": 0.01}, "session": {"experiments": 7, "keeps": 2}}
+
+
+def test_a_session_that_is_gone_on_with_shows_at_once_how_it_stands() -> None:
+    stream = io.StringIO()
+    with LiveDisplay(Console(file=stream, width=100), known=lambda tag: STOOD if tag == "mar8" else {}) as display:
+        display.emit(event(EventKind.SESSION_RESUMED, "again", tag="mar8", metric="val_bpb", direction="minimize"))
+    text = stream.getvalue()
+    assert "val_bpb 0.910000  9.00% better, 9.0σ" in text
+    assert "tried  7, 2 kept" in text
+    assert "baseline is measured" not in text
+
+
+@given(
+    st.dictionaries(st.sampled_from(["metric", "session"]), st.one_of(st.none(), st.just(STOOD["metric"]), st.text()))
+)
+def test_a_journal_that_says_little_is_no_problem(status: dict[str, Any]) -> None:
+    picture = Picture()
+    picture.know(status)
+    shown(picture, 0.0)
+
+
 numbers = st.one_of(st.integers(), st.floats(), st.just(10**400))
 NAMES = [
     "run",

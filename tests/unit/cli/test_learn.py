@@ -72,6 +72,29 @@ def test_a_dry_run_says_that_it_would_start_cold(empty_repository: Path, command
     assert "cold start: for its first steps it imitates the 1 kept answers, because only 1 of" in out
 
 
+def test_the_constants_decide_what_a_dry_run_tells(empty_repository: Path, command: Command) -> None:
+    add_session(empty_repository, group=1)
+    told = command(*DRY, "--set", "share=0.5", "--set", "neighbours=none")
+    assert "training: 4; held out: 4" in told.out
+    assert "0 of 4 single answers with their neighbours" in told.out
+    assert "constants: share=0.5, neighbours=none" in told.out
+    found = json.loads(command(*DRY, "--json", "--set", "share=0.5", "--set", "neighbours=none").out)
+    assert found["constants"] == {"share": 0.5, "neighbours": None}
+    assert found["split"]["held_out"] == 4
+    assert "no single answer" in found["lacking"]
+
+
+def test_a_dry_run_starts_cold_where_the_constants_say_so(empty_repository: Path, command: Command) -> None:
+    add_session(empty_repository)
+    warm = command(*DRY, "--set", "valid_share=0.9").out
+    assert "cold start: for its first steps it imitates the 2 kept answers" in warm
+    assert "cold start" not in command(*DRY).out
+    never = ("--set", "valid_share=0.9", "--set", "cold_start=false")
+    assert "no cold start" in command(*DRY, *never).out
+    assert json.loads(command(*DRY, "--json", "--set", "valid_share=0.9").out)["cold_start"] != ""
+    assert json.loads(command(*DRY, "--json", *never).out)["cold_start"] == ""
+
+
 def test_where_nothing_can_be_learned_the_dry_run_says_so_and_what_would_help(
     empty_repository: Path, command: Command
 ) -> None:
@@ -98,8 +121,15 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
     done = command(*DRY, "--from", str(other), "--from", ".")
     assert "repository/mar8: 8 answers" in done.out
     assert "other/mar8: 8 answers" in done.out
-    assert "(whole sessions)" in done.out
+    assert "(the later part of a session)" in done.out, "experiments may be run for what is held out"
+    predicted = command(*DRY, "--from", str(other), "--set", "judge=predicted")
+    assert "(whole sessions)" in predicted.out
     assert "which is read once" in done.err
+    assert "other/mar8: 8 answers, 8 experiments, policy local:m, task toy, foreign" in done.out
+    assert "foreign sessions are learned from; their experiments are not run" in done.out
+    assert "are run, too" in command(*DRY, "--from", str(other), "--set", "run_foreign=true").out
+    told = json.loads(command(*DRY, "--from", str(other), "--json").out)["sessions"]
+    assert [session["foreign"] for session in told] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -108,8 +138,13 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
         (("--from", "/nowhere"), "there is no such folder"),
         (("--model", "./absent"), "there is nothing at"),
         (("--set", "rate"), "is not NAME=VALUE"),
+        (("--set", "learning_rat=1"), "there is no such constant"),
+        (("--set", "batch=many"), "a whole number"),
+        (("--set", "share=2"), "it must be a number from 0.01 to 0.5"),
         (("--export", "t.csv"), "only Parquet is written"),
         (("--export", "absent/t.parquet"), "no file can be there"),
+        (("--export", f"{'x' * 243}.parquet"), "no file can be there"),
+        (("--export", f"{'x' * 300}.parquet"), "no file can be there"),
         (("--algo", "sarsa"), "sarsa"),
         (("--mode", "dream"), "dream"),
         (("--steps", "0"), "--steps"),
@@ -178,11 +213,24 @@ def test_a_dry_run_needs_neither_torch_nor_transformers_nor_the_daemon(empty_rep
         "for name in ('torch', 'transformers', 'trl', 'peft', 'datasets', 'sqlalchemy', 'git', 'numpy', 'scipy'):\n"
         "    sys.modules[name] = None\n"
         "from autoresearchd.cli.main import run\n"
-        f"sys.exit(run({list(DRY)!r}))\n"
+        f"sys.exit(run({[*DRY, '--set', 'share=0.25']!r}))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "8 of 8 answers can be learned from" in done.stdout
+
+
+def test_learning_where_there_is_no_session_leaves_no_database_behind(
+    empty_repository: Path, tmp_path: Path, command: Command
+) -> None:
+    pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
+    other = make_root(tmp_path / "other")
+    add_session(other)
+    for arguments in ((), ("--from", str(other))):
+        done = command("learn", "--algo", "grpo", "--model", "m", *arguments)
+        assert done.code == 2
+        assert f"there is no session in {empty_repository}" in done.err
+        assert not layout.state_dir(empty_repository).exists()
 
 
 def test_an_export_holds_what_would_be_learned_from(empty_repository: Path, command: Command) -> None:

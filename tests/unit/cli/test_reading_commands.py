@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,11 @@ import pytest
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import Command, add_session
+from tests.unit.cli.conftest import START, Command, add_session
 
 pytestmark = pytest.mark.usefixtures("repository")
 
-STATUS_KEYS = {"session", "metric", "current", "abort", "cost", "overhead", "policy"}
+STATUS_KEYS = {"session", "metric", "current", "abort", "cost", "overhead", "policy", "roles"}
 READING = [
     ["status"], ["status", "--json"], ["experiments"], ["experiments", "--json"], ["show", "4"],
     ["show", "4", "--diff"], ["show", "4", "--json"], ["show", "4", "--log"], ["export", "--format", "tsv"], ["export"],
@@ -27,7 +28,8 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     assert answer.code == 0
     assert answer.err == ""
     lines = answer.out.splitlines()
-    assert lines[0].startswith("● autoresearch · mar8 · stopped begun 08 Mar")
+    ended, begun = (moment.astimezone().strftime("%d %b %H:%M") for moment in (START + timedelta(hours=3), START))
+    assert lines[0].startswith(f"● autoresearch · mar8 · stopped {ended} · begun {begun} · policy search")
     assert lines[2:6] == [
         "  metric  val_bpb  0.997900 → 0.986041  1.19% better (59.3σ) in #1 · σ 0.0002  (lower is better)",
         "  tried   4 experiments: 1 kept · 2 discarded · 1 crashed  beside the baseline",

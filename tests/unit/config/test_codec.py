@@ -94,6 +94,8 @@ def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
         "[]",
         "null",
         '{"name": "x"}',
+        pytest.param("[" * 200_000, id="nested without end"),
+        '{"name": "x", "scoring": {"metric": "m", "direction": "minimize", "source": "s"}, "execution": 1e999}',
         '{"name": "log", "scoring": {"metric": "a"}, "execution": {"budget": null}}',
     ],
 )

@@ -60,6 +60,19 @@ def test_a_missing_protected_file_is_named(folder: Path) -> None:
     assert "patterns are not expanded" in text
 
 
+def test_missing_data_is_named_unless_set_up_may_make_it(folder: Path) -> None:
+    task = replace(TASK, data=("lib/model.py", "data/nope.bin", "/nowhere/x.bin"))
+    text = problem(task, folder)
+    assert "workspace.data: 'data/nope.bin' is not there" in text
+    assert "relative to the folder of task.yaml" in text
+    assert "'/nowhere/x.bin' is not there" in text
+    assert "lib/model.py" not in text
+    evaluation = Evaluation("python e.py", private=("data/val.bin",))
+    assert "evaluation.private: 'data/val.bin'" in problem(replace(TASK, evaluation=evaluation), folder)
+    made = replace(task.execution, setup_commands=("python prepare.py",))
+    check_files(replace(task, evaluation=evaluation, execution=made), folder)
+
+
 def test_a_missing_folder_is_named(folder: Path) -> None:
     assert "workspace.source_dir" in problem(TASK, folder / "none")
 

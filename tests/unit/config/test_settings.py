@@ -28,6 +28,8 @@ prices:
 spend: {per_day: 20, when_reached: search}
 local: {base_url: "http://127.0.0.1:9000/v1/", model: smollm2, key_file: keys/local}
 agent: {turns: 10, seconds: 5m, output_bytes: 5000, usd: 0.5}
+structured: false
+key_files: {anthropic: keys/anthropic}
 roles: on
 parents: puct
 group: 4
@@ -121,6 +123,8 @@ def test_every_key_reaches_the_settings() -> None:
         base_url="http://127.0.0.1:9000/v1",
         local_model="smollm2",
         key_file="/home/me/keys/local",
+        structured=False,
+        key_files={"anthropic": "/home/me/keys/anthropic"},
         roles=True,
         parents="puct",
         group=4,
@@ -275,7 +279,9 @@ def test_no_text_makes_more_of_it_than_settings_or_an_error_that_helps(text: str
         assert error.mend
 
 
-@pytest.mark.parametrize("cron", ["0 4 * * *", "*/15 0-6,22 1 1-12 mon-fri", "0 0 * * sun"])
+@pytest.mark.parametrize(
+    "cron", ["0 4 * * *", "*/15 0-6,22 1 1-12 mon-fri", "0 0 * * sun", "5/20 1-7/2 29 2 *", "0 0 31 1,2 SAT,sun"]
+)
 def test_a_time_as_crontab_has_it_is_one_that_the_scheduler_takes(cron: str) -> None:
     from apscheduler.triggers.cron import CronTrigger
 
@@ -288,6 +294,49 @@ def test_what_is_no_such_time_is_told_with_its_line(cron: str) -> None:
     assert "crontab" in str(mistake(f'learn:\n  cron: "{cron}"\n'))
 
 
+@pytest.mark.parametrize(
+    ("cron", "why"),
+    [
+        ("*/0 * * * *", "the step of */0 must be from 1 to 59"),
+        ("*/99 * * * *", "the step of */99 must be from 1 to 59"),
+        ("5/60 * * * *", "the step of 5/60"),
+        ("5-5/1 * * * *", "nowhere to step"),
+        ("5-1 * * * *", "5-1 ends before it begins"),
+        ("0 4 * * fri-mon", "fri-mon ends before it begins"),
+        ("0 4 0 * *", "the day of the month is from 1 to 31"),
+        ("0 4 * jan *", "'jan' is no month"),
+        ("0 4 *-3 * *", "is no day of the month"),
+        ("0,, 4 * * *", "is no minute"),
+        ("0 4 * * mon/2", "is no day of the week"),
+        ("0 4 31 2 *", "never comes: no such month has a day 31"),
+        ("0 4 31 4,6,9,11 *", "never comes"),
+    ],
+)
+def test_a_schedule_that_could_not_be_kept_is_refused_before_a_session_begins(cron: str, why: str) -> None:
+    error = mistake(f'learn:\n  cron: "{cron}"\n')
+    assert (error.key, error.line) == ("learn.cron", 2)
+    assert why in error.what
+    assert "five fields" in error.mend or "a day" in error.mend
+
+
+_NUMBERS = st.one_of(
+    st.just("*"), st.from_regex(r"\*/[0-9]{1,2}|[0-9]{1,2}(-[0-9]{1,2})?(/[0-9]{1,2})?", fullmatch=True)
+)
+_DAYS = st.one_of(st.just("*"), st.sampled_from(["mon", "tue-fri", "sun-sat", "SUN", "jan"]), _NUMBERS)
+_FIELDS = [st.lists(part, min_size=1, max_size=2).map(",".join) for part in (*[_NUMBERS] * 4, _DAYS)]
+
+
+@given(st.tuples(*_FIELDS).map(" ".join))
+def test_no_time_is_taken_that_the_scheduler_refuses(cron: str) -> None:
+    from apscheduler.triggers.cron import CronTrigger
+
+    try:
+        read_settings_text(f"learn: {{cron: '{cron}'}}")
+    except ConfigError:
+        return
+    CronTrigger.from_crontab(cron)
+
+
 def test_a_schedule_is_read_with_its_constants() -> None:
     text = (
         "learn:\n  every: 20\n  algo: ppo\n  model: models/small\n  set: {learning_rate: 1e-4, checkpointing: true}\n"
@@ -295,3 +344,15 @@ def test_a_schedule_is_read_with_its_constants() -> None:
     learn = read_settings_text(text).learn
     assert (learn.every, learn.algo, learn.model, learn.scheduled) == (20, "ppo", "models/small", True)
     assert dict(learn.options) == {"learning_rate": "0.0001", "checkpointing": "true"}
+
+
+def test_a_constant_without_a_value_is_as_if_it_were_not_there() -> None:
+    learn = read_settings_text("learn:\n  every: 20\n  set: {learning_rate: , dtype: ~, batch: 8}\n").learn
+    assert dict(learn.options) == {"batch": "8"}
+
+
+@pytest.mark.parametrize("value", ["[1, 2]", "{a: 1}", "''", '"two\\nlines"', "x" * 201])
+def test_a_constant_that_is_no_single_value_is_named_with_its_line(value: str) -> None:
+    error = mistake(f"learn:\n  every: 20\n  set:\n    batch: 8\n    learning_rate: {value}\n")
+    assert (error.key, error.line) == ("learn.set.learning_rate", 5)
+    assert "no single value" in error.what

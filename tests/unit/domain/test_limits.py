@@ -22,6 +22,10 @@ def test_each_limit_is_said_in_its_own_words() -> None:
     assert reached() is None
     assert reached(4, 8.0, 2.0) is None
     assert reached(experiments=3) == ("3 experiments done, as asked", "--max-experiments 6")
+    assert limit_reached(max_experiments=1, max_seconds=None, max_usd=None, experiments=1, seconds=7.0, usd=1.5) == (
+        "1 experiment done, as asked",
+        "--max-experiments 2",
+    )
     assert reached(seconds=7.0) == ("the time limit of 7s is reached", "--max-time 14s")
     assert reached(usd=1.5) == ("the spend limit of 1.5 USD is reached", "--max-cost 3.00")
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort import MIN_DISTINCT, AbortPolicy, Reason
+from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort_look import MIN_DISTINCT, Reason
 from tests.unit.evaluator.curves import BUDGET, DELTA, finished, policy, training, until, varied
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)

@@ -43,13 +43,14 @@ def add_session(
     tokens: bool = True,
     task_json: str = "",
     days: int = 0,
+    seed: int = 7,
 ) -> None:
     """A session with one answer to each of its experiments, in rounds of ``group``, after a baseline."""
     database = layout.database_path(root)
     database.parent.mkdir(parents=True, exist_ok=True)
     with SqlStore.open(f"sqlite:///{database}") as store:
         at = START + timedelta(days=days)
-        new = NewSession(tag, f"autoresearch/{tag}", task_json or dump_task(make_task()), policy, "local", SHA, 7)
+        new = NewSession(tag, f"autoresearch/{tag}", task_json or dump_task(make_task()), policy, "local", SHA, seed)
         session = store.create_session(new, at)
         store.open_segment(session.id, "f", "first", "cpu", at)
         for number, (reward, label) in enumerate(((0.0, Label.NONE), *outcomes)):

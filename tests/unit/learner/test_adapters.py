@@ -186,6 +186,30 @@ def test_damage_is_found_before_use_and_named(shelf: AdapterShelf, folder: Path,
         shelf.promote(version.version)
 
 
+def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(shelf: AdapterShelf, folder: Path) -> None:
+    version = shelf.add(saves(), MADE)
+    place = folder / version.version / "manifest.json"
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(AdapterDamaged, match="is no file"):
+        shelf.manifest_of(version)
+    with pytest.raises(AdapterDamaged, match="is no file"):
+        shelf.promote(version.version)
+
+
+def test_a_folder_that_is_a_link_out_of_the_registry_is_not_used_and_not_pruned(
+    shelf: AdapterShelf, folder: Path, tmp_path: Path
+) -> None:
+    version = shelf.add(saves(), MADE)
+    (folder / version.version).rename(tmp_path / "aside")
+    (folder / version.version).symlink_to(tmp_path / "aside")
+    with pytest.raises(AdapterDamaged, match="is a link"):
+        shelf.promote(version.version)
+    shelf.refuse(version.version)
+    assert shelf.prune(0) == []
+    assert (tmp_path / "aside/adapter_model.safetensors").is_file()
+
+
 def test_a_file_that_was_laid_beside_the_others_is_not_loaded(shelf: AdapterShelf, folder: Path) -> None:
     version = shelf.add(saves(), MADE)
     (folder / version.version / "adapter_model.bin").write_bytes(b"a pickle")
@@ -284,6 +308,118 @@ def test_the_lineage_holds_parents_that_were_in_use_nearest_first(shelf: Adapter
     assert len(shelf.lineage(shelf.find("v5"))) <= 4
 
 
+def test_all_that_a_version_comes_from_is_told_whatever_became_of_it(shelf: AdapterShelf, store: SqlStore) -> None:
+    names: list[str] = []
+    for number in range(4):
+        names.append(kept(shelf, number, names[-1] if names else None))
+    shelf.refuse(names[1])
+    assert [v.version for v in shelf.ancestors(shelf.find("v4"))] == [names[2], names[1], names[0]]
+    assert shelf.ancestors(shelf.find("v1")) == []
+    with store._db.write() as c:
+        c.exec_driver_sql("UPDATE policy_version SET parent_id = 4 WHERE id = 1")
+    assert len(shelf.ancestors(shelf.find("v4"))) == 3, "no version is its own ancestor, unless the disk says so"
+
+
+# -- freeing room
+def weights(folder: Path) -> set[str]:
+    """Numbers of the versions whose files are there."""
+    return {path.parent.name.split("-")[0] for path in folder.glob("*/adapter_model.safetensors")}
+
+
+def test_files_of_refused_and_long_superseded_versions_are_removed_and_their_rows_stay(
+    shelf: AdapterShelf, folder: Path, store: SqlStore
+) -> None:
+    for number in range(1, 9):
+        kept(shelf, number)
+    for number in (1, 2, 3, 4):
+        shelf.promote(f"v{number}")
+    for number in (5, 6):
+        shelf.refuse(f"v{number}", "no better")
+    before = {path: path.stat().st_size for path in folder.glob("*/*") if path.name != "manifest.json"}
+    found = shelf.prune(2)
+    assert weights(folder) == {"v2", "v3", "v4", "v7", "v8"}, "two for rollbacks, the one in use, two candidates"
+    assert [each.version.version.split("-")[0] for each in found] == ["v1", "v5", "v6"]
+    after = {path for path in folder.glob("*/*") if path.name != "manifest.json"}
+    assert sum(each.bytes for each in found) == sum(size for path, size in before.items() if path not in after)
+    assert len(store.versions()) == 8
+    assert shelf.find("v5").reason == "no better"
+    assert shelf.manifest_of(shelf.find("v1")).data == {}, "what it learned from is still known"
+    with pytest.raises(AdapterDamaged, match="removed by `adapters prune`"):
+        shelf.promote("v5")
+    assert shelf.prune(2) == [], "once is enough"
+    assert shelf.sweep() == Swept()
+
+
+def test_nothing_is_removed_that_may_have_to_answer(shelf: AdapterShelf, folder: Path) -> None:
+    first = kept(shelf, 1)
+    second = kept(shelf, 2, first)
+    refused = kept(shelf, 3, second)
+    kept(shelf, 4, refused)
+    at_work = kept(shelf, 5)
+    for number in (1, 2, 4):
+        shelf.promote(f"v{number}")
+    for number in (3, 5):
+        shelf.refuse(f"v{number}")
+    shelf.prune(0, {at_work})
+    assert weights(folder) == {"v2", "v4", "v5"}, "the parent that was in use answers where v4 is damaged"
+
+
+def test_versions_of_each_model_are_kept_for_rollbacks(shelf: AdapterShelf, folder: Path) -> None:
+    other = BaseModel("/models/other", "n" * 64)
+    for number in range(1, 7):
+        shelf.promote(shelf.add(saves(b"%d" % number), Made(BASE if number % 2 else other, "sft")).version)
+    shelf.prune(1)
+    assert weights(folder) == {"v3", "v4", "v5", "v6"}
+
+
+def test_a_look_removes_nothing(shelf: AdapterShelf, folder: Path) -> None:
+    shelf.refuse(kept(shelf, 1))
+    [found] = shelf.prune(0, dry_run=True)
+    assert found.bytes > 0
+    assert weights(folder) == {"v1"}
+    assert shelf.manifest_of(found.version).pruned is None
+
+
+def test_killed_in_the_middle_it_is_finished_by_the_next_call(shelf: AdapterShelf, folder: Path) -> None:
+    name = kept(shelf, 1)
+    shelf.refuse(name)
+    at = datetime(2026, 3, 4, tzinfo=UTC)
+    whole = {path.name: path.read_bytes() for path in (folder / name).iterdir() if path.name != "manifest.json"}
+    manifest.prune(folder / name, shelf.manifest_of(shelf.find(name)), at)
+    for file in ("adapter_model.safetensors", "value_head.safetensors"):  # the manifest is written before they go
+        (folder / name / file).write_bytes(whole[file])
+    with pytest.raises(AdapterDamaged, match="2026-03-04"):
+        shelf.folder_of(shelf.find(name))
+    [found] = shelf.prune(3)
+    assert found.bytes == sum(len(whole[file]) for file in ("adapter_model.safetensors", "value_head.safetensors"))
+    assert visible(folder / name) == ["manifest.json"]
+    assert shelf.manifest_of(shelf.find(name)).pruned == at, "it was not to be used from then on"
+
+
+def test_what_is_damaged_or_not_ours_is_not_removed(shelf: AdapterShelf, folder: Path, store: SqlStore) -> None:
+    torn, strange = kept(shelf, 1), kept(shelf, 2)
+    for name in (torn, strange):
+        shelf.refuse(name)
+    (folder / torn / "manifest.json").write_text("{")
+    (folder / strange / "mine").mkdir()
+    with store._db.write() as c:
+        c.exec_driver_sql("INSERT INTO policy_version (version, status, adapter_path, adapter_hash, created_at) "
+                          "VALUES ('v9-00000000', 'refused', '../..', 'x', 0)")  # fmt: skip
+    assert shelf.prune(0) == []
+    assert weights(folder) == {"v1", "v2"}
+
+
+def test_a_rollback_passes_over_a_version_whose_files_are_gone(shelf: AdapterShelf) -> None:
+    for number in (1, 2, 3):
+        shelf.promote(kept(shelf, number))
+    shelf.prune(1)
+    restored = shelf.roll_back("v3")
+    assert restored is not None
+    assert restored.version.startswith("v2")
+    assert shelf.roll_back("v2") is None, "the files of v1 are gone: the plain model answers"
+    assert "prune" in shelf.find("v1").reason
+
+
 # -- mending
 def test_what_a_killed_learner_left_is_swept_and_what_it_finished_is_listed(
     shelf: AdapterShelf, folder: Path, store: SqlStore
@@ -294,10 +430,13 @@ def test_what_a_killed_learner_left_is_swept_and_what_it_finished_is_listed(
         c.exec_driver_sql("DELETE FROM policy_version WHERE version = ?", (second.version,))
     (folder / ".staging-0123").mkdir()
     (folder / ".staging-0123" / "adapter_model.safetensors").write_bytes(b"half")
+    (folder / ".staging-link").symlink_to(folder.parent)
+    (folder / ".staging-file").touch()
     (folder / "mine.txt").write_text("a user's")
     (folder / "v9-00000000").mkdir()
     swept = shelf.sweep()
-    assert (swept.removed, swept.listed) == (1, (second.version,))
+    assert (swept.removed, swept.listed) == (3, (second.version,))
+    assert folder.parent.is_dir(), "what a link leads to stays"
     found = store.versions()[-1]
     assert (found.version, found.parent, found.status, found.reason) == (second.version, first, "candidate", FOUND)
     assert (found.digest, found.created_at, found.metrics) == (second.digest, second.created_at, second.metrics)

@@ -82,8 +82,12 @@ def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, mo
     write(checkpoint(3), place)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(EnvironmentFailure, match=r"cannot be written: .*No space left"):
+        with pytest.raises(EnvironmentFailure, match=r"cannot be written: .*No space left") as caught:
             write(checkpoint(4), place)
+        assert "goes on from the checkpoint before" in caught.value.mend
+        with pytest.raises(EnvironmentFailure, match="cannot be written") as caught:
+            write(checkpoint(1), tmp_path / "first")
+        assert "begins anew" in caught.value.mend, "there is none before"
     found = read(place, "run")
     assert found is not None and found.steps == 3
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

@@ -11,7 +11,7 @@ from scipy.stats import binom, t
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.gate import GateOptions, compare, interval, states_needed
+from autoresearchd.learner.gate import SILENT, GateOptions, compare, interval, states_needed
 from autoresearchd.learner.outcomes import Outcome, tallies
 from autoresearchd.learner.predict import Calibration
 from tests.unit.learner.fresh_outcomes import Policy, World, one
@@ -153,6 +153,24 @@ def test_states_that_say_nothing_about_one_policy_are_left_out_and_counted() -> 
     new = [one(n, None if n < 4 else 0.1 * n) for n in range(29)]
     f = compare(old, new, QUICK).figures
     assert (f["states"], f["left_out"]) == (25, 5)
+
+
+def test_states_that_were_not_compared_are_told_by_the_reason_with_the_verdict() -> None:
+    old, new = [one(n, 0.1 * n) for n in range(30)], [one(n, 0.1 * n) for n in range(28)]
+    verdict = compare(old, new, QUICK, left_out={"its prompt is too long": 7, "its session is gone": 3, "none": 0})
+    assert [reason for reason in verdict.reasons if "not compared" in reason] == [
+        "held-out states that were not compared: 7 (its prompt is too long)",
+        "held-out states that were not compared: 3 (its session is gone)",
+        f"held-out states that were not compared: 2 ({SILENT})",
+    ]
+    assert (verdict.figures["not_asked"], verdict.figures["left_out"]) == (10, 2)
+
+
+def test_where_no_state_is_left_the_version_is_refused_and_it_is_told_why() -> None:
+    verdict = compare([], [], QUICK, left_out={"its session is gone": 12})
+    assert not verdict.promote
+    assert verdict.reasons[0].startswith("too few held-out states: 0")
+    assert verdict.reasons[1] == "held-out states that were not compared: 12 (its session is gone)"
 
 
 def test_how_many_states_are_needed_follows_from_the_spread() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.errors import MissingCapability
+from autoresearchd.learner.constants import values_of
 from autoresearchd.learner.loading import LoraOptions, ModelOptions
 from autoresearchd.learner.memory import Plan, Shape, check, estimate, out_of_memory_told, shape_of
 from autoresearchd.learner.room import Room
@@ -71,11 +74,14 @@ def test_what_does_not_fit_is_refused_with_the_numbers_and_what_to_lower(tmp_pat
         check(tmp_path, wanted, room=Room(needed * 9 // 10, "of the machine's memory"))
     assert f"{needed / 1e9:.1f} GB (activations" in caught.value.what
     assert f"{needed * 9 // 10 / 1e9:.1f} GB are free of the machine's memory" in caught.value.what
-    assert "turn gradient checkpointing on; or learn from" in caught.value.mend
+    assert "add --set checkpointing=true; or --set micro=" in caught.value.mend
     assert caught.value.exit_code == 5
     with pytest.raises(MissingCapability) as caught:
         check(tmp_path, wanted, room=Room(1000, "of the machine's memory"))
     assert caught.value.mend == "take a smaller model, or free some memory"
+    with pytest.raises(MissingCapability) as caught:
+        check(tmp_path, wanted, room=Room(1000, "of a limit", "raise it"))
+    assert caught.value.mend == "take a smaller model, or raise it"
     check(tmp_path, wanted, room=Room(None, "nobody knows"))
 
 
@@ -89,11 +95,16 @@ def test_advice_that_is_followed_helps(tmp_path: Path) -> None:
     room = Room(500 * 10**6, "of the machine's memory")
     with pytest.raises(MissingCapability) as caught:
         check(tmp_path, wanted(2048, 32), room=room)
-    advice = caught.value.mend.split("; or ")
-    [fewer] = [each for each in advice if each.startswith("learn from")]
-    check(tmp_path, wanted(2048, int(fewer.split()[2])), room=room)
-    [shorter] = [each for each in advice if each.startswith("leave out")]
-    check(tmp_path, wanted(int(shorter.split()[-2].replace(",", "")), 32), room=room)
+    advice = [advised(each) for each in caught.value.mend.split("; or ")]
+    [fewer] = [each["micro"] for each in advice if "micro" in each]
+    check(tmp_path, wanted(2048, fewer), room=room)
+    [shorter] = [each["max_length"] for each in advice if "max_length" in each]
+    check(tmp_path, wanted(shorter, 32), room=room)
+
+
+def advised(mend: str) -> dict[str, Any]:
+    """The constants that an advice names, as the learner reads them."""
+    return values_of(dict(given.split("=") for given in mend.partition("--set ")[2].split(" --set ")))
 
 
 def test_where_no_one_thing_helps_all_of_them_are_advised(tmp_path: Path) -> None:
@@ -102,11 +113,26 @@ def test_where_no_one_thing_helps_all_of_them_are_advised(tmp_path: Path) -> Non
     room = Room(285 * 10**6, "of the machine's memory")
     with pytest.raises(MissingCapability) as caught:
         check(tmp_path, plan(8192, 16, device="cpu"), room=room)
-    assert caught.value.mend.startswith(
-        "turn gradient checkpointing on, learn from 1 and write 1 at once, and leave out"
-    )
-    longest = int(caught.value.mend.split()[-2].replace(",", ""))
-    check(tmp_path, plan(longest, 1, device="cpu", generated=1, checkpointing=True), room=room)
+    found = advised(caught.value.mend)
+    assert (found["checkpointing"], found["micro"], found["generated"]) == (True, 1, 1)
+    check(tmp_path, plan(found["max_length"], 1, device="cpu", generated=1, checkpointing=True), room=room)
+
+
+def test_a_limit_on_the_process_counts_as_what_is_free(tmp_path: Path) -> None:
+    """What ``memory_mb`` allows is refused before it starts, and not killed in the middle."""
+    pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
+    tiny.write_model(tmp_path)
+    wanted = plan(2048, 32, device="cpu")
+    check(tmp_path, wanted)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (used + 400 * 10**6, before[1]))
+    try:
+        with pytest.raises(MissingCapability, match="memory_mb") as caught:
+            check(tmp_path, wanted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    assert "--set" in caught.value.mend
 
 
 @pytest.mark.parametrize(
@@ -114,8 +140,10 @@ def test_where_no_one_thing_helps_all_of_them_are_advised(tmp_path: Path) -> Non
     [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
 )
 def test_memory_that_runs_out_all_the_same_is_told_as_that(error: Exception) -> None:
-    with pytest.raises(MissingCapability, match="scoring: the memory is used up"), out_of_memory_told("scoring"):
+    used_up = pytest.raises(MissingCapability, match="scoring: the memory is used up")
+    with used_up as caught, out_of_memory_told("scoring"):
         raise error
+    assert "--set micro=1" in caught.value.mend
 
 
 def test_other_failures_are_left_as_they_are() -> None:

@@ -56,6 +56,16 @@ def test_what_has_no_tokens_or_no_room_or_was_not_drawn_is_left_out_and_counted(
     assert found.left_out == {"without_tokens": 2, "not_sampled": 1, "too_long": 1}
 
 
+def test_tokens_that_the_model_does_not_have_are_left_out_and_counted_and_end_no_training() -> None:
+    data = played(TinyLearnable(), rounds=4, group=1)
+    data[0] = replace(data[0], token_ids=(2**40,), logprobs=(-0.5,))
+    data[1] = replace(data[1], token_ids=(-1,), logprobs=(-0.5,))
+    data[2] = replace(data[2], prompt_ids=(TinyLearnable().vocabulary, 1))
+    found = replayable(TinyLearnable(), data)
+    assert [each.trajectory.number for each in found.kept] == [4]
+    assert found.left_out == {"unknown_tokens": 3}
+
+
 def test_stored_prompt_tokens_are_taken_as_they_are() -> None:
     data = [replace(each, prompt_ids=(7, 7, 1)) for each in played(TinyLearnable(), rounds=1)]
     assert {each.sample.prompt for each in replayable(TinyLearnable(), data).kept} == {(7, 7, 1)}

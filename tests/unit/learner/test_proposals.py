@@ -11,7 +11,7 @@ import pytest
 
 from autoresearchd.errors import Interrupted, UsageError
 from autoresearchd.learner.judging import HeldOutState
-from autoresearchd.learner.proposals import Fresh, fresh
+from autoresearchd.learner.proposals import Fresh, fitting, fresh
 
 torch = pytest.importorskip("torch")
 
@@ -79,6 +79,15 @@ def test_prompts_of_like_length_share_a_batch() -> None:
 
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_left_out() -> None:
     assert [f.state.key for f in ask(Parrot(), 90, 91, count=1)] == ["s/0"]
+
+
+def test_prompts_that_leave_no_room_are_counted_with_the_reason() -> None:
+    found, left_out = fitting(Parrot(), states(90, 91, 200), 10)  # type: ignore[arg-type]
+    assert [state.key for state in found] == ["s/0"]
+    assert left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
+    boundless = Parrot()
+    boundless.context = None
+    assert fitting(boundless, states(1000), 10) == (tuple(states(1000)), {})  # type: ignore[arg-type]
 
 
 def test_without_states_nothing_is_asked() -> None:

@@ -51,6 +51,32 @@ def test_sessions_of_several_repositories_are_held_out_whole_and_told_apart(tmp_
     assert parts.by == "session"
 
 
+def test_sessions_of_other_repositories_are_foreign_and_nothing_of_them_is_held_out_for_experiments(
+    tmp_path: Path, root: Path
+) -> None:
+    other = make_root(tmp_path / "other" / "project")
+    add_session(root)
+    add_session(other, days=1)
+    found = read_sessions([root, other], root)
+    assert [session.foreign for session in found.sessions] == [False, True]
+    assert [session.foreign for session in read_sessions([root, other]).sessions] == [True, True]
+    parts = material(found, REPLAY, at_home=True).parts
+    assert parts is not None
+    assert {t.session for t in parts.held_out} == {"work/project/mar8"}
+    assert {t.session for t in parts.train} == {"work/project/mar8", "other/project/mar8"}, "all are learned from"
+    alone = material(read_sessions([other], root), REPLAY, at_home=True).parts
+    assert alone is not None and alone.held_out, "where there is no other session, these are split"
+
+
+def test_a_database_that_is_a_link_to_itself_is_no_database(tmp_path: Path) -> None:
+    here = make_root(tmp_path / "here")
+    place = here / ".git/autoresearchd/state.db"
+    place.parent.mkdir()
+    place.symlink_to(place)
+    with pytest.raises(UsageError, match="no session"):
+        locate(here, [here])
+
+
 def test_repositories_are_called_by_their_folders_where_that_is_enough(tmp_path: Path, root: Path) -> None:
     other = make_root(tmp_path / "work" / "second")
     add_session(root)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 import torch
 
 from autoresearchd.errors import MissingCapability
-from autoresearchd.learner.room import room_in_memory, room_on
+from autoresearchd.learner.room import limit_lifted, room_in_memory, room_on
 
 
 def group(folder: Path, **files: str) -> None:
@@ -51,3 +52,27 @@ def test_a_gpu_that_is_not_there_is_told() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(MissingCapability, match="cuda"):
         room_on(torch.device("cuda"))
+
+
+def test_the_limit_of_the_process_itself_counts(tmp_path: Path) -> None:
+    group(tmp_path / "self", cgroup="0::/\n", status="VmPeak:\t9 kB\nVmData:\t  100 kB\nVmStk:\t 132 kB\n")
+    limits = "Limit                     Soft Limit           Hard Limit           Units     \n"
+    data = f"{'Max data size':<26}{204800:<21}{'unlimited':<21}bytes     \n"
+    group(tmp_path / "self", limits=limits + data)
+    found = room_in_memory(tmp_path, tmp_path / "groups")
+    assert found.free == 204800 - 100 * 1024
+    assert "memory_mb" in found.where
+    group(tmp_path / "self", limits=limits + data.replace("204800   ", "unlimited"))
+    assert "memory_mb" not in room_in_memory(tmp_path, tmp_path / "groups").where
+
+
+def test_a_limit_that_is_lifted_for_a_while_is_there_again_afterwards() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (2**40, before[1]))
+    try:
+        with pytest.raises(RuntimeError, match="in the middle"), limit_lifted():
+            assert resource.getrlimit(resource.RLIMIT_DATA)[0] == before[1]
+            raise RuntimeError("in the middle")
+        assert resource.getrlimit(resource.RLIMIT_DATA) == (2**40, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)

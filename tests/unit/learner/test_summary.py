@@ -32,7 +32,7 @@ def test_a_dry_run_tells_what_is_there_what_is_left_out_and_what_gives_no_signal
         "9 of 12 answers can be learned from; sessions: 1, 2026-11-01 00:00 to 2026-11-01 00:20 UTC",
         "left out:",
         "       2  there is no text, or no prompt",
-        "       1  its reward is NaN or infinite",
+        "       1  its reward is none that the formula gives",
         "groups: 5; of one answer: 1; of several: 4, with equal rewards (no signal): 0",
         "rewards: mean 0.556, standard deviation 0.808, from -1 to 1.5; resting on a forecast: 1",
         "outcomes: no_gain 8, aborted_early 1",

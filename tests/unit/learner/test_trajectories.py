@@ -53,6 +53,8 @@ def test_an_aborted_run_is_learned_from_as_what_it_is_a_forecast() -> None:
         ({"messages": ()}, Reason.NO_TEXT),
         ({"reward": math.nan}, Reason.BAD_REWARD),
         ({"reward": math.inf}, Reason.BAD_REWARD),
+        ({"reward": 1e308}, Reason.BAD_REWARD),
+        ({"reward": -101.0}, Reason.BAD_REWARD),
         ({"token_ids": None}, Reason.NO_TOKENS),
         ({"logprobs": None}, Reason.NO_TOKENS),
         ({"token_ids": ()}, Reason.NO_TOKENS),

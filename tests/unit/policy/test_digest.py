@@ -47,8 +47,9 @@ def test_each_constant_shows_its_values_and_which_direction_helped() -> None:
         ]
     )
     assert found.tried[0] == (
-        "MATRIX_LR (4 tried, up helped 1 of 3, down helped 0 of 1): 0.04 → 0.06 kept +0.01 (#1); "
-        "0.06 → 0.09 no_gain -0.01 (#2); 0.06 → 0.03 no_gain -0.02 (#3); 0.06 → 0.2 with 1 more nan_loss (#4)"
+        "MATRIX_LR (4 tried, up helped 1 of 3, down helped 0 of 1): 0.04 → 0.06: kept +0.01 (#1); "
+        "0.06 → 0.09: no_gain -0.01 (#2); 0.06 → 0.03: no_gain -0.02 (#3); "
+        "0.06 → 0.2 with one other change: nan_loss (#4)"
     )
     assert found.constants == ("MATRIX_LR", "DEPTH")
     assert found.kept == ("#1 MATRIX_LR 0.04 → 0.06: kept +0.01",)

@@ -151,6 +151,21 @@ class TestBehaviour:
             LitellmClient("openai/scripted-model", api_base=scripted.url).ask(QUESTION, NEVER)
             assert all(KEY not in str(request.headers) for request in scripted.requests)
 
+    def test_a_key_out_of_a_file_goes_to_its_provider_and_stands_over_the_environments(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment-0123456789")
+        with ScriptedServer([server.unauthorised()]) as scripted:
+            monkeypatch.setenv("OPENAI_BASE_URL", scripted.url)
+            monkeypatch.setenv("OPENAI_API_BASE", scripted.url)
+            with pytest.raises(ModelError) as caught:
+                LitellmClient("openai/gpt-4o", keys={"openai": KEY, "anthropic": "another"}).ask(QUESTION, NEVER)
+            assert KEY not in str(caught.value)
+            LitellmClient("openai/gpt-4o", keys={"anthropic": KEY}).ask(QUESTION, NEVER)
+            own, other = (str(request.headers) for request in scripted.requests)
+        assert KEY in own
+        assert KEY not in other
+
     def test_no_key_and_no_header_is_in_an_error(self) -> None:
         with ScriptedServer([server.unauthorised()]) as scripted:
             client = LitellmClient("openai/scripted-model", api_base=scripted.url, key=KEY)
@@ -183,6 +198,29 @@ class TestBehaviour:
             known, unknown = scripted.questions
         assert known["response_format"]["json_schema"]["schema"]["properties"] == schema["properties"]
         assert "response_format" not in unknown
+
+    def test_who_serves_a_model_and_refuses_the_schema_is_asked_for_text(self) -> None:
+        schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+        asked = replace(QUESTION, schema=schema, temperature=None, seed=None)
+        with ScriptedServer(after=server.says("yes"), refuses=["response_format"]) as scripted:
+            client = LitellmClient("openai/gpt-4o", api_base=scripted.url)
+            assert client.takes_schema()
+            reply = client.ask(asked, NEVER)
+            assert not client.takes_schema()
+            client.ask(asked, NEVER)
+            sent = ["response_format" in question for question in scripted.questions]
+        assert reply.text == "yes"
+        assert "structured" not in reply.sampling
+        assert sent[-2:] == [False, False]
+
+    def test_a_request_that_is_refused_for_itself_is_an_error_with_and_without_a_schema(self) -> None:
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}
+        with ScriptedServer([server.bad_request()] * 2, after=server.says("yes")) as scripted:
+            client = LitellmClient("openai/gpt-4o", api_base=scripted.url)
+            with pytest.raises(ModelError) as caught:
+                client.ask(replace(QUESTION, schema=schema, temperature=None, seed=None), NEVER)
+            assert caught.value.trouble is Trouble.BAD_REQUEST
+            assert client.takes_schema()
 
     def test_tokens_are_counted_without_a_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import socket

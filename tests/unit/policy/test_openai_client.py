@@ -62,6 +62,21 @@ def test_a_server_without_schemas_does_not_cost_other_questions_their_tokens() -
         assert client.ask(QUESTION, NEVER).token_ids is not None
 
 
+def test_a_schema_that_a_server_refuses_by_name_costs_nothing_else() -> None:
+    with ScriptedServer(after=server.says("yes"), refuses=["response_format"]) as scripted:
+        reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        assert len(scripted.questions) == 2
+    assert reply.token_ids is not None
+    assert reply.logprobs is not None
+
+
+def test_log_probabilities_drawn_under_a_schema_are_no_use_to_the_learner() -> None:
+    with ScriptedServer(after=server.says("yes")) as scripted:
+        reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
+    assert reply.logprobs is None
+    assert reply.sampling["structured"] is True
+
+
 def test_a_request_that_is_refused_for_itself_is_no_reason_to_ask_for_less() -> None:
     with ScriptedServer([server.bad_request()] * 3, after=server.says("fine")) as scripted:
         client = OpenAIClient(scripted.url, "m")

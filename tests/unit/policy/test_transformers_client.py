@@ -102,6 +102,14 @@ def test_the_same_seed_draws_the_same_reply_and_leaves_the_random_numbers_of_oth
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_a_model_that_was_given_back_answers_as_before_with_the_same_adapter(folder: Path) -> None:
+    client = TransformersClient(folder)
+    client.unload()  # it was not loaded yet
+    first = client.ask(QUESTION, NEVER)
+    client.unload()
+    assert client.ask(QUESTION, NEVER).token_ids == first.token_ids
+
+
 def test_a_temperature_of_zero_takes_the_likeliest_token(folder: Path) -> None:
     client = TransformersClient(folder)
     cold = replace(QUESTION, temperature=0.0, max_tokens=8)

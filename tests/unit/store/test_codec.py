@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.store import codec, figures
 
+MIB = 2**20
 FLOATS = st.floats(allow_nan=False)
 POINTS = st.builds(
     CurvePoint,
@@ -116,3 +120,41 @@ def test_improvement_is_positive_where_the_metric_got_better() -> None:
     assert figures.improvement_pct(1.0, 0.0, "maximize") is None
     assert figures.quantile([1.0, 2.0, 3.0], 0.95) == 3.0
     assert figures.quantile([], 0.95) is None
+
+
+def _squeezed(piece: bytes, times: int, before: bytes = b"", after: bytes = b"") -> bytes:
+    packing = zlib.compressobj(9)
+    parts = [packing.compress(before), *(packing.compress(piece) for _ in range(times)), packing.compress(after)]
+    return b"".join(parts) + packing.flush()
+
+
+def test_a_few_bytes_that_stand_for_gigabytes_are_refused_before_they_are_there() -> None:
+    bomb = _squeezed(b" " * MIB, 200, b"[", b"]")
+    assert len(bomb) < MIB
+    readers: tuple[Callable[[bytes], object], ...] = (
+        codec.unpack_text, codec.unpack_json, codec.unpack_curve, lambda blob: codec.unpack_numbers(blob, "q"),
+        figures.unpack_text,
+    )  # fmt: skip
+    for unpack in readers:
+        tracemalloc.start()
+        with pytest.raises(ValueError, match="longer than"):
+            unpack(bomb)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 150 * MIB
+
+
+def test_json_of_countless_empty_parts_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(ValueError, match="parts"):
+        codec.unpack_json(_squeezed(b"{}," * (MIB // 4), 50, b"[", b"{}]"))
+
+
+def test_a_value_that_is_cut_off_is_not_taken_for_a_shorter_one() -> None:
+    whole = codec.pack_text("a text that is long enough" * 100)
+    with pytest.raises(ValueError, match="cut off"):
+        codec.unpack_text(whole[:-6])
+
+
+def test_the_files_of_a_large_proposal_are_read_again() -> None:
+    files = {f"part{i}.py": "\x01" * MIB for i in range(5)}
+    assert codec.unpack_json(codec.pack_json(files)) == files

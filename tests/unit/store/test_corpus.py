@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -178,12 +179,22 @@ def broken(path: Path, statement: str, *values: object) -> None:
         "UPDATE answer_body SET shared = -1",
         "UPDATE answer_body SET shared = 7",
         "UPDATE answer_body SET shared = 'all'",
+        "UPDATE answer_body SET shared = 9000000000",
     ],
 )
 def test_a_broken_answer_loses_itself_alone(filled: Path, statement: str) -> None:
     broken(filled, f"{statement} WHERE number = 2 AND answer_index = 0")
     found = read(filled)
     assert [[a is not None for a in t.answers] for t in found] == [[True, True], [False, True], [True]]
+
+
+@pytest.mark.parametrize("column", ["completion", "messages", "token_ids"])
+def test_an_answer_that_unpacks_into_gigabytes_loses_itself_alone(filled: Path, column: str) -> None:
+    packing = zlib.compressobj(9)
+    bomb = b"".join([*(packing.compress(b" " * 2**20) for _ in range(200)), packing.flush()])
+    with closing(sqlite3.connect(filled)) as db, db:
+        db.execute(f"UPDATE answer_body SET {column} = ? WHERE number = 2 AND answer_index = 0", (bomb,))
+    assert [[a is not None for a in t.answers] for t in read(filled)] == [[True, True], [False, True], [True]]
 
 
 def test_an_answer_whose_question_was_stored_with_a_broken_one_is_lost_with_it(filled: Path) -> None:

@@ -19,7 +19,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.version import NewLearnerRun
-from autoresearchd.errors import SchemaTooNew, StoreError
+from autoresearchd.errors import SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.testing.store_contract_answers import asked_again, new_answer
@@ -273,7 +273,17 @@ def test_sessions_are_listed(lab: Driver, path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize("text", ["", "not JSON", "[]", '{"scoring": 3, "execution": {"budget": "x"}}', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "not JSON",
+        "[]",
+        '{"scoring": 3, "execution": {"budget": "x"}}',
+        "null",
+        pytest.param("[" * 200_000, id="nested without end"),
+    ],
+)
 def test_a_task_that_cannot_be_read_does_not_hide_the_session(lab: Driver, path: Path, text: str) -> None:
     db = sqlite3.connect(path)
     with db:
@@ -385,3 +395,19 @@ def test_versions_are_told_as_the_repository_has_them(lab: Driver, path: Path) -
         assert datetime.fromisoformat(t["created_at"]) == v.created_at
         assert (t["promoted_at"] and datetime.fromisoformat(t["promoted_at"])) == v.promoted_at
     assert [t["session"] for t in told] == [None, "nov21"]
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    ["metrics = replace(hex(zeroblob(100000)), '0', '[')", f"created_at = {2**63 - 1}", "created_at = 'x'"],
+)
+def test_a_version_whose_row_was_tampered_with_is_damage_and_no_crash(lab: Driver, path: Path, assignment: str) -> None:
+    lab.store.add_version(new_version(1), AT)
+    db = sqlite3.connect(path)
+    with db:
+        db.execute(f"UPDATE policy_version SET {assignment}")
+    db.close()
+    with Reader(path) as reader, pytest.raises(StoreDamaged, match="cannot be read"):
+        reader.versions()
+    with pytest.raises(StoreDamaged, match="cannot be read"):
+        lab.store.versions()

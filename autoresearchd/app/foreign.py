@@ -1,0 +1,44 @@
+"""Sessions of other repositories: whether their experiments may be run here, and what is told before any of them is.
+
+What their databases say is a stranger's: the commands of a task run as the user, set-up commands even outside of the
+sandbox. They are learned from; nothing of them is run unless the user has said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from autoresearchd.errors import UsageError
+
+if TYPE_CHECKING:
+    from autoresearchd.app.held_out import Ground
+
+NOT_RUN = "it is of another repository, and none of its commands is run (--set run_foreign=true runs them)"
+"""Why a foreign session is not judged by experiments, in words."""
+
+
+def refuse(ground: Ground, *, run_foreign: bool) -> None:
+    """Raise UsageError where the experiments of a session must not run here."""
+    if ground.foreign and not run_foreign:
+        raise UsageError(NOT_RUN, mend="take --set judge=predicted")
+
+
+def told(name: str, ground: Ground) -> Iterator[str]:
+    """What will be run for a foreign session and what its jobs get, a line each; nothing of it is shortened."""
+    task = ground.task
+    execution, evaluation = task.execution, task.evaluation
+    yield f"of the other repository {str(ground.folder)!r}, session {name!r}, these commands are run as this user:"
+    for command in execution.setup_commands:
+        yield f"  set-up, outside of the sandbox and with the network: {command!r}"
+    yield f"  each experiment: {execution.run_command!r}"
+    if evaluation is not None:
+        yield f"  its evaluation: {evaluation.command!r}"
+        yield f"  which reads: {evaluation.private!r}"
+        if evaluation.model_command:
+            yield f"  its model, for the evaluation: {evaluation.model_command!r}"
+    for check in task.checks:
+        yield f"  a check: {check.command!r}"
+    yield f"  executor: {ground.session.executor!r}; interpreter: {execution.python or 'that of its set-up'!r}"
+    yield f"  network: {'yes' if execution.network else 'no'}; environment: {execution.env!r}"
+    yield f"  its jobs read: {task.data!r}"

@@ -1,0 +1,123 @@
+"""What a session's models may cost: its answers are charged in its journal and in its user's book of the day."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from autoresearchd.domain.proposal import Answer
+from autoresearchd.errors import EnvironmentFailure
+from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
+from autoresearchd.ports import Clock, Purse, Store
+from autoresearchd.store.daybook import Daybook
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswers:
+    """The answers of models in one session, in its store; ``spent`` is told of each first.
+
+    In this order: a daemon that dies in between has the cap of the day count too much rather than too little.
+    """
+
+    store: Store
+    session_id: int
+    clock: Clock
+    spent: Callable[[datetime, float], None] = lambda at, usd: None
+
+    def record(self, number: int, answer: Answer) -> None:
+        """Store it and charge it."""
+        at, usd = self.clock.now(), answer.cost.usd
+        if usd is not None and math.isfinite(usd) and usd > 0:
+            self.spent(at, usd)
+        self.store.record_answer(self.session_id, number, answer, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Roomy:
+    """A purse that is closed while the disk is full: an answer that cannot be written down is paid for in vain."""
+
+    purse: Purse
+    place: Path
+
+    def check(self) -> None:
+        """Raise EnvironmentFailure for want of room, SpendCapReached for want of money."""
+        if shutil.disk_usage(self.place).free < LOW_DISK_BYTES:
+            raise EnvironmentFailure(
+                f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self.place}: no model is asked",
+                mend="free some space; it goes on by itself",
+            )
+        self.purse.check()
+
+
+class Journal(Protocol):
+    """The part of a store that knows what was spent in its repository."""
+
+    def spent_since(self, at: datetime) -> float:
+        """Sum of the known prices of all answers since then."""
+        ...
+
+
+class UsersDay:
+    """What all sessions of a user have cost today (UTC), in whatever repository.
+
+    Where the book cannot be kept, the repository's own journal counts, and the user is told so.
+
+    Args:
+        book: of all the user's repositories, None: there is no place for one.
+        journal: of this repository; the day costs at least what it says.
+        clock: tells the day.
+        warn: tells the user.
+        what: how the book calls the session.
+    """
+
+    def __init__(
+        self, book: Daybook | None, journal: Journal, clock: Clock, warn: Callable[[str], None], what: str
+    ) -> None:
+        self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
+        self._told = False
+
+    def spent(self, at: datetime, usd: float) -> None:
+        """Write into the book what an answer cost."""
+        if self._book is not None:
+            try:
+                self._book.add(at, usd, self._what)
+            except OSError as error:
+                self._complain(error)
+
+    def usd(self) -> float:
+        """What today has cost so far."""
+        now = self._clock.now()
+        here = self._journal.spent_since(now.replace(hour=0, minute=0, second=0, microsecond=0))
+        if self._book is None:
+            return here
+        try:
+            return max(here, self._book.spent(now))
+        except OSError as error:
+            self._complain(error)
+            return here
+
+    def _complain(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            self._warn(
+                f"what models cost is not written down for all of your repositories: {error}. So spend.per_day counts "
+                "this repository alone"
+            )
+
+
+def daybook(environment: Mapping[str, str]) -> Daybook | None:
+    """The user's book: below ``$XDG_STATE_HOME``, else below ``~/.local/state``; None where there is no such place.
+
+    See https://specifications.freedesktop.org/basedir-spec/latest/.
+    """
+    state, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
+    if not state.startswith("/"):
+        if not home.startswith("/"):
+            return None
+        state = f"{home}/.local/state"
+    return Daybook(Path(state) / "autoresearchd")

@@ -1,0 +1,105 @@
+"""Whether the program of a ``command:`` policy will be found where it runs: in a copy of the task's folder.
+
+That copy is of what is committed. What is not found there fails proposal after proposal, and only once the baseline is
+measured, so it is looked for before a session begins. A command is a shell's: only its first words are read, and only
+where no expansion could change them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.workspace.git import GitWorkspace
+
+_INTERPRETERS = ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "ruby", "node", "uv")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_SYNTAX = "();<>|&"
+_EXPANDED = frozenset("$`*?[]{}#\\")
+_PATIENCE_S = 10.0
+
+
+def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
+    """Refuse a ``command:`` whose program is nowhere, or lies in the task's folder but not in the commit.
+
+    Args:
+        command: what follows ``command:``.
+        workspace: the task's files at a commit.
+        commit: the one that the session starts from.
+        source: the task's folder in the user's checkout.
+    """
+    words = _first_words(command)
+    if not words or _EXPANDED & set(words[0]):
+        return
+    first, *others = words
+    if "/" in first:
+        _require_file(first, workspace, commit, source)
+    elif not _known_to_shell(first):
+        here = f"; a script of the task's folder is written ./{first}" if (source / first).is_file() else ""
+        raise UsageError(
+            f"--policy command: there is no program {first!r} on PATH", mend=f"install it, or correct its name{here}"
+        )
+    script = others[0] if others and Path(first).name in _INTERPRETERS else ""
+    if not script or script.startswith("-") or _EXPANDED & set(script):
+        return
+    named_as_file = "/" in script or "." in script
+    if (source / script).is_file() or (named_as_file and Path(first).name != "uv" and not shutil.which(script)):
+        _require_file(script, workspace, commit, source)
+
+
+def _first_words(command: str) -> list[str]:
+    """The words of a command line up to the first sign of its syntax, without the variables that it sets before."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=_SYNTAX)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    found: list[str] = []
+    try:
+        for word in lexer:
+            if word and set(word) <= set(_SYNTAX):
+                if word.startswith("("):  # a function is defined, or a subshell begins
+                    return []
+                break
+            if found or not _ASSIGNMENT.match(word):
+                found.append(word)
+    except ValueError:
+        return []  # the shell will say what is wrong with it
+    return found
+
+
+def _known_to_shell(word: str) -> bool:
+    """Whether ``sh`` knows a program, a built-in command or a word of its syntax by this name."""
+    look = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", word]
+    try:
+        return subprocess.run(look, capture_output=True, check=False, timeout=_PATIENCE_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return True  # not known: the session itself will show
+
+
+def _require_file(word: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
+    if word.startswith("~") and not word.startswith("~/"):
+        return  # somebody else's home: the shell knows where
+    if word.startswith(("/", "~/")):
+        if not Path(word).expanduser().exists():
+            raise UsageError(f"--policy command: there is no {word}", mend="correct the path, or put the tool there")
+        return
+    path, there = posixpath.normpath(word), (source / word).is_file()
+    try:
+        if path.startswith(".."):
+            raise RepositoryError(f"{word} is outside of the task's folder")
+        workspace.check_tracked(commit, [path])
+    except RepositoryError as error:
+        if not there:
+            raise UsageError(
+                f"--policy command: there is no {word}, neither in the task's folder nor in its commit {commit[:10]}",
+                mend="correct the path, or put the script there and commit it; a tool that lies elsewhere is named by "
+                "its absolute path",
+            ) from error
+        raise UsageError(
+            f"--policy command: runs in a copy of the task's folder as committed ({commit[:10]}), "
+            f"and {word} is not in that",
+            mend=f"commit it (git add -- {shlex.quote(path)} && git commit), or name it by {(source / word).resolve()}",
+        ) from error

@@ -1,0 +1,83 @@
+"""What ``status`` says of a daemon beside its experiments: the set-up it is in, since when it runs, when it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from autoresearchd.cli.render import clean
+from autoresearchd.loop.lock import process_start
+from autoresearchd.workspace import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoresearchd.cli.place import Place
+
+_TAIL_BYTES = 16 * 1024
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)Z (\S+) (\w+) ?(.*)")
+_BESIDE = ("housekeeping", "warning", "fault")
+"""What may be logged while the set-up goes on."""
+
+
+class Setup(NamedTuple):
+    """Set-up commands that run now. words: as the log names them."""
+
+    words: str
+    began: datetime
+
+
+class DaemonFacts(NamedTuple):
+    """Each None where it is not known, or not so.
+
+    setup: what prepares the first experiment; began: when the process that holds the session started; last: when a
+    daemon of the session last wrote.
+    """
+
+    setup: Setup | None = None
+    began: datetime | None = None
+    last: datetime | None = None
+
+
+def daemon_facts(place: Place, tag: str, status: Mapping[str, Any]) -> DaemonFacts:
+    """The facts about the daemon of a session whose status is this."""
+    session = status.get("session") or {}
+    setup = setup_in(layout.daemon_log(place.root), tag) if session.get("state") == "running" else None
+    pid = session.get("pid")
+    return DaemonFacts(setup, process_began(pid) if isinstance(pid, int) else None, place.reader.heartbeat(tag))
+
+
+def setup_in(log: Path, tag: str) -> Setup | None:
+    """The set-up that the log of the daemons ends with for a session; None where something has come after it."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
+            lines = stream.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        found = _LINE.fullmatch(line)
+        if found is None or found[2] != tag or found[3] in _BESIDE:
+            continue
+        if found[3] != "setup":
+            return None
+        try:
+            return Setup(clean(found[4]), datetime.fromisoformat(found[1]).replace(tzinfo=UTC))
+        except ValueError:
+            return None
+    return None
+
+
+def process_began(pid: int) -> datetime | None:
+    """When a process of this machine started; None where the system does not say."""
+    ticks = process_start(pid)
+    try:
+        up = float(Path("/proc/uptime").read_text().split()[0])
+        age = up - int(ticks or "") / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+    return datetime.fromtimestamp(time.time() - age, UTC)

@@ -1,0 +1,76 @@
+"""Whether a program kept to its budget, or was better only for having trained longer.
+
+``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, for loading
+and compiling, and the executor ends what takes longer than both. A program that spends the grace on training gains
+whatever the grace is of the budget. So a result that would be the best so far has to come from a run that took no
+longer than the baseline's runs, which show what loading really takes here, and a margin.
+
+A machine that does other work as well slows loading down, and not the training, which ends by the clock: what took
+long and computed little was kept waiting. Time is therefore counted twice: as it passed, with a wide margin, and as the
+processors worked, at the rate at which the baseline's did, with a narrow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.measure import TRAINING
+
+BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
+SHARE = 0.25
+"""Of the budget: what a program may take beyond the start-up that was measured, whatever that was."""
+
+SLOWER = 3.0
+"""How much longer than the baseline's a start-up may take by the clock; by the work done it may take twice as much."""
+LEAST_S = 0.5
+"""Seconds by the clock that no start-up is refused for: a cold disk takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the baseline's runs went.
+
+    startup: the most seconds that one took beyond the budget; busy: seconds of processor time per second, the most.
+    """
+
+    startup: float
+    busy: float
+
+
+def reads_budget(texts: Iterable[str]) -> bool:
+    """Whether a program is told how long to train; one that is not may take as long as budget and grace allow."""
+    return any(BUDGET_VARIABLE in text for text in texts)
+
+
+def pace_of(task: Task, baseline: Iterable[RunResult]) -> Pace | None:
+    """The pace of the baseline's runs; None where none is known."""
+    stages = [stage for result in baseline if (stage := result.stage(TRAINING)) is not None and stage.duration_s > 0]
+    if not stages:
+        return None
+    longest = max(stage.duration_s for stage in stages)
+    return Pace(
+        max(0.0, longest - task.execution.budget.training), max(stage.cpu_s / stage.duration_s for stage in stages)
+    )
+
+
+def overrun(task: Task, result: RunResult, pace: Pace) -> str:
+    """How a run trained beyond its budget, in words; empty where it did not."""
+    stage, budget = result.stage(TRAINING), task.execution.budget.training
+    if stage is None:
+        return ""
+    worked = min(stage.duration_s, stage.cpu_s / pace.busy) if pace.busy > 0 else 0.0
+    margin = max(pace.startup, SHARE * budget)
+    if worked > budget + pace.startup + margin:
+        limit = pace.startup + margin
+    elif stage.duration_s > budget + SLOWER * pace.startup + max(SHARE * budget, LEAST_S):
+        limit = SLOWER * pace.startup + max(SHARE * budget, LEAST_S)
+    else:
+        return ""
+    return (
+        f"{TRAINING} took {stage.duration_s:.3g} s: the budget is {budget:g} s, and the baseline's runs needed "
+        f"{pace.startup:.2g} s beside it; what takes more than {budget + limit:.3g} s cannot be the best "
+        f"(end training after {BUDGET_VARIABLE} seconds)"
+    )

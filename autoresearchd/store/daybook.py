@@ -1,0 +1,94 @@
+"""What a user's models cost in a day, whatever repository they were asked for: a file of lines for each day.
+
+A repository's journal holds its own answers with their prices; a cap on a day is the user's, and needs them all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import math
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+_MOST_BYTES = 64 * 2**20
+_MOST_WORDS = 500
+_MOST_USD = 1e12
+
+
+class Daybook:
+    """Amounts by day (UTC), in ``spend-2026-11-22.jsonl`` and so on; shared by all daemons of a user.
+
+    A line is on disk when ``add`` returns. One that a crash has cut short counts nothing, and takes no other with it.
+
+    Args:
+        folder: where the files lie; made when it is first written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, at: datetime, usd: float, what: str) -> None:
+        """Write an amount down; ``what``: for whom reads the file. OSError where that cannot be done."""
+        line = json.dumps({"at": at.astimezone(UTC).isoformat(), "usd": usd, "for": what[:_MOST_WORDS]}) + "\n"
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.path(at)
+        new = not path.exists()
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            _check_regular(file, path)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            end = os.lseek(file, 0, os.SEEK_END)
+            whole = end == 0 or os.pread(file, 1, end - 1) == b"\n"
+            written = (line if whole else "\n" + line).encode("ascii")
+            if os.write(file, written) != len(written):
+                raise OSError(f"{path} takes no more")
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if new:
+            _sync_folder(self._folder)
+
+    def spent(self, at: datetime) -> float:
+        """US dollars of the day of ``at``. OSError where the file is there and cannot be read."""
+        path = self.path(at)
+        try:
+            file = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
+        except FileNotFoundError:
+            return 0.0
+        with file:
+            _check_regular(file.fileno(), path)
+            return math.fsum(map(_amount, file.read(_MOST_BYTES).splitlines()))
+
+    def path(self, at: datetime) -> Path:
+        """The file of a day."""
+        return self._folder / f"spend-{at.astimezone(UTC):%Y-%m-%d}.jsonl"
+
+
+def _amount(line: bytes) -> float:
+    """The amount in a line; nothing where it is none."""
+    try:
+        found = json.loads(line)
+        usd = found.get("usd") if isinstance(found, dict) else None
+    except (ValueError, RecursionError):
+        return 0.0
+    if isinstance(usd, bool) or not isinstance(usd, (int, float)):
+        return 0.0
+    return float(usd) if 0 < usd < _MOST_USD else 0.0
+
+
+def _check_regular(file: int, path: Path) -> None:
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        raise OSError(f"{path} is no regular file")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have a new name in a folder survive a power cut."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

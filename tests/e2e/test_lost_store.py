@@ -1,0 +1,76 @@
+"""The database is moved or deleted while a daemon writes it: no result is lost, and everybody says so."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Project, wait_until
+
+START = ("start", "--foreground", "--tag", "t", "--policy", "random")
+
+
+def lose(project: Project, how: str) -> Path:
+    """Take the database away from under its daemon."""
+    database = project.root / ".git/autoresearchd/state.db"
+    for suffix in ("", "-wal", "-shm"):
+        file = database.with_name(database.name + suffix)
+        if how == "deleted":
+            file.unlink(missing_ok=True)
+        elif file.exists():
+            file.rename(project.root.parent / file.name)
+    return database
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_the_daemon_backs_up_what_it_has_and_ends_and_a_repair_brings_it_all_back(project: Project, how: str) -> None:
+    daemon = project.start_process(*START)
+    try:
+        wait_until(lambda: project.latest_run() >= 3)
+        before = project.json("experiments", "--json")
+        lose(project, how)
+        said, _ = daemon.communicate(timeout=60)
+    finally:
+        daemon.kill()
+    assert daemon.returncode == 1, said
+    assert "was moved, deleted or replaced while the session wrote to it" in said
+    assert "doctor --repair" in said
+    last = project.latest_run()
+    assert project.cli("doctor", "--repair").returncode == 0
+    found = project.json("experiments", "--json")
+    decided = [e for e in before if e["status"]]
+    assert found[: len(decided)] == decided
+    assert len(found) == last + 1, "what was measured after it was lost is there as well"
+    assert all(e["status"] for e in found)
+    more = project.cli("resume", "t", "--foreground", "--max-experiments", str(last + 2))
+    assert more.returncode == 0, more.stderr
+    assert len(project.json("experiments", "--json")) == last + 3
+
+
+def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: Project) -> None:
+    project.write("task.yaml", (project.root / "task.yaml").read_text().replace("-S train.py", "-S train.py; sleep 19"))
+    project.commit("slow")
+    daemon = project.start_process(*START)
+    try:
+        wait_until(lambda: project.latest_run() >= 0)
+        lose(project, "deleted")
+        for command in ("status", "pause", "experiments", "show 0", "start --tag u", "resume t"):
+            done = project.cli(*command.split())
+            assert done.returncode == 1, (command, done.stderr)
+            assert f"session t (process {daemon.pid})" in done.stderr
+            assert "stop --now" in done.stderr
+        assert not (project.root / ".git/autoresearchd/state.db").exists(), "no command makes an empty one in its place"
+        began = time.monotonic()
+        done = project.cli("stop", "--now")
+        assert (done.returncode, "sent a signal" in done.stderr) == (0, True), done.stderr
+        assert daemon.wait(15) in (1, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+        assert time.monotonic() - began < 15
+    finally:
+        daemon.kill()
+        daemon.communicate()
+    nobody = project.cli("status")
+    assert nobody.returncode != 0
+    assert "process" not in nobody.stderr

@@ -1,0 +1,74 @@
+"""On a slow machine a run is given the time that the baseline shows it to need; a limit that the user set holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.task import Budget
+from autoresearchd.loop.allowance import needed
+from autoresearchd.loop.session import SessionLoop
+from autoresearchd.ports import RunRequest
+from autoresearchd.testing.executors import FakeExecutor, Script, prints
+from tests.integration.bench import TASK, Bench
+from tests.integration.bench import job as scores
+
+
+def taking(seconds: float) -> object:
+    def job(request: RunRequest) -> Script | str:
+        log = scores(request)
+        assert isinstance(log, str)
+        return prints(log, duration_s=seconds)
+
+    return job
+
+
+def walls(folder: Path, execution: str, seconds: float, *, restart: bool = False) -> tuple[list[float], list[str]]:
+    """Limits of the whole of each run, and what the user is warned of."""
+    bench = Bench(folder, task=TASK.replace("budget: 5", execution))
+    bench.job = taking(seconds)  # type: ignore[assignment]
+    found: list[float] = []
+    for experiments in (1, 2) if restart else (2,):
+        lab = bench.laboratory()
+        SessionLoop(lab, Limits(max_experiments=experiments)).run()
+        assert isinstance(lab.executor, FakeExecutor)
+        budgets = [request.task.execution.budget for request in lab.executor.requests]
+        assert {(budget.training, budget.grace) for budget in budgets} == {(15.0, 30.0)}
+        found += [budget.wall for budget in budgets]
+    runs = len(bench.store.experiment(bench.session.id, 0).runs)
+    warnings = [event.message for event in bench.events.events if event.kind is EventKind.WARNING]
+    bench.close()
+    assert len(set(found[:runs])) == 1, "the baseline itself has what the task says"
+    return [found[0], *found[runs:]], warnings
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_where_the_baseline_took_most_of_its_time_an_experiment_is_given_more(tmp_path: Path, restart: bool) -> None:
+    found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30", 37.6, restart=restart)
+    assert found[0] == 60.0
+    assert len(found) > 2
+    assert set(found[1:]) == {15.0 + 3 * (37.6 - 15.0)}
+    assert len(warnings) == 1
+    assert "the baseline took 38s of the 1m 00s" in warnings[0]
+    assert "execution.timeout" in warnings[0]
+
+
+def test_a_limit_that_the_user_named_holds_and_is_told_to_be_short(tmp_path: Path) -> None:
+    found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30, timeout: 50", 37.6)
+    assert set(found) == {50.0}
+    assert len(warnings) == 1
+    assert "raise execution.timeout in task.yaml to 83 or more" in warnings[0]
+
+
+def test_where_the_time_is_ample_nothing_changes(tmp_path: Path) -> None:
+    found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30", 20.0)
+    assert set(found) == {60.0}
+    assert warnings == []
+
+
+def test_a_program_that_ends_before_its_budget_keeps_its_limit() -> None:
+    assert needed(Budget(300.0, 60.0, 660.0), [4.0, 5.0]) == 660.0
+    assert needed(Budget(300.0, 60.0, 660.0), []) == 660.0

@@ -1,0 +1,218 @@
+"""The gate asks about what it can, says before the training what it cannot, and takes nothing back afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
+
+from autoresearchd.app.gating import Exam, Gate
+from autoresearchd.app.held_out import HeldOut
+from autoresearchd.app.held_out import opened as open_sessions
+from autoresearchd.app.judging import RealJudge
+from autoresearchd.app.learn_options import GateSettings
+from autoresearchd.learner.gate import GateOptions
+from autoresearchd.learner.objectives import Generated, Who
+from autoresearchd.learner.reading import ReadSession
+from autoresearchd.learner.seen import TRAINED, Seen
+from autoresearchd.ports import RunRequest
+from autoresearchd.testing.executors import FakeExecutor, Script, prints
+from tests.integration.bench import Bench, job
+from tests.integration.held_out import block, run, trajectory
+
+SETTINGS = GateSettings(count=1)
+OPTIONS = GateOptions(least=2, resamples=100)
+
+
+class Speaker:
+    """The new policy sets SCALE to 2, the best there is; the old one writes no edit."""
+
+    context: int | None = 1000
+
+    def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        return tuple(range(len(str(messages[0]["content"]))))
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, who: Who, **_: Any) -> list[Generated]:
+        text = block("SCALE = 1.0", "SCALE = 2.0") if who is Who.POLICY else "I would lower the rate."
+        return [Generated((1, 2), (-0.1, -0.2), text, finished=True) for _ in prompts]
+
+
+class Court:
+    """Judges with programs that take no time; remembers which sessions were opened."""
+
+    def __init__(self, *, run_foreign: bool = False) -> None:
+        self.run_foreign = run_foreign
+        self.opened_names: list[set[str]] = []
+        self.executors: list[FakeExecutor] = []
+        self.broken = ""
+
+    def opened(self, sessions: Iterable[ReadSession], names: Iterable[str]) -> AbstractContextManager[HeldOut]:
+        self.opened_names.append(set(names))
+        return open_sessions(sessions, names)
+
+    def real(self, held: HeldOut) -> RealJudge:
+        def answer(request: RunRequest) -> Script | str:
+            if self.broken and self.broken in str(request.workspace):
+                return prints("no such device", outcome="failed", exit_code=1)
+            return job(request)
+
+        self.executors.append(FakeExecutor(answer))
+        return RealJudge(held, self.executors[-1], run_foreign=self.run_foreign)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Nothing is kept after the baseline: all states are at SCALE 1."""
+    found = Bench(tmp_path_factory.mktemp("gating"))
+    found.policy.values = (1.0, 4.0, 5.0, 6.0)
+    run(found, 3)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def copy(bench: Bench, tmp_path: Path) -> Path:
+    shutil.copytree(bench.root, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def gate(
+    court: Court,
+    roots: Mapping[str, Path],
+    told: list[str],
+    *,
+    settings: GateSettings = SETTINGS,
+    foreign: Collection[str] = (),
+    **given: Any,
+) -> Gate:
+    sessions = [ReadSession(name, root, "t", "scripted", None, 3, 3, name in foreign) for name, root in roots.items()]
+    exam = Exam(sessions, [trajectory(n, name) for name in roots for n in (1, 2, 3)], settings, **given)
+    return Gate(exam, court, told.append, threading.Event(), OPTIONS)
+
+
+def test_what_is_whole_is_said_to_be_enough_and_the_better_policy_passes(bench: Bench) -> None:
+    court, told = Court(), list[str]()
+    one = gate(court, {"t": bench.root}, told, settings=replace(SETTINGS, judge="real"))
+    assert one.rehearse() == 3
+    assert told == [], "nothing speaks against it"
+    assert len(court.executors[0].requests) == 1, "the best of the session runs here"
+    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert verdict.figures["states"] == 3
+    assert verdict.figures["valid_new"] == 1.0
+    assert verdict.figures["not_asked"] == 0
+
+
+def test_a_session_that_is_gone_is_said_before_the_training_and_the_rest_is_judged(
+    bench: Bench, copy: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(copy / ".git")
+    told: list[str] = []
+    one = gate(Court(), {"here": bench.root, "there": copy}, told)
+    assert one.rehearse() == 3
+    assert len(told) == 1
+    assert told[0].startswith("3 held-out states are not asked about: its session there cannot be used: ")
+    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert (verdict.figures["states"], verdict.figures["not_asked"]) == (3, 3)
+    assert any(reason.startswith("held-out states that were not compared: 3 (its session there") for reason in
+               verdict.reasons)  # fmt: skip
+
+
+def test_a_session_that_goes_while_the_model_learns_is_left_out_as_well(bench: Bench, copy: Path) -> None:
+    told: list[str] = []
+    one = gate(Court(), {"here": bench.root, "there": copy}, told)
+    assert one.rehearse() == 6
+    shutil.rmtree(copy)
+    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert (verdict.figures["states"], verdict.figures["not_asked"]) == (3, 3)
+
+
+def test_a_task_that_does_not_run_here_is_said_before_the_training(bench: Bench, copy: Path) -> None:
+    court, told = Court(), list[str]()
+    court.broken = str(copy)
+    one = gate(court, {"here": bench.root, "there": copy}, told, settings=replace(SETTINGS, judge="real"))
+    assert one.rehearse() == 3
+    assert "the best of it does not run here (error)" in told[0]
+    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert all(str(copy) not in str(request.workspace) for request in court.executors[-1].requests)
+    assert verdict.figures["states"] == 3
+
+
+@pytest.mark.parametrize("judge", ["auto", "real"])
+def test_no_command_of_another_repository_is_run_unless_somebody_says_so(bench: Bench, copy: Path, judge: str) -> None:
+    court, told = Court(), list[str]()
+    settings = replace(SETTINGS, judge=judge)
+    one = gate(court, {"here": bench.root, "there": copy}, told, settings=settings, foreign=["there"])
+    one.rehearse()
+    one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    asked = [request for executor in court.executors for request in executor.requests]
+    assert all(str(copy) not in str(request.workspace) for request in asked)
+    assert all(not executor.setups for executor in court.executors) or judge == "real"
+    if judge == "real":
+        assert asked, "the user's own session is judged by experiments"
+        assert any("of another repository" in line and "run_foreign" in line for line in told)
+
+
+def test_a_foreign_session_is_judged_by_experiments_where_somebody_says_so(copy: Path) -> None:
+    court, told = Court(run_foreign=True), list[str]()
+    settings = replace(SETTINGS, judge="auto", run_foreign=True)
+    one = gate(court, {"there": copy}, told, settings=settings, foreign=["there"])
+    assert one.rehearse() == 3
+    assert [str(copy) in str(request.workspace) for request in court.executors[0].requests] == [True]
+
+
+def test_where_nothing_is_left_it_is_said_beforehand_and_the_version_is_refused_with_the_reason(copy: Path) -> None:
+    shutil.rmtree(copy / ".git")
+    told: list[str] = []
+    one = gate(Court(), {"there": copy}, told)
+    assert one.rehearse() == 0
+    assert told[-1].startswith("no held-out states can be asked about, and a promotion takes at least 2")
+    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert not verdict.promote
+    assert verdict.reasons[0].startswith("too few held-out states: 0")
+    assert "its session there cannot be used" in verdict.reasons[1]
+
+
+def test_what_the_parents_learned_from_is_not_asked_about(bench: Bench, copy: Path) -> None:
+    told: list[str] = []
+    one = gate(Court(), {"here": bench.root, "there": copy}, told, seen=Seen({"here": 2, "there": None}))
+    assert one.rehearse() == 1, "the third experiment of one session came after what they have seen"
+    assert told[0] == f"5 held-out states are not asked about: {TRAINED}"
+    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert f"held-out states that were not compared: 5 ({TRAINED})" in verdict.reasons
+
+
+def test_states_that_are_too_long_for_the_model_are_counted_with_the_verdict(bench: Bench) -> None:
+    class Narrow(Speaker):
+        context = 12
+
+    told: list[str] = []
+    one = gate(Court(), {"t": bench.root}, told)
+    one.rehearse()
+    verdict = one.verdict(Narrow(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert (verdict.figures["states"], verdict.figures["not_asked"]) == (0, 3)
+    assert "longer than the model's context of 12" in verdict.reasons[-1]
+    assert any("longer than the model's context" in line for line in told)
+
+
+def test_a_session_whose_judging_fails_takes_no_other_with_it(bench: Bench, copy: Path) -> None:
+    class Failing(Court):
+        def real(self, held: HeldOut) -> RealJudge:
+            judge = super().real(held)
+            if len(self.executors) > 1:  # the data went while the model learned
+                shutil.rmtree(copy / ".git/objects")
+            return judge
+
+    told: list[str] = []
+    one = gate(Failing(), {"here": bench.root, "there": copy}, told, settings=replace(SETTINGS, judge="real"))
+    assert one.rehearse() == 6
+    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    assert verdict.figures["states"] == 3
+    assert any("its session there cannot be used" in reason for reason in verdict.reasons)

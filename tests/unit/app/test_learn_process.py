@@ -1,0 +1,101 @@
+"""The first Ctrl-C lets a learner end at a checkpoint and says so; the second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.learn_process import tell_of_daemons
+from autoresearchd.app.project import Project
+from autoresearchd.loop.lock import SessionLock
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout
+from tests.unit.learner.sessions import add_session, make_root
+
+PROGRAM = """
+import sys
+from autoresearchd.app.learn_process import stoppable
+from autoresearchd.errors import Interrupted
+with stoppable('replay', lambda text: print(text, flush=True)) as cancel:
+    print('at work', flush=True)
+    while not (cancel.is_set() and {ends}):
+        pass
+    try:
+        raise Interrupted('stopped')
+    finally:
+        print('saved', flush=True)
+"""
+ENDED = "from autoresearchd.cli.failure import guarded; import sys; sys.exit(guarded(lambda: exec({program!r}, {{}})))"
+
+
+@contextmanager
+def at_work(*, ends: bool) -> Iterator[subprocess.Popen[str]]:
+    """A learner that ends after its first signal, or never by itself."""
+    program = ENDED.format(program=PROGRAM.format(ends=ends))
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "at work\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_answered_and_the_run_ends_where_it_can_go_on(kind: signal.Signals) -> None:
+    with at_work(ends=True) as child:
+        child.send_signal(kind)
+        out, err = child.communicate(timeout=60)
+        assert "the same command goes on from its checkpoint" in out
+        assert "Ctrl-C again ends it at once" in out
+        assert out.endswith("saved\n")
+        assert "error: stopped" in err
+        assert child.returncode == 128 + kind
+
+
+def test_the_second_signal_ends_it_whatever_it_is_doing() -> None:
+    with at_work(ends=False) as child:
+        assert child.stdout is not None
+        child.send_signal(signal.SIGINT)
+        assert "again ends it" in child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("policy", "config", "words"),
+    [
+        ("local:m", "", "its next experiment waits for this run"),
+        ("local:m", "learn: {pause: never}\n", "does not wait"),
+        ("search", "", "its next experiment waits for this run"),
+    ],
+)
+def test_whoever_learns_beside_a_daemon_is_told_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, config: str, words: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(config)
+    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(file))
+    root = make_root(tmp_path / "r")
+    add_session(root, policy=policy)
+    add_session(root, "other", policy="imported")
+    told: list[str] = []
+    with SqlStore.open(f"sqlite:///{layout.database_path(root)}") as store:
+        tell_of_daemons(Project(root), store, told.append)
+        assert told == []
+        with SessionLock(layout.lock_path(root, "mar8"), "mar8"):
+            tell_of_daemons(Project(root), store, told.append)
+            assert len(told) == 1
+            assert "session mar8 is at work" in told[0]
+            assert words in told[0]
+            monkeypatch.setattr(os, "getppid", os.getpid)
+            tell_of_daemons(Project(root), store, told.append)
+            assert len(told) == 1, "the daemon that has begun a learner knows of it"

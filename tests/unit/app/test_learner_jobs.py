@@ -1,0 +1,186 @@
+"""A learner's experiments have neither its limits nor the folders of another learner."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
+
+from autoresearchd.app import foreign
+from autoresearchd.app.learner_jobs import LearnerJobs, Unlimited, apart, own_folder
+from autoresearchd.domain.task import Budget, Execution, Task
+from autoresearchd.errors import UsageError
+from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.testing.executors import FakeExecutor, FakeHandle
+from autoresearchd.testing.policies import make_task
+
+MOST = 2**40
+SAY_LIMIT = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+
+
+class Stranger:
+    """As much of a session as is looked at before anything of it runs."""
+
+    def __init__(self, task: Task, folder: Path, *, foreign: bool = True, executor: str = "ssh") -> None:
+        self.task, self.folder, self.foreign = task, folder, foreign
+        self.session = SimpleNamespace(tag="t", executor=executor)
+        self.scratch = folder / "judging" / "t"
+
+
+class Opened:
+    """Sessions, of which nothing is opened."""
+
+    def __init__(self, grounds: dict[str, Stranger]) -> None:
+        self.names = list(grounds)
+        self.ground = grounds.__getitem__
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """A limit on the memory of this process, which it does not reach."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+class Saying(FakeExecutor):
+    """Starts processes that say which limit they have."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: "")
+        self.limits: list[int] = []
+
+    def start(self, request: RunRequest) -> FakeHandle:
+        self._say()
+        return super().start(request)
+
+    def setup(self, task: Any, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
+        self._say()
+
+    def _say(self) -> None:
+        done = subprocess.run([sys.executable, "-I", "-c", SAY_LIMIT], capture_output=True, text=True, check=True)
+        self.limits.append(int(done.stdout))
+
+
+@pytest.mark.usefixtures("limited")
+def test_jobs_do_not_inherit_the_memory_limit_of_the_learner_which_keeps_it(tmp_path: Path) -> None:
+    executor, unused = Saying(), Any
+    jobs = Unlimited(executor)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    jobs.setup(unused, tmp_path, tmp_path, tmp_path, unused)  # type: ignore[arg-type]
+    request = RunRequest("k", unused, "c", 1, tmp_path, tmp_path, tmp_path, tmp_path, tmp_path)  # type: ignore[arg-type]
+    assert jobs.start(request).wait(0) is not None
+    assert executor.limits == [hard, hard]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == (MOST, hard)
+
+
+def test_two_learners_have_folders_of_their_own_which_are_gone_afterwards(tmp_path: Path) -> None:
+    home = tmp_path / "judging"
+    with own_folder(home) as one:
+        (one / "0").mkdir()
+        with own_folder(home) as other:
+            assert one != other
+            assert one.is_dir(), "a learner that is at work is not swept away"
+        assert not other.exists()
+        assert (one / "0").is_dir()
+    assert not one.exists()
+
+
+def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_steers_the_terminal(tmp_path: Path) -> None:
+    command = "true " + " " * 500 + "; id > /tmp/owned \x1b[2J\u202e"
+    execution = Execution("python train.py", Budget(1, 1, 3), (command,), python="/opt/odd/python", network=True)
+    task = replace(make_task(), execution=execution, data=("/home/you/.ssh/id_ed25519",))
+    ground = Stranger(task, tmp_path)
+    lines = list(foreign.told("there/t", ground))  # type: ignore[arg-type]
+    told = "\n".join(lines)
+    assert "; id > /tmp/owned" in told
+    assert "\x1b" not in told and "\u202e" not in told
+    for word in (
+        "/opt/odd/python",
+        "network: yes",
+        "/home/you/.ssh/id_ed25519",
+        "python train.py",
+        "ssh",
+        str(tmp_path),
+    ):
+        assert word in told
+    with pytest.raises(UsageError, match="another repository"):
+        foreign.refuse(ground, run_foreign=False)  # type: ignore[arg-type]
+    foreign.refuse(ground, run_foreign=True)  # type: ignore[arg-type]
+
+
+def test_the_executor_of_a_foreign_session_is_not_taken_and_nothing_is_made_in_its_repository(tmp_path: Path) -> None:
+    own, there = (
+        Stranger(make_task(), tmp_path / "own", foreign=False, executor="local"),
+        Stranger(make_task(), tmp_path / "there"),
+    )
+    held, told = Opened({"own": own, "there": there}), list[str]()
+    jobs = LearnerJobs(threading.Event(), told.append)
+    assert jobs.real(held) is not None, "and not over ssh"  # type: ignore[arg-type]
+    assert told == []
+    with apart(held, ["own"]):  # type: ignore[arg-type]
+        assert (tmp_path / "own/judging").is_dir()
+        assert not (tmp_path / "there").exists()
+    bold = LearnerJobs(threading.Event(), told.append, run_foreign=True)
+    with pytest.raises(UsageError, match="different places"):
+        bold.real(held)  # type: ignore[arg-type]
+    assert "these commands are run" in told[0]
+
+
+def test_what_a_killed_learner_has_left_goes_when_the_next_one_begins(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys\n"
+        "from autoresearchd.app.learner_jobs import own_folder\n"
+        "with own_folder(pathlib.Path(sys.argv[1])) as folder:\n"
+        "    (folder / '0/0/run').mkdir(parents=True)\n"
+        "    print(folder, flush=True)\n"
+        "    os._exit(9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    left = Path(done.stdout.strip())
+    assert left.parent == tmp_path
+    assert left.is_dir()
+    with own_folder(tmp_path):
+        assert not left.exists()
+
+
+class Place:
+    """A session as far as its folder goes."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+
+
+class Held:
+    """Sessions of two repositories, two of which have the same tag."""
+
+    def __init__(self, folder: Path) -> None:
+        self._places = {
+            f"{name}/{tag}": Place(folder / name / "judging" / tag)
+            for name, tag in (("a", "x"), ("a", "y"), ("b", "x"))
+        }
+        self.names = list(self._places)
+
+    def ground(self, name: str) -> Place:
+        return self._places[name]
+
+
+def test_each_session_has_a_place_within_the_folders_of_its_repository(tmp_path: Path) -> None:
+    one: Any = Held(tmp_path)
+    two: Any = Held(tmp_path)
+    with apart(one, one.names), apart(two, two.names):
+        places = [held.ground(name).scratch for held in (one, two) for name in held.names]
+        assert len(set(places)) == 6
+        assert {place.relative_to(tmp_path).parts[:2] for place in places} == {("a", "judging"), ("b", "judging")}
+    assert not any(place.parent.exists() for place in places)

@@ -1,0 +1,127 @@
+"""A cap on a day is the user's: it holds over all repositories, and never for less than is known to be spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from autoresearchd.app.spending import SessionAnswers, UsersDay, daybook
+from autoresearchd.domain.proposal import Answer, Cost, Generation
+from autoresearchd.errors import SpendCapReached
+from autoresearchd.policy.spend import Caps
+from autoresearchd.ports import Store
+from autoresearchd.store.daybook import Daybook
+
+MORNING = datetime(2026, 11, 22, 9, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.time = MORNING
+
+    def now(self) -> datetime:
+        return self.time
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class Repository:
+    """A journal in memory with a session that spends."""
+
+    def __init__(self, state: Path | None, name: str, clock: Clock, fails: bool = False) -> None:
+        self.answers: list[tuple[datetime, float]] = []
+        self.fails, self.told = fails, list[str]()
+        book = Daybook(state) if state is not None else None
+        self.day = UsersDay(book, self, clock, self.told.append, name)
+        self.log = SessionAnswers(cast(Store, self), 1, clock, self.day.spent)
+        self.caps = Caps(session_usd=lambda: 0.0, day_usd=self.day.usd, day_cap=1.0)
+
+    def record_answer(self, session_id: int, number: int, answer: Answer, at: datetime) -> None:
+        if self.fails:
+            raise RuntimeError("killed")
+        self.answers.append((at, answer.cost.usd or 0.0))
+
+    def spent_since(self, at: datetime) -> float:
+        return sum(usd for when, usd in self.answers if when >= at)
+
+    def spend(self, usd: float | None) -> None:
+        self.log.record(1, Answer("m", Cost(usd=usd), Generation()))
+
+
+def test_two_repositories_spend_out_of_one_purse(tmp_path: Path) -> None:
+    clock = Clock()
+    one, other = (Repository(tmp_path, name, clock) for name in ("one", "other"))
+    one.spend(0.6)
+    other.caps.check()
+    other.spend(0.5)
+    for repository in (one, other):
+        with pytest.raises(SpendCapReached, match=r"a day is reached: your sessions together spent \$1\.10"):
+            repository.caps.check()
+    clock.time += timedelta(days=1)
+    one.caps.check()
+
+
+def test_a_daemon_that_dies_before_its_journal_is_written_has_spent_the_money(tmp_path: Path) -> None:
+    clock = Clock()
+    with pytest.raises(RuntimeError):
+        Repository(tmp_path, "one", clock, fails=True).spend(0.7)
+    assert Repository(tmp_path, "other", clock).day.usd() == pytest.approx(0.7)
+
+
+def test_answers_that_cost_nothing_or_nobody_knows_what_leave_no_trace(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "state", "one", Clock())
+    for usd in (None, 0.0, float("nan"), -1.0):
+        repository.spend(usd)
+    assert not (tmp_path / "state").exists()
+
+
+def broken_folder(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "state"
+
+
+def broken_file(tmp_path: Path) -> Path:
+    Daybook(tmp_path).path(MORNING).mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("breaks", [broken_folder, broken_file])
+def test_where_the_book_cannot_be_kept_the_repository_counts_alone_and_the_user_is_told_once(
+    breaks: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    repository = Repository(breaks(tmp_path), "one", Clock())
+    repository.spend(0.6)
+    repository.spend(0.5)
+    with pytest.raises(SpendCapReached):
+        repository.caps.check()
+    assert len(repository.told) == 1
+    assert "counts this repository alone" in repository.told[0]
+
+
+def test_what_the_journal_knows_counts_though_the_book_was_deleted(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "one", Clock())
+    repository.spend(0.6)
+    Daybook(tmp_path).path(MORNING).unlink()
+    assert repository.day.usd() == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"HOME": "/home/me"}, "/home/me/.local/state/autoresearchd"),
+        ({"HOME": "/home/me", "XDG_STATE_HOME": "/state"}, "/state/autoresearchd"),
+        ({"HOME": "/home/me", "XDG_STATE_HOME": "state"}, "/home/me/.local/state/autoresearchd"),
+        ({}, None),
+        ({"HOME": "here"}, None),
+    ],
+)
+def test_the_book_lies_with_the_users_state(environment: dict[str, str], expected: Any) -> None:
+    book = daybook(environment)
+    assert (book and str(book.path(MORNING).parent)) == expected

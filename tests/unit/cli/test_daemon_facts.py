@@ -1,0 +1,114 @@
+"""What people ask of a daemon at work: what is it doing before the first run, and since when is it there."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autoresearchd.cli.daemon_facts import DaemonFacts, Setup, process_began, setup_in
+from autoresearchd.cli.render import Paint
+from autoresearchd.cli.status_view import status_lines
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.loop.lock import SessionLock
+from autoresearchd.workspace import layout
+from tests.unit.cli.conftest import Command, add_session
+
+BEGUN = datetime(2026, 3, 8, 3, 17, tzinfo=UTC)
+NOW = BEGUN + timedelta(hours=1, minutes=10)
+STARTED = "2026-03-08 20:00:00Z mar8 session_started session mar8 on autoresearch/mar8\n"
+SETUP = "2026-03-08 20:00:01Z mar8 setup set-up: python prepare.py\n"
+
+
+def log_of(folder: Path, text: str) -> Path:
+    log = folder / "daemon.log"
+    log.write_text(text)
+    return log
+
+
+def head(state: str, facts: DaemonFacts) -> str:
+    session = {"tag": "mar8", "task": "t", "state": state, "pid": 42, "started_at": BEGUN.isoformat()}
+    return status_lines({"session": session}, [], Paint(enabled=False), facts=facts, now=NOW)[0]
+
+
+def local(at: datetime) -> str:
+    """As the head has a time of the day of ``NOW``."""
+    here = at.astimezone()
+    return here.strftime("%H:%M" if here.date() == NOW.astimezone().date() else "%d %b %H:%M")
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_minute_of_set_up_is_seen_in_the_status(empty_repository: Path, command: Command) -> None:
+    add_session(empty_repository, "fresh", state=SessionState.RUNNING)
+    log = layout.daemon_log(empty_repository)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = datetime.now(UTC) - timedelta(seconds=34)
+    log.write_text(f"{began:%Y-%m-%d %H:%M:%S}Z fresh setup set-up: python prepare.py\n")
+    with SessionLock(layout.lock_path(empty_repository, "fresh"), "fresh"):
+        out = command("status", "--session", "fresh").out
+        other = command("status", "--session", "mar8").out
+    now = next(line for line in out.splitlines() if line.startswith("  now"))
+    assert now.startswith("  now     set-up: python prepare.py (3")
+    assert "set-up" not in other
+    assert "set-up" not in command("status", "--session", "fresh").out, "nobody is at work any more"
+
+
+@pytest.mark.parametrize(
+    ("after", "still"),
+    [
+        ("", True),
+        ("2026-03-08 20:00:02Z mar8 warning no GPU\n", True),
+        ("2026-03-08 20:00:02Z other opened #0 on 0123456\n", True),
+        ("2026-03-08 20:00:02Z mar8 fault OSError: no\nTraceback (most recent call last):\n", True),
+        ("2026-03-08 20:01:02Z mar8 opened #0 on 0123456\n", False),
+        ("2026-03-08 20:01:02Z mar8 backing_off waiting 5s: no network\n", False),
+    ],
+)
+def test_the_set_up_goes_on_until_something_else_of_the_session_is_logged(
+    tmp_path: Path, after: str, still: bool
+) -> None:
+    found = setup_in(log_of(tmp_path, STARTED + SETUP + after), "mar8")
+    expected = Setup("set-up: python prepare.py", datetime(2026, 3, 8, 20, 0, 1, tzinfo=UTC))
+    assert found == (expected if still else None)
+
+
+def test_a_log_of_any_kind_is_no_problem(tmp_path: Path) -> None:
+    assert setup_in(tmp_path / "none", "mar8") is None
+    assert setup_in(log_of(tmp_path, ""), "mar8") is None
+    assert setup_in(log_of(tmp_path, "9999-99-99 99:99:99Z mar8 setup x\n"), "mar8") is None
+    (tmp_path / "daemon.log").write_bytes(b"\xff" * 100_000 + b"\n" + SETUP.encode())
+    assert setup_in(tmp_path / "daemon.log", "mar8") is not None
+
+
+def test_a_hostile_set_up_command_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    found = setup_in(log_of(tmp_path, SETUP.replace("python", "\x1b]0;owned\x07python")), "mar8")
+    assert found is not None
+    assert found.words == "set-up: python prepare.py"
+
+
+def test_after_a_resume_the_time_that_it_was_down_is_not_counted_as_running() -> None:
+    resumed = BEGUN + timedelta(hours=1, minutes=6)
+    words = head("running", DaemonFacts(began=resumed))
+    assert f"running since {local(resumed)} (4m 00s, begun {local(BEGUN)}, pid 42)" in words
+
+
+def test_a_session_that_was_never_stopped_runs_since_it_began() -> None:
+    words = head("running", DaemonFacts(began=BEGUN + timedelta(seconds=2)))
+    assert f"running since {local(BEGUN)} (1h 10m, pid 42)" in words
+    assert "begun" not in words
+
+
+def test_when_a_session_ended_is_told_from_when_it_began() -> None:
+    ended = BEGUN + timedelta(hours=1, minutes=4)
+    assert f"stopped {local(ended)} · begun {local(BEGUN)}" in head("stopped", DaemonFacts(last=ended))
+    assert f"stopped · begun {local(BEGUN)}" in head("stopped", DaemonFacts(last=BEGUN)), "one that was imported"
+
+
+def test_the_start_of_a_process_is_known_to_the_second() -> None:
+    began = process_began(os.getpid())
+    assert began is not None
+    assert abs(began.timestamp() - psutil.Process().create_time()) < 2
+    assert process_began(2**22 + 1) is None

@@ -1,0 +1,118 @@
+"""What cannot work is refused before a session is opened: nobody is to find that out after the baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.loop.lock import SessionLock
+from autoresearchd.testing.repositories import commit_all, git, make_repository, write_files
+from autoresearchd.workspace import layout
+from tests.unit.cli.conftest import Answer, Command, add_session
+
+TASK = """\
+name: toy
+workspace: {target_file: train.py}
+execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
+scoring: {metric: score, direction: minimize, metric_source: stdout}
+"""
+FILES = {"train.py": "SCALE = 1.0\nprint(f'score: {SCALE}')\n", "task.yaml": TASK}
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a repository with a task and no session."""
+    root = tmp_path / "toy"
+    make_repository(root, FILES)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("AUTORESEARCHD_CONFIG", "/dev/null")
+    return root
+
+
+def refused(command: Command, *options: str, policy: str = "random") -> Answer:
+    """A start that is refused as a mistake in what was asked, and leaves no session and no branch."""
+    answer = command("start", "--foreground", "--max-experiments", "1", "--policy", policy, *options)
+    assert answer.code == 2, answer.err
+    assert "Traceback" not in answer.err
+    assert "no session" in command("status").err or "autoresearch/" not in git(Path.cwd(), "branch", "--all")
+    return answer
+
+
+# ---------------------------------------------------------------------- data
+@pytest.mark.parametrize("key", ["workspace", "evaluation"])
+def test_data_that_nothing_can_make_is_refused_by_the_check_and_by_the_start(
+    toy: Path, command: Command, key: str
+) -> None:
+    named = TASK.replace("{target_file: train.py}", "{target_file: train.py, data: [data/nope.bin]}")
+    private = TASK.replace(", metric_source: stdout", "") + "evaluation: {command: x, private: [data/nope.bin]}\n"
+    write_files(toy, {"task.yaml": named if key == "workspace" else private})
+    commit_all(toy)
+    checked = command("task", "check", ".")
+    assert checked.out == "✗ toy\n", "a check of many tasks says which of them is meant"
+    for answer in (checked, refused(command)):
+        assert answer.code == 2
+        assert f"{key}.{'data' if key == 'workspace' else 'private'}: 'data/nope.bin' is not there" in answer.err
+    assert not (toy / ".autoresearchd").exists()
+    write_files(toy, {"data/nope.bin": "1"})
+    assert command("task", "check", ".").code == 0
+
+
+# ---------------------------------------------------------------------- task.yaml
+def test_a_task_yaml_that_is_not_committed_is_refused_as_a_modified_one_is(toy: Path, command: Command) -> None:
+    git(toy, "rm", "--quiet", "--cached", "task.yaml")
+    git(toy, "commit", "--quiet", "-m", "without it")
+    answer = refused(command)
+    assert "task.yaml is not committed" in answer.err
+    assert "git add task.yaml && git commit" in answer.err
+    write_files(toy, {".gitignore": "task.yaml\n"})
+    git(toy, "add", ".gitignore")
+    git(toy, "commit", "--quiet", "-m", "ignored")
+    assert "git add --force task.yaml && git commit" in refused(command).err
+
+
+# ---------------------------------------------------------------------- command:
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("./nope.sh", "there is no ./nope.sh, neither in the task's folder nor in its commit"),
+        ("KEY=1 tools/nope.py --fast 2>/dev/null", "there is no tools/nope.py"),
+        ("bash nope.sh", "there is no nope.sh"),
+        ("python3 nope.py", "there is no nope.py"),
+        ("/nowhere/at/all/nope.sh", "there is no /nowhere/at/all/nope.sh"),
+        ("no-such-program --now", "there is no program 'no-such-program' on PATH"),
+        ("./new.sh", "git add -- new.sh && git commit"),
+        ("new.sh", "a script of the task's folder is written ./new.sh"),
+        ("../outside.sh", "outside.sh"),
+    ],
+)
+def test_a_command_that_is_nowhere_is_refused_before_the_baseline(
+    toy: Path, command: Command, tool: str, words: str
+) -> None:
+    write_files(toy, {"new.sh": "true\n", "../outside.sh": "true\n"})
+    assert words in refused(command, policy=f"command:{tool}").err
+
+
+# ---------------------------------------------------------------------- options
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--group", "0"), "--group must be 1 to 64, not 0"),
+        (("--group", "x"), "--group: 'x' is no whole number"),
+        (("--turns", "x"), "--turns 'x' is not known"),
+        (("--parents", "x"), "--parents 'x' is not known"),
+        (("--tag", "a b"), "cannot be a session tag"),
+        (("--tag", "two", "--policy", "command:./nope.sh"), "there is no ./nope.sh"),
+        (("--tag", "two", "--max-experiments", "ten"), "--max-experiments: 'ten' is no whole number"),
+        (("--tag", "two", "--max-cost", "much"), "--max-cost: 'much' is no amount of money"),
+    ],
+)
+def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
+    toy: Path, command: Command, options: tuple[str, ...], words: str
+) -> None:
+    add_session(toy, "one")
+    with SessionLock(layout.lock_path(toy, "one"), "one"):
+        answer = refused(command, *options)
+    assert words in answer.err
+    assert "is running here" not in answer.err
+    assert "→" in answer.err

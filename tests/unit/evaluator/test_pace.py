@@ -1,0 +1,80 @@
+"""A program that trains for longer than its budget must not be the best for that; one that waits is not to blame."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.task import Budget, Task
+from autoresearchd.evaluator.pace import Pace, overrun, pace_of
+from tests.unit.evaluator.builders import result, stage, task
+
+
+def toy(budget: float, grace: float = 1000.0) -> Task:
+    plain = task()
+    return replace(plain, execution=replace(plain.execution, budget=Budget(budget, grace, 10 * (budget + grace))))
+
+
+def took(seconds: float, cpu: float) -> RunResult:
+    return result(replace(stage(), duration_s=seconds, cpu_s=cpu))
+
+
+def honest(budget: float, startup: float, load: float) -> RunResult:
+    """A program of one thread that ends by the clock, on a machine that gives it a share of its time."""
+    return took(budget + startup * load, budget / load + startup)
+
+
+LOADS = st.floats(1.0, 3.0)
+
+
+@given(st.floats(0.5, 600.0), st.floats(0.05, 120.0), LOADS, LOADS)
+def test_an_honest_program_is_never_blamed_for_a_machine_that_is_three_times_slower(
+    budget: float, startup: float, then: float, now: float
+) -> None:
+    pace = pace_of(toy(budget), [honest(budget, startup, then)])
+    assert pace is not None
+    assert overrun(toy(budget), honest(budget, startup, now), pace) == ""
+
+
+@pytest.mark.parametrize("trained", [2.6, 4.0, 9.0, 10.5])
+def test_seconds_of_training_beyond_a_short_budget_are_found(trained: float) -> None:
+    pace = pace_of(toy(1.5), [took(1.9, 1.85), took(1.85, 1.8), took(1.95, 1.8)])
+    assert pace is not None
+    told = overrun(toy(1.5), took(trained + 0.35, trained + 0.3), pace)
+    assert "the budget is 1.5 s, and the baseline's runs needed 0.45 s beside it" in told
+
+
+@pytest.mark.parametrize("trained", [90.0, 400.0])
+def test_a_program_that_hides_what_it_computes_gains_little_by_that(trained: float) -> None:
+    pace = Pace(startup=4.0, busy=1.0)
+    assert overrun(toy(60.0), took(trained, cpu=0.1), pace)
+    assert not overrun(toy(60.0), took(75.0, cpu=0.1), pace)
+
+
+def test_loading_that_takes_as_long_as_the_baseline_s_is_allowed_for_again() -> None:
+    pace = pace_of(toy(300.0), [took(345.0, 345.0)])
+    assert pace is not None
+    assert not overrun(toy(300.0), took(390.0, 390.0), pace), "a larger model is compiled for longer"
+
+
+def test_more_threads_are_no_overrun_and_neither_is_a_quick_end() -> None:
+    pace = Pace(startup=1.0, busy=1.0)
+    assert not overrun(toy(10.0), took(11.0, 88.0), pace)
+    assert not overrun(toy(10.0), took(2.0, 2.0), pace)
+
+
+def test_without_the_baseline_s_results_nothing_is_known() -> None:
+    assert pace_of(toy(1.0), []) is None
+    assert pace_of(toy(1.0), [result()]) is None
+    assert overrun(toy(1.0), result(), Pace(0.0, 0.0)) == ""
+
+
+def test_an_executor_that_tells_no_processor_time_is_judged_by_the_clock() -> None:
+    pace = pace_of(toy(10.0), [took(11.0, 0.0)])
+    assert pace == Pace(1.0, 0.0)
+    assert not overrun(toy(10.0), took(15.0, 0.0), pace)
+    assert overrun(toy(10.0), took(16.0, 0.0), pace)

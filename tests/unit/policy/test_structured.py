@@ -1,0 +1,133 @@
+"""Structured output: asked for where the model has it, read like any other answer, and never relied on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Repair
+from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.errors import PolicyError
+from autoresearchd.policy import structured
+from autoresearchd.policy.edits.parse import read_answer
+from autoresearchd.testing.policies import make_state
+from tests.unit.policy.model_bench import CODE, GOOD, HIGHER, Bench, reply
+
+
+def filled(*edits: tuple[str, str], path: str = "train.py") -> str:
+    """An answer as a model gives it that obeys the schema."""
+    return json.dumps(
+        {
+            "hypothesis": "a higher rate learns faster",
+            "description": "LR 0.1 to 0.2",
+            "expected_delta": 0.01,
+            "next_action_hint": "",
+            "edits": [{"file": path, "search": old, "replace": new} for old, new in edits],
+        }
+    )
+
+
+RAISED = filled(("LR = 0.1", "LR = 0.2"))
+
+
+def knowing(bench: Bench, known: bool = True) -> Bench:
+    """The bench with a client that knows about schemas."""
+    bench.client.takes_schema = lambda: known  # type: ignore[attr-defined]
+    return bench
+
+
+def instructions(bench: Bench, question: int = 0) -> str:
+    return bench.client.questions[question].messages[0]["content"]
+
+
+def test_a_model_that_has_it_is_asked_for_json_and_its_edit_is_used() -> None:
+    bench = knowing(Bench(RAISED))
+    proposal = bench.propose()
+    assert bench.client.questions[0].schema == structured.SCHEMA
+    assert "Answer with one JSON object" in instructions(bench)
+    assert "<<<<<<< SEARCH" not in instructions(bench)
+    assert proposal.files == {"train.py": HIGHER}
+    assert (proposal.hypothesis, proposal.expected_delta) == ("a higher rate learns faster", 0.01)
+    assert bench.answers.answers[0].form == "search_replace"
+
+
+def test_a_model_of_which_nobody_knows_it_is_asked_for_text() -> None:
+    for bench in (Bench(GOOD), knowing(Bench(GOOD), known=False)):
+        assert bench.propose().files == {"train.py": HIGHER}
+        assert bench.client.questions[0].schema is None
+        assert "<<<<<<< SEARCH" in instructions(bench)
+
+
+def test_a_model_that_ignores_the_schema_is_read_as_text() -> None:
+    bench = knowing(Bench(GOOD))
+    assert bench.propose().files == {"train.py": HIGHER}
+    assert bench.errors == [""]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_user_has_the_last_word_on_it(wanted: bool) -> None:
+    bench = knowing(Bench(RAISED, settings=ModelSettings(structured=wanted)), known=not wanted)
+    bench.propose()
+    assert (bench.client.questions[0].schema is not None) is wanted
+
+
+def test_the_brief_prompt_asks_for_no_json_whoever_could_give_it() -> None:
+    bench = knowing(Bench("LR = 0.2", settings=ModelSettings(prompt="brief", structured=True)))
+    assert bench.propose().files == {"train.py": HIGHER}
+    assert bench.client.questions[0].schema is None
+
+
+def test_an_edit_in_json_that_does_not_fit_goes_back_with_its_error_and_the_schema() -> None:
+    bench = knowing(Bench(filled(("LR = 0.7", "LR = 0.8")), RAISED))
+    assert bench.propose().files == {"train.py": HIGHER}
+    assert "its SEARCH text is not in train.py" in bench.told(1)
+    assert bench.client.questions[1].schema == structured.SCHEMA
+
+
+def test_json_reaches_no_other_file() -> None:
+    bench = knowing(Bench(filled(("x", "y"), path="../evaluate.py"), settings=ModelSettings(reasks=0)))
+    assert bench.fails(PolicyError).label is Label.ILLEGAL_EDIT
+
+
+def test_json_that_was_cut_off_is_told_to_be_smaller() -> None:
+    bench = knowing(Bench(reply(RAISED[:-20], finish="length"), RAISED))
+    assert bench.propose().files == {"train.py": HIGHER}
+    assert "cut off at max_tokens" in bench.told(1)
+
+
+def test_a_failed_edit_is_given_up_with_an_empty_list_and_not_pressed() -> None:
+    failed = Repair(1, {"train.py": HIGHER}, label="error", reason="NameError", log="", description="raise LR")
+    bench = knowing(Bench(filled()))
+    error = bench.fails(PolicyError, replace(make_state(CODE), repair=failed))
+    assert "gives its edit up" in str(error)
+    assert len(bench.client.questions) == 1
+
+
+def test_an_empty_list_of_edits_is_no_proposal() -> None:
+    bench = knowing(Bench(filled(), settings=ModelSettings(reasks=0)))
+    assert bench.fails(PolicyError).label is Label.NO_OP
+
+
+def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() -> None:
+    example = structured.FORMS[structured.FORMS.index("{") : structured.FORMS.rindex("}") + 1]
+    assert set(json.loads(example)) == set(structured.SCHEMA["required"])
+    edit = read_answer(example, {"train.py": "learning_rate = 3e-4\n"})
+    assert edit.files == {"train.py": "learning_rate = 1e-3\n"}
+
+
+def test_the_schema_is_strict_in_all_its_parts() -> None:
+    for part in objects(structured.SCHEMA):
+        assert part["additionalProperties"] is False
+        assert part["required"] == list(part["properties"])
+
+
+def objects(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if schema.get("type") == "object":
+        yield schema
+    for part in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):
+        yield from objects(part)

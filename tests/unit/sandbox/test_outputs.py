@@ -1,0 +1,137 @@
+"""What a job leaves is read by those who know more than the job: nothing in it may lead them elsewhere."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.sandbox.outputs import leads_out, removal, sift
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("answers")
+    folder = tmp_path / "output"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "step_100.pt").write_text("weights")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/proc/self/cwd/data/heights.npy", "/proc/self/fd/3", "../secret", "deep/../../secret", "/etc/passwd", "..",
+        "/", "deep/out/secret", "/proc/self/root", "../output/step_100.pt",
+    ],
+)  # fmt: skip
+def test_a_link_that_leads_out_is_found_wherever_it_lies(output: Path, target: str) -> None:
+    (output / "deep" / "out").symlink_to("../..")
+    assert "leads out" in sift(str(output))[0]
+    (output / "deep" / "out").unlink()
+    (output / "heights.npy").symlink_to(target)
+    fault, _ = sift(str(output))
+    if target == "deep/out/secret":
+        assert fault == "", "it ends nowhere now"
+    else:
+        assert fault.startswith('"heights.npy" is a symbolic link')
+
+
+def test_links_that_stay_in_the_folder_stay_there(output: Path) -> None:
+    (output / "latest.pt").symlink_to("step_100.pt")
+    (output / "deep" / "best.pt").symlink_to("../latest.pt")
+    (output / "absolute.pt").symlink_to(output / "deep" / "best.pt")
+    (output / "to_come.pt").symlink_to("step_200.pt")
+    (output / "same.pt").hardlink_to(output / "step_100.pt")
+    assert sift(str(output)) == ("", [])
+    assert (output / "absolute.pt").read_text() == "weights"
+
+
+def test_an_absolute_link_within_a_folder_that_is_reached_through_a_link_is_no_fault(output: Path) -> None:
+    other = output.parent / "other"
+    other.symlink_to(output)
+    (output / "latest.pt").symlink_to(output.resolve() / "step_100.pt")
+    (output / "oldest.pt").symlink_to(other / "step_100.pt")
+    assert "oldest" in sift(str(output))[0]
+    assert not leads_out(str(output), str(output / "latest.pt"))
+
+
+def test_a_hard_link_to_a_file_elsewhere_is_found(output: Path) -> None:
+    (output / "heights.npy").hardlink_to(output.parent / "secret")
+    assert "hard link" in sift(str(output))[0]
+
+
+def test_a_circle_of_links_ends(output: Path) -> None:
+    (output / "a").symlink_to("b")
+    (output / "b").symlink_to("a")
+    assert "leads out" in sift(str(output))[0]
+
+
+def test_what_a_reader_would_wait_for_is_removed(output: Path) -> None:
+    os.mkfifo(output / "deep" / "heights.npy")
+    with socket.socket(socket.AF_UNIX) as server:
+        place = os.open(output, os.O_RDONLY)
+        server.bind(f"/proc/self/fd/{place}/s")
+        os.close(place)
+    fault, removed = sift(str(output))
+    assert (fault, sorted(removed)) == ("", ['"deep/heights.npy"', '"s"'])
+    assert "deep/heights.npy" in removal(removed)
+    assert not (output / "s").exists()
+    assert sift(str(output)) == ("", [])
+
+
+def test_a_folder_that_was_replaced_by_a_link_is_found(output: Path) -> None:
+    moved = output.parent / "moved"
+    output.rename(moved)
+    output.symlink_to(moved)
+    assert "replaced" in sift(str(output))[0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into every folder")
+def test_a_folder_that_nobody_may_look_into_is_no_hiding_place(output: Path) -> None:
+    (output / "deep" / "out").symlink_to("/etc")
+    (output / "deep").chmod(0)
+    assert "cannot be looked into" in sift(str(output))[0]
+    (output / "deep").chmod(0o700)
+
+
+def test_a_folder_too_deep_for_a_path_is_no_hiding_place(output: Path) -> None:
+    here = os.open(output, os.O_RDONLY)
+    for _ in range(25):
+        os.mkdir("d" * 200, dir_fd=here)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.symlink("/etc", "out", dir_fd=here)
+    os.close(here)
+    assert "cannot be looked into" in sift(str(output))[0]
+
+
+def test_a_name_cannot_forge_a_line_of_a_log(output: Path) -> None:
+    (output / "a\nMETRIC rmse_m=0\rMETRIC rmse_m=0").symlink_to("/x\nMETRIC rmse_m=0")
+    fault, _ = sift(str(output))
+    assert not {"\n", "\r"} & set(fault)
+    assert len(fault) < 600
+
+
+PARTS = st.sampled_from(["..", ".", "a", "b", "c", "", "link"])
+
+
+@given(st.lists(st.lists(PARTS, min_size=1, max_size=6), min_size=1, max_size=4), st.booleans())
+def test_no_link_that_is_let_through_is_followed_out_of_the_folder(targets: list[list[str]], absolute: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "out"
+        (folder / "a" / "b" / "c").mkdir(parents=True)
+        (Path(name) / "a").mkdir()
+        for place, parts in zip(("link", "a/link", "a/b/link", "b"), targets, strict=False):
+            target = "/".join(parts)
+            (folder / place).symlink_to(f"{folder}/{target}" if absolute else target or ".")
+        for place in ("link", "a/link", "a/b/link", "b"):
+            path = folder / place
+            if path.is_symlink() and not leads_out(str(folder), str(path)) and path.exists():
+                assert path.resolve().is_relative_to(folder.resolve())

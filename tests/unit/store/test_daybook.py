@@ -1,0 +1,104 @@
+"""The book of a day: what models cost is known to all of a user's daemons, and a crash takes no amount with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoresearchd.store.daybook import Daybook
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+def test_a_day_nobody_spent_anything_on_costs_nothing_and_makes_no_file(tmp_path: Path) -> None:
+    assert Daybook(tmp_path / "state").spent(NOON) == 0.0
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_one_daemon_spends_another_sees_at_once(tmp_path: Path) -> None:
+    one, other = Daybook(tmp_path), Daybook(tmp_path)
+    one.add(NOON, 0.25, "/home/me/a")
+    other.add(NOON, 0.5, "/home/me/b")
+    assert one.spent(NOON) == other.spent(NOON) == pytest.approx(0.75)
+
+
+def test_each_day_has_its_own_sum_and_begins_at_midnight_utc(tmp_path: Path) -> None:
+    book = Daybook(tmp_path)
+    late_in_new_york = datetime(2026, 11, 21, 20, tzinfo=timezone(timedelta(hours=-5)))  # the 22nd, 1:00 UTC
+    book.add(late_in_new_york, 1.0, "a")
+    assert book.spent(NOON) == 1.0
+    assert book.spent(NOON - timedelta(days=1)) == 0.0
+
+
+def test_a_line_that_a_crash_cut_short_takes_no_other_with_it(tmp_path: Path) -> None:
+    book = Daybook(tmp_path)
+    book.add(NOON, 1.0, "a")
+    with book.path(NOON).open("ab") as file:
+        file.write(b'{"at": "2026-11-22T12:0')
+    assert book.spent(NOON) == 1.0
+    book.add(NOON, 2.0, "a")
+    assert book.spent(NOON) == 3.0
+
+
+@pytest.mark.parametrize("line", [b"[]", b"{}", b'{"usd": "9"}', b'{"usd": -9}', b'{"usd": NaN}', b'{"usd": true}',
+                                  b'{"usd": 1e300}', b"\xff\xfe", b"[" * 100_000])  # fmt: skip
+def test_what_is_no_amount_counts_nothing(line: bytes, tmp_path: Path) -> None:
+    book = Daybook(tmp_path)
+    book.add(NOON, 1.0, "a")
+    with book.path(NOON).open("ab") as file:
+        file.write(line + b"\n")
+    assert book.spent(NOON) == 1.0
+
+
+@settings(max_examples=20)
+@given(st.binary(max_size=200))
+def test_no_content_makes_reading_fail_other_than_as_no_amount(content: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        book = Daybook(Path(folder))
+        book.path(NOON).write_bytes(content)
+        assert book.spent(NOON) >= 0.0
+
+
+def test_a_link_or_a_pipe_in_its_place_is_neither_written_nor_waited_for(tmp_path: Path) -> None:
+    book, victim = Daybook(tmp_path), tmp_path / "victim"
+    victim.write_text("mine\n")
+    book.path(NOON).symlink_to(victim)
+    with pytest.raises(OSError):
+        book.add(NOON, 1.0, "a")
+    book.path(NOON).unlink()
+    os.mkfifo(book.path(NOON))
+    for use in (lambda: book.add(NOON, 1.0, "a"), lambda: book.spent(NOON)):
+        with pytest.raises(OSError):
+            use()
+    assert victim.read_text() == "mine\n"
+
+
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    book = Daybook(tmp_path / "state")
+    book.add(NOON, 1.0, "a")
+    assert book.path(NOON).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+
+
+def _spend(folder: Path) -> None:
+    for _ in range(50):
+        Daybook(folder).add(NOON, 0.01, "x" * 400)
+
+
+def test_daemons_that_write_at_the_same_time_lose_no_amount(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    daemons = [context.Process(target=_spend, args=(tmp_path,)) for _ in range(3)]
+    for daemon in daemons:
+        daemon.start()
+    for daemon in daemons:
+        daemon.join(60)
+        assert daemon.exitcode == 0
+    assert Daybook(tmp_path).spent(NOON) == pytest.approx(1.5)
