@@ -317,7 +317,7 @@ def _at_pace(ground: Ground, state: HeldOutState, own: _Ended, beside: _Ended) -
         return own
     sources = [ground.task.execution.run_command, *state.code.values()]
     told_its_budget = reads_budget([*sources, *read_sources(ground.task, ground.pristine).values()])
-    pace = pace_of(ground.task, [beside.result]) if told_its_budget else None
+    pace = pace_of(ground.task, beside.result.stages) if told_its_budget else None
     if pace is None or not ground.task.metric.better(value, best):
         return own
     told = overrun(ground.task, own.result, pace)

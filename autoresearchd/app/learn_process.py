@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from autoresearchd.app.project import Project
@@ -58,8 +59,11 @@ def stoppable(mode: str, tell: Tell) -> Iterator[threading.Event]:
             signal.signal(kind, signal.SIG_DFL)  # by the kernel: also in the middle of what torch computes
         received.append(number)
         cancel.set()
-        with suppress(RuntimeError):  # the signal came while something else was being printed
-            tell(f"stopping after what is being computed; {GOES_ON[mode]}. Ctrl-C again ends it at once")
+        text = f"stopping after what is being computed; {GOES_ON[mode]}. Ctrl-C again ends it at once"
+        try:
+            tell(text)
+        except RuntimeError:  # the signal came while something else was being printed
+            os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
     before = [signal.signal(kind, stop) for kind in kinds]
     try:

@@ -33,6 +33,8 @@ NOVELTY = 0.15
 """By which share of what is still to be learned a new kind of program may differ at the start; fades as (1−p)²."""
 
 _ARRAYS = ("levels", "seen", "gaps", "leads", "reigns")
+_HUGE = 1e100
+"""The square of a larger number overflows; no metric is that large."""
 
 
 class Pairs:
@@ -77,7 +79,7 @@ class Pairs:
         if self._runs == 0 or not (self._seen[low] and self._seen[high]) or len(self._leads) < MIN_DISTINCT:
             return None
         gaps = self._gaps[:, low] * (1 - share) + self._gaps[:, high] * share
-        known = np.isfinite(gaps)
+        known = (np.abs(gaps) < _HUGE) & (np.abs(self._leads) < _HUGE)  # of NaN neither holds
         gaps, leads, count = gaps[known], self._leads[known], int(known.sum())
         programs = references.programs_at(here.progress)
         if count < MIN_DISTINCT or len(programs.finals) < 3:

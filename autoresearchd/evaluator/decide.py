@@ -33,6 +33,8 @@ _MEND = {
     Label.BUDGET_OVERRUN: "end training after AUTORESEARCHD_TIME_BUDGET seconds, "
     "or raise execution.startup_grace if loading takes long",
     Label.OOM: "make the model or the batch smaller, or raise execution.memory_mb",
+    Label.METRIC_TAMPERING: "let the unmodified program leave the protected files alone and write copies, not links, "
+    "into the folder that AUTORESEARCHD_OUTPUT_DIR names",
     Label.CHECK_FAILED: "mend the check, or the program, until the check passes on the unmodified program",
 }
 _MEND_OTHERWISE = "mend the program until `{command}` runs by itself, then start again"

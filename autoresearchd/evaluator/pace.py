@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure import TRAINING
 
@@ -45,9 +45,9 @@ def reads_budget(texts: Iterable[str]) -> bool:
     return any(BUDGET_VARIABLE in text for text in texts)
 
 
-def pace_of(task: Task, baseline: Iterable[RunResult]) -> Pace | None:
-    """The pace of the baseline's runs; None where none is known."""
-    stages = [stage for result in baseline if (stage := result.stage(TRAINING)) is not None and stage.duration_s > 0]
+def pace_of(task: Task, baseline: Iterable[StageResult]) -> Pace | None:
+    """The pace of the baseline's runs, by how their stages went; None where none is known."""
+    stages = [stage for stage in baseline if stage.name == TRAINING and stage.duration_s > 0]
     if not stages:
         return None
     longest = max(stage.duration_s for stage in stages)

@@ -273,7 +273,7 @@ class Cycle:
         clean_logs(self._lab.site.run_dir(e.number, run.index), self._lab.redactor)
         logs = read_logs(result)
         result_file = read_result_file(self._lab.task, self._lab.site.run_dir(e.number, run.index))
-        measurement = measure(self._lab.task, result, logs, result_file=result_file)
+        measurement = measure(self._allowance.task(), result, logs, result_file=result_file)
         if self._ended_by is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself just then
             measurement = aborted(measurement, self._ended_by)
         self._aborts.end()

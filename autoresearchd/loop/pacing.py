@@ -9,12 +9,15 @@ from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing
 
+FAR = 3.0
+"""In σ: a first run that is further behind the best leads to no keep."""
+
 
 class Pacing:
-    """Compares runs with the baseline's, whose results are read once, from the folders of its runs.
+    """Compares runs with the baseline's, as the store has them.
 
     Nothing is compared where the program as it was did not read its budget: it may take as long as it takes, up to
-    budget and grace. Nor where the baseline's results are gone.
+    budget and grace.
     """
 
     def __init__(self, lab: Laboratory, standing: Standing) -> None:
@@ -26,11 +29,16 @@ class Pacing:
         best, value = self._standing.best, measurement.value
         if measurement.label is not Label.NONE or value is None or best is None or run.of is not None:
             return measurement
-        if not self._lab.task.metric.better(value, best):
+        if self._clearly_worse(value, best):
             return measurement
         pace = self._pace()
         told = overrun(self._lab.task, result, pace) if pace is not None else ""
         return Measurement(Label.BUDGET_OVERRUN, detail=told, curve=measurement.curve) if told else measurement
+
+    def _clearly_worse(self, value: float, best: float) -> bool:
+        """Whether a value is so much worse that nothing could keep it: neither a tie nor its next runs."""
+        reach = FAR * (self._standing.sigma or 0.0)
+        return not self._lab.task.metric.better(value, best) and abs(value - best) > reach
 
     def _pace(self) -> Pace | None:
         runs = self._standing.baseline_runs
@@ -43,8 +51,7 @@ class Pacing:
         lab = self._lab
         if not runs or not self._reads_budget():
             return None
-        found = (lab.executor.recover(lab.site.run_dir(run.experiment, run.index)) for run in runs)
-        return pace_of(lab.task, [result for result in found if result is not None])
+        return pace_of(lab.task, [stage for run in runs for stage in lab.store.stages(run.id)])
 
     def _reads_budget(self) -> bool:
         """Whether the baseline is told how long to train."""

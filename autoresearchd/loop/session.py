@@ -126,6 +126,8 @@ class SessionLoop:
             self._check_conditions()
             require_branch(self._lab, {self.standing.parent})
             self.between()
+            if self._lab.stop.soon or self._lab.stop.paused.is_set():  # asked for while a learner was waited for
+                return None
             return self._cycle.open()
         self._check_first_result()
         self._say_that_it_stops(experiment)

@@ -22,6 +22,7 @@ from autoresearchd.domain.experiment import (
     RunResult,
     Segment,
     Session,
+    StageResult,
     Totals,
     Trial,
 )
@@ -211,6 +212,10 @@ class History(Protocol):
 
         The empty name stands for experiments of no role, the baselines among them; one without a reward adds nothing.
         """
+        ...
+
+    def stages(self, run_id: int) -> Sequence[StageResult]:
+        """How the processes of a run ended, in order; empty while it runs."""
         ...
 
     def curve(self, run_id: int) -> Sequence[CurvePoint]:

@@ -31,8 +31,11 @@ def sift(folder: str) -> tuple[str, list[str]]:
     Removed are named pipes, sockets and devices: no result, and a reader would wait for them. Symbolic and hard links
     stay where all that they lead to lies in the folder. Raises OSError where the disk fails.
     """
-    if not stat.S_ISDIR(os.lstat(folder).st_mode):
-        return "the output folder itself was replaced", []
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return "the output folder itself was replaced", []
+    except FileNotFoundError:
+        return "the output folder itself was removed", []
     links: list[str] = []
     special: list[str] = []
     shared: dict[tuple[int, int, int], list[str]] = {}

@@ -24,6 +24,7 @@ from autoresearchd.domain.experiment import (
     RunResult,
     Segment,
     Session,
+    StageResult,
     Totals,
     Trial,
 )
@@ -280,6 +281,13 @@ class SqlStore(SqlShelf):
     def visits(self, session_id: int) -> Mapping[int, int]:
         with self._db.read() as c:
             return sums.visits(c, session_id)
+
+    def stages(self, run_id: int) -> Sequence[StageResult]:
+        with self._db.read() as c:
+            row = c.execute(select(RunTable.stages).where(RunTable.id == run_id)).one_or_none()
+        if row is None:
+            raise KeyError(f"no run {run_id}")
+        return rows.stages_of(row.stages)
 
     def curve(self, run_id: int) -> Sequence[CurvePoint]:
         with self._db.read() as c:

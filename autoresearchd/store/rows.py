@@ -8,7 +8,18 @@ from typing import Any
 from sqlalchemy import Connection, Integer, Row, Select, and_, bindparam, select
 
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.experiment import Decision, Experiment, Limits, Note, Run, Segment, Session, Totals, Trial
+from autoresearchd.domain.experiment import (
+    Decision,
+    Experiment,
+    Limits,
+    Note,
+    Run,
+    Segment,
+    Session,
+    StageResult,
+    Totals,
+    Trial,
+)
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
 from autoresearchd.store import codec
@@ -214,6 +225,12 @@ TRIALS = (
     .where(_E.status.is_not(None), _P.changes.is_not(None))
     .order_by(_E.number)
 )
+
+
+def stages_of(stored: Sequence[Mapping[str, Any]] | None) -> tuple[StageResult, ...]:
+    """The stages of a run; fields that this version does not know are left out."""
+    known = StageResult.__dataclass_fields__.keys()
+    return tuple(StageResult(**{name: one[name] for name in known & one.keys()}) for one in stored or ())
 
 
 def trials(found: Sequence[Row[*tuple[Any, ...]]]) -> list[Trial]:

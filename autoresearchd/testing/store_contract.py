@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta, timezone
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from autoresearchd.domain.experiment import (
     Decision,
     Limits,
     Measurement,
+    StageResult,
     Totals,
 )
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
@@ -212,6 +214,17 @@ class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContra
         assert tuple(store.curve(e.runs[0].id)) == points
         e = lab.measured()
         assert list(store.curve(e.runs[0].id)) == []
+
+    def test_how_the_processes_of_a_run_ended_comes_back(self, store: Store, lab: Driver) -> None:
+        e = store.record_commit(lab.id, lab.propose(lab.open()).number, PARENT)
+        run = store.open_run(lab.id, e.number, 1, AT)
+        assert list(store.stages(run.id)) == []
+        stages = (
+            StageResult("training", "ok", 0, 5.5, "training.log", 100.0, cpu_s=5.25),
+            StageResult("evaluation", "failed", 1, 0.5, "evaluation.log", detail="no such file"),
+        )
+        store.close_run(run.id, Measurement(Label.ERROR), replace(result(), stages=stages), AT, last=True)
+        assert tuple(store.stages(run.id)) == stages
 
     # -- early abort
     def test_looks_at_a_run_come_back_in_order(self, store: Store, lab: Driver) -> None:

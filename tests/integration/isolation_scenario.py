@@ -117,7 +117,8 @@ def main(tier: str, root: Path) -> dict[str, str]:
         assert result is not None
         log = (run.run_dir / "training.log").read_text()
         assert result.stages[0].outcome == "ok", log
-        found: dict[str, str] = json.loads(log)
+        found: dict[str, str]
+        found, _ = json.JSONDecoder().raw_decode(log)  # what was found in its output is told after it
         return found
 
 

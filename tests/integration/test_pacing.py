@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
-from autoresearchd.testing.executors import FakeExecutor, Script, prints
+from autoresearchd.testing.executors import Script, prints
 from tests.integration.bench import Bench
 from tests.integration.bench import job as scores
 
@@ -36,22 +37,16 @@ def taking(seconds: float) -> Callable[[RunRequest], Script | str]:
     return job
 
 
-def session(folder: Path, program: str, seconds: float, *, restart: bool = False) -> list[Experiment]:
+def session(
+    folder: Path, program: str, seconds: float, *, restart: bool = False, second: float = 2.5
+) -> list[Experiment]:
     bench = Bench(folder, task=TASK, program=program)
+    bench.policy.values = (0.0, 4.0, second)
     bench.job = taking(seconds)
-    lab = bench.laboratory()
     if restart:
-        SessionLoop(lab, Limits(max_experiments=1)).run()
-        before = lab.executor
-        assert isinstance(before, FakeExecutor)
-        lab = bench.laboratory()
-        after = lab.executor
-        assert isinstance(after, FakeExecutor)
-        for handle in before.handles:
-            ended = handle.wait(0)
-            assert ended is not None
-            after.recoverable[handle.run_dir] = ended
-    SessionLoop(lab, Limits(max_experiments=2)).run()
+        SessionLoop(bench.laboratory(), Limits(max_experiments=1)).run()
+        shutil.rmtree(bench.laboratory().site.runs)  # logs and results may be removed to free some room
+    SessionLoop(bench.laboratory(), Limits(max_experiments=2)).run()
     found = list(bench.store.experiments(bench.session.id))
     bench.close()
     return found
@@ -65,6 +60,12 @@ def test_what_beats_the_best_by_training_for_longer_is_an_overrun(tmp_path: Path
     assert worse.decision.label is Label.NO_GAIN, "what it took does not matter: it is worse"
     assert (better.decision.status, better.decision.label) == (Status.CRASH, Label.BUDGET_OVERRUN)
     assert "the budget is 5 s" in better.runs[-1].detail
+
+
+def test_what_comes_level_with_the_best_by_training_for_longer_is_an_overrun_too(tmp_path: Path) -> None:
+    *_, level = session(tmp_path, READS, 40.0, second=0.9995)
+    assert level.decision is not None
+    assert level.decision.label is Label.BUDGET_OVERRUN, "a tie may be kept, and what came after it would be held to it"
 
 
 def test_what_keeps_to_the_budget_is_kept(tmp_path: Path) -> None:

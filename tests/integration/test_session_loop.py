@@ -96,6 +96,22 @@ def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
     assert bench.store.experiment(bench.session.id, 2).runs, "the same experiment, once the service was back"
 
 
+def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    lab = bench.laboratory()
+    session = SessionLoop(lab, Limits(max_experiments=5))
+    waits: list[int] = []
+
+    def wait() -> None:
+        waits.append(1)
+        if len(waits) == 3:  # before the third experiment
+            lab.stop.request("the user asked for it")
+
+    session.between = wait
+    session.run()
+    assert [e.number for e in bench.store.experiments(bench.session.id)] == [0, 1]
+
+
 def test_waiting_times_grow_and_are_bounded() -> None:
     backoff = Backoff(first=5, most=600)
     assert [backoff.seconds(k) for k in (1, 2, 3, 8, 1000)] == [5, 10, 20, 600, 600]

@@ -35,14 +35,14 @@ LOADS = st.floats(1.0, 3.0)
 def test_an_honest_program_is_never_blamed_for_a_machine_that_is_three_times_slower(
     budget: float, startup: float, then: float, now: float
 ) -> None:
-    pace = pace_of(toy(budget), [honest(budget, startup, then)])
+    pace = pace_of(toy(budget), honest(budget, startup, then).stages)
     assert pace is not None
     assert overrun(toy(budget), honest(budget, startup, now), pace) == ""
 
 
 @pytest.mark.parametrize("trained", [2.6, 4.0, 9.0, 10.5])
 def test_seconds_of_training_beyond_a_short_budget_are_found(trained: float) -> None:
-    pace = pace_of(toy(1.5), [took(1.9, 1.85), took(1.85, 1.8), took(1.95, 1.8)])
+    pace = pace_of(toy(1.5), [s for run in (took(1.9, 1.85), took(1.85, 1.8), took(1.95, 1.8)) for s in run.stages])
     assert pace is not None
     told = overrun(toy(1.5), took(trained + 0.35, trained + 0.3), pace)
     assert "the budget is 1.5 s, and the baseline's runs needed 0.45 s beside it" in told
@@ -56,7 +56,7 @@ def test_a_program_that_hides_what_it_computes_gains_little_by_that(trained: flo
 
 
 def test_loading_that_takes_as_long_as_the_baseline_s_is_allowed_for_again() -> None:
-    pace = pace_of(toy(300.0), [took(345.0, 345.0)])
+    pace = pace_of(toy(300.0), took(345.0, 345.0).stages)
     assert pace is not None
     assert not overrun(toy(300.0), took(390.0, 390.0), pace), "a larger model is compiled for longer"
 
@@ -69,12 +69,12 @@ def test_more_threads_are_no_overrun_and_neither_is_a_quick_end() -> None:
 
 def test_without_the_baseline_s_results_nothing_is_known() -> None:
     assert pace_of(toy(1.0), []) is None
-    assert pace_of(toy(1.0), [result()]) is None
+    assert pace_of(toy(1.0), result().stages) is None
     assert overrun(toy(1.0), result(), Pace(0.0, 0.0)) == ""
 
 
 def test_an_executor_that_tells_no_processor_time_is_judged_by_the_clock() -> None:
-    pace = pace_of(toy(10.0), [took(11.0, 0.0)])
+    pace = pace_of(toy(10.0), took(11.0, 0.0).stages)
     assert pace == Pace(1.0, 0.0)
     assert not overrun(toy(10.0), took(15.0, 0.0), pace)
     assert overrun(toy(10.0), took(16.0, 0.0), pace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
 from pathlib import Path
@@ -83,6 +84,11 @@ def test_what_a_reader_would_wait_for_is_removed(output: Path) -> None:
     assert "deep/heights.npy" in removal(removed)
     assert not (output / "s").exists()
     assert sift(str(output)) == ("", [])
+
+
+def test_a_folder_that_was_removed_is_told_and_ends_nothing(output: Path) -> None:
+    shutil.rmtree(output)
+    assert "removed" in sift(str(output))[0]
 
 
 def test_a_folder_that_was_replaced_by_a_link_is_found(output: Path) -> None:

@@ -27,7 +27,8 @@ HIDDEN = "«redacted:github» «redacted:environment»"
 WITHOUT_FOREIGN_TEXT = {
     "create_session", "delete_session", "session", "sessions", "set_limits", "set_executor", "heartbeat", "segment",
     "open_experiment", "record_commit", "open_run", "record_overhead", "experiment", "latest", "experiments", "top",
-    "values", "trials", "decided_runs", "diff", "find_duplicate", "totals", "curve", "unseen_notes", "mark_notes_seen",
+    "values", "trials", "decided_runs", "diff", "find_duplicate", "totals", "curve", "stages",
+    "unseen_notes", "mark_notes_seen",
     "add_control", "take_controls", "events", "backup", "close", "record_look", "looks", "remember_aborts",
     "abort_memory", "answers", "spent_since", "label_counts", "role_stats", "tree", "add_visit", "visits",
     "learner_runs", "versions", "promoted_versions", "rewards",
