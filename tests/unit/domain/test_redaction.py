@@ -274,9 +274,9 @@ def test_key_files_give_their_secrets(text: str) -> None:
 
 # ---------------------------------------------------------------------- time
 def _seconds(redactor: Redactor, text: str) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     redactor.text(text)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 HOSTILE = [
