@@ -1,7 +1,7 @@
 """Held-out states as they were: what was shown, the code at the parent, what had been tried by then, and what is legal.
 
-All of it comes out of the stores and the repositories of the sessions; nothing is written to either. A session that
-cannot be opened or read is left out, with the reason: others can still be asked about.
+All of it comes out of the stores and the repositories of the sessions; no experiment, ref or commit is written. A
+session that cannot be opened or read is left out, with the reason: others can still be asked about.
 """
 
 from __future__ import annotations

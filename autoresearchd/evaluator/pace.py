@@ -2,7 +2,7 @@
 
 ``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, for loading
 and compiling, and the executor ends what takes longer than both. A program that spends the grace on training gains
-whatever the grace is of the budget. So a result that would be the best so far has to come from a run that took no
+whatever the grace is of the budget. So a result that could be kept has to come from a run that took no
 longer than the baseline's runs, which show what loading really takes here, and a margin.
 
 A machine that does other work as well slows loading down, and not the training, which ends by the clock: what took

@@ -1,4 +1,4 @@
-"""Holding runs to the pace of the baseline's: a run that would be the best so far must have kept to its budget."""
+"""Holding runs to the pace of the baseline's: a run that could be kept must have kept to its budget."""
 
 from __future__ import annotations
 
