@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_look import MIN_DISTINCT, Reason
+from tests.timing import seconds
 from tests.unit.evaluator.curves import BUDGET, DELTA, finished, policy, training, until, varied
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -353,10 +353,5 @@ def test_a_look_with_a_thousand_runs_behind_it_is_fast_and_small() -> None:
         )
     points = until(0.9, training(3.0, seed=5, points=333))
     judge.look(*points, BUDGET, 1.0)
-    took = []
-    for _ in range(20):
-        start = time.perf_counter()
-        judge.look(*points, BUDGET, 1.0)
-        took.append(time.perf_counter() - start)
-    assert min(took) < 0.005
+    assert seconds(lambda: judge.look(*points, BUDGET, 1.0), 20) < 0.005
     assert len(json.dumps(judge.to_state())) < 3_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from autoresearchd.policy.definitions import touched
 from autoresearchd.policy.roles import off_surface, owns, preset
 from autoresearchd.resources import bundled
 from autoresearchd.testing.policies import make_task
+from tests.timing import seconds
 
 from .synthetic import TOY
 
@@ -158,10 +158,9 @@ def test_files_that_are_no_python_or_new_are_not_looked_at() -> None:
      "'\\'" * 60_000 + '"""'],
 )  # fmt: skip
 def test_text_that_cannot_be_parsed_costs_little_and_names_nothing_wrong(text: str) -> None:
-    began = time.process_time()
     found = flagged(roles.DATA, TRAIN, text)
     assert flagged(roles.DATA, text, TRAIN) is not None
-    assert time.process_time() - began < 2
+    assert seconds(lambda: (flagged(roles.DATA, TRAIN, text), flagged(roles.DATA, text, TRAIN)), 2) < 2
     assert all(name.startswith("train.py:") for name in found)
 
 
@@ -176,9 +175,4 @@ def test_a_file_of_a_thousand_lines_takes_milliseconds() -> None:
     before = TRAIN + "".join(block.replace("class ", f"class V{i}") for i in range(6))
     assert before.count("\n") > 1000
     after = before.replace("MATRIX_LR = 0.04", "MATRIX_LR = 0.02").replace("F.relu(self.fc(x))", "F.gelu(self.fc(x))")
-    times = []
-    for _ in range(9):
-        began = time.process_time()
-        flagged(roles.DATA, before, after)
-        times.append(time.process_time() - began)
-    assert sorted(times)[4] < 0.01
+    assert seconds(lambda: flagged(roles.DATA, before, after), 9) < 0.01
