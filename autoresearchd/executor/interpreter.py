@@ -12,26 +12,35 @@ from pathlib import Path
 
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import MissingCapability
+from autoresearchd.sandbox.view import is_inside
 
 _ASK = """
 import json, os, site, sys, sysconfig
 user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
+finders = [m for name, m in sys.modules.items() if name.startswith("__editable__")]  # of setuptools
+editable = [str(p) for m in finders for p in getattr(m, "MAPPING", {}).values()]
 print(json.dumps({
     "version": "%d.%d.%d" % sys.version_info[:3],
     "prefixes": [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix],
     "purelib": sysconfig.get_path("purelib"), "stdlib": sysconfig.get_path("stdlib"),
     "user": user if user and os.path.isdir(user) else None,
+    "imports": [p for p in [*sys.path, *editable] if os.path.isabs(p) and os.path.exists(p)],
 }))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python. folders: what it needs to run (its prefixes, and the user's own site-packages where it uses them)."""
+    """A Python.
+
+    folders: what it needs to run (its prefixes, and the user's own site-packages where it uses them); imports: what
+    lies elsewhere and is imported by it, as packages of an editable installation and the folders of ``.pth`` files do.
+    """
 
     executable: Path
     version: str
     folders: tuple[Path, ...]
+    imports: tuple[Path, ...]
     purelib: Path
     stdlib: Path
 
@@ -101,11 +110,13 @@ def inspect(executable: Path) -> Interpreter:
             f"the task's interpreter {executable} does not run: {error}",
             mend="correct execution.python in task.yaml, or remove the setup folder's broken .venv",
         ) from error
-    folders = [*facts["prefixes"], *([facts["user"]] if facts["user"] else [])]
+    folders = [Path(p) for p in dict.fromkeys([*facts["prefixes"], *([facts["user"]] if facts["user"] else [])])]
+    imports = [Path(os.path.normpath(p)) for p in dict.fromkeys(facts["imports"])]
     return Interpreter(
         executable,
         facts["version"],
-        tuple(Path(p) for p in dict.fromkeys(folders)),
+        tuple(folders),
+        tuple(p for p in imports if not is_inside(p, folders)),
         Path(facts["purelib"]),
         Path(facts["stdlib"]),
     )

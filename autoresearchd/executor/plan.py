@@ -63,8 +63,9 @@ class _Planner:
         if evaluation:
             place_links(request.pristine, (*self.data, *self.private))
         self.places = self.make_places()
-        around = (self.home, request.source, request.setup, request.run_dir, request.pristine)
-        self.common = [*interpreter_folders(python, around), *self.places.programs, *(d.real for d in self.data)]
+        own = (request.source, request.run_dir, request.pristine)
+        folders = interpreter_folders(python, self.home, request.setup, own)
+        self.common = [*folders, *self.places.programs, *(d.real for d in self.data)]
 
     def make_places(self) -> Places:
         folder = self.request.run_dir

@@ -12,6 +12,9 @@ from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_pyt
 from autoresearchd.sandbox.view import is_inside, way_to
 from autoresearchd.sandbox.workshop import Surroundings
 
+_PROJECT = Path(__file__).parents[1]
+_NO_IMPORTS = (".git", ".autoresearchd")
+"""What lies in a checkout that is imported from, and is no part of a program: history, and sessions with their data."""
 _PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "nvvm", "targets", "pyvenv.cfg")
 
 
@@ -34,9 +37,12 @@ def agent_surroundings(task: Task, tools: Path, *, setup: Path, source: Path, pr
     names = task.evaluation.private if task.evaluation else ()
     private = find_data(names, (setup, source), "evaluation.private")
     programs = tuple(python.search_folders(tools))
-    around = (Path.home(), source, setup, pristine)
     return Surroundings(
-        readable=(*interpreter_folders(python, around), *programs, *(entry.real for entry in data)),
+        readable=(
+            *interpreter_folders(python, Path.home(), setup, (source, pristine)),
+            *programs,
+            *(entry.real for entry in data),
+        ),
         hidden=(*hidden_places(task, python), *(entry.real for entry in private)),
         programs=programs,
     )
@@ -47,9 +53,15 @@ def link_data(folder: Path, task: Task, *, setup: Path, source: Path) -> None:
     place_links(folder, find_data(task.data, (setup, source), "workspace.data"))
 
 
-def interpreter_folders(python: Interpreter, around: Iterable[Path]) -> list[Path]:
-    """The interpreter's folders; of one that lies around any of ``around`` only the parts that an interpreter has."""
-    places = [way_to(place).real for place in around]
+def interpreter_folders(python: Interpreter, home: Path, setup: Path, own: Iterable[Path]) -> list[Path]:
+    """The interpreter's folders and what else it imports; nothing that would show home, set-up or one of ``own``.
+
+    Of a prefix around one of them only the parts that an interpreter has. An import path around one of them is left
+    out, and so is one inside of ``own``: edited code imports what was committed, never the user's checkout beside it.
+    A checkout of this project is left out as well: sessions that were started in it have their data there.
+    """
+    inner = [way_to(place).real for place in own]
+    places = [way_to(home).real, way_to(setup).real, *inner, way_to(_PROJECT).real]
     found = [python.executable]
     for folder in python.folders:
         real = way_to(folder).real
@@ -57,11 +69,15 @@ def interpreter_folders(python: Interpreter, around: Iterable[Path]) -> list[Pat
             found += [folder / part for part in _PREFIX_PARTS if (folder / part).exists()]
         else:
             found.append(folder)
+    for path in python.imports:
+        real = way_to(path).real
+        if not is_inside(real, inner) and not any(is_inside(place, [real]) for place in places):
+            found.append(path)
     return found
 
 
 def hidden_places(task: Task, python: Interpreter) -> list[Path]:
-    """The task's ``evaluation.hide``, in every Python that a job can see."""
+    """The task's ``evaluation.hide``, in every Python that a job can see, and sessions beside what it imports."""
     hide = task.evaluation.hide if task.evaluation else ()
     libraries, packages = visible_libraries(python)
     found = []
@@ -72,6 +88,7 @@ def hidden_places(task: Task, python: Interpreter) -> list[Path]:
                 break
         else:
             found.append(Path(entry).expanduser())
+    found += [path / name for path in python.imports for name in _NO_IMPORTS]
     return [p for p in found if p.exists()]
 
 
@@ -85,5 +102,6 @@ def visible_libraries(python: Interpreter) -> tuple[tuple[Path, ...], tuple[Path
     own = [lib for root in roots for lib in root.glob("lib*/python3*") if lib.is_dir()]
     libraries = dict.fromkeys([python.stdlib, *own])
     inner = [lib / name for lib in own for name in ("site-packages", "dist-packages")]
-    packages = dict.fromkeys([python.purelib, *python.folders, *(p for p in inner if p.is_dir())])
+    elsewhere = [place for path in python.imports for place in (path, path.parent)]  # packages, or one
+    packages = dict.fromkeys([python.purelib, *python.folders, *elsewhere, *(p for p in inner if p.is_dir())])
     return tuple(libraries), tuple(packages)

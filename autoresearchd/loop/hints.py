@@ -11,6 +11,8 @@ from pathlib import Path
 from autoresearchd.evaluator.failure import is_read_only, missing_module, missing_paths
 
 _ENVIRONMENTS = (".venv", "venv", "env")
+_SOURCES = ("src", "lib", "python")
+"""Where a project keeps packages that are not at its top."""
 _SYSTEM = ("bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", "usr")
 """Folders at the top that jobs see: what is missing there is missing for everybody."""
 
@@ -31,6 +33,12 @@ def mend_job(detail: str, source: Path, committed: Path) -> str:
         if hint:
             return hint
     module = missing_module(detail)
+    below = _below(module.partition(".")[0], committed)
+    if below:
+        return (
+            f"{module} is in {below}/ of the commit; jobs import that copy, never your checkout, when task.yaml says "
+            f"execution.env: {{PYTHONPATH: {below}}}"
+        )
     own = _environment(source)
     if module and own:
         return (
@@ -84,6 +92,14 @@ def _mend_missing(name: str, source: Path, committed: Path) -> str:
     else:
         where, entry = "is on this machine, but a job does not see it", str(place.resolve())
     return f"{name} {where}; let jobs read it by naming it in task.yaml, workspace.data: [{entry}]"
+
+
+def _below(module: str, committed: Path) -> str:
+    """The folder of the commit that holds a package which is installed from the user's checkout; empty: none."""
+    if not module.isidentifier():
+        return ""
+    places = ((name, committed / name) for name in _SOURCES)
+    return next((n for n, p in places if (p / module).is_dir() or (p / f"{module}.py").is_file()), "")
 
 
 def _environment(source: Path) -> str:

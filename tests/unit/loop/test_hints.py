@@ -94,3 +94,11 @@ def test_a_read_only_place_is_answered_with_the_writable_one(folders: tuple[Path
 
 def test_a_log_made_to_be_slow_is_not() -> None:
     assert len(missing_paths("not found " + "a." * 100_000 + "/b" * 100_000)) < 2000
+
+
+def test_a_package_installed_from_the_users_checkout_is_imported_from_the_commit(folders: tuple[Path, Path]) -> None:
+    """In the checkout it is another version than the one that was edited."""
+    (folders[1] / "src" / "mylib").mkdir(parents=True)
+    hint = mend_job("ModuleNotFoundError: No module named 'mylib.layers' (train.py:3)", *folders)
+    assert "execution.env: {PYTHONPATH: src}" in hint
+    assert mend_job("ModuleNotFoundError: No module named 'other' (train.py:3)", *folders) == ""

@@ -1,0 +1,95 @@
+"""A library that a user develops beside the task is imported by jobs as by the user; nothing around it is seen."""
+
+from __future__ import annotations
+
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.task import Evaluation
+from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.sight import interpreter_folders
+from autoresearchd.sandbox.tiers import PLAIN
+from autoresearchd.testing.executor_contract import make_request, make_task
+from tests.integration.local_jobs import BEST, needs_sandbox, run, training_log
+
+FINDER = (
+    "MAPPING = {{'beside': {!r}}}\nimport sys\nclass Finder:\n    @staticmethod\n    def find_spec(*_): return None\n"
+)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """The interpreter of an environment of the user's own."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    return tmp_path / "env" / "bin" / "python"
+
+
+def install(python: Path, library: Path, name: str = "beside") -> None:
+    """As ``pip install --editable`` does it: a path, and nothing is copied."""
+    (library / name).mkdir(parents=True)
+    (library / name / "__init__.py").write_text("word = 'GOT IT'\n")
+    (packages(python) / f"{name}.pth").write_text(f"{library}\n")
+
+
+def packages(python: Path) -> Path:
+    home = str(python.parents[1])
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": home, "platbase": home}))
+
+
+@needs_sandbox
+def test_a_library_that_the_user_develops_is_imported_and_its_history_is_not_seen(python: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    install(python, library)
+    for place in (".git", ".autoresearchd"):
+        (library / place).mkdir()
+        (library / place / "answers").write_text("ANSWERS\n")
+    command = (
+        f"python -c 'import beside; print(beside.word)'; cat {library}/.git/answers {library}/.autoresearchd/answers"
+    )
+    for tier, seen in ((PLAIN, True), (BEST, False)):
+        run(tier, tmp_path, make_task(f"{command}; true", execution={"python": str(python)}))
+        assert "GOT IT" in training_log(tmp_path)
+        assert ("ANSWERS" in training_log(tmp_path)) is seen
+
+
+@needs_sandbox
+def test_what_a_task_hides_is_hidden_there_too(python: Path, tmp_path: Path) -> None:
+    install(python, tmp_path / "library")
+    task = make_task(
+        "python -c 'import beside; print(beside.word)'; true",
+        execution={"python": str(python)},
+        evaluation=Evaluation("true", hide=("{purelib}/beside",)),
+    )
+    run(BEST, tmp_path, task)
+    assert "GOT IT" not in training_log(tmp_path)
+
+
+def test_a_package_that_a_finder_maps_is_seen_alone(python: Path, tmp_path: Path) -> None:
+    """As setuptools installs a package that lies at the top of its repository."""
+    package = tmp_path / "repository" / "beside"
+    package.mkdir(parents=True)
+    (packages(python) / "__editable___beside_finder.py").write_text(FINDER.format(str(package)))
+    (packages(python) / "beside.pth").write_text("import __editable___beside_finder\n")
+    assert inspect(python).imports == (package,)
+
+
+def test_the_users_checkout_of_the_task_and_what_lies_around_it_are_not_shown(python: Path, tmp_path: Path) -> None:
+    request = make_request(tmp_path, make_task())
+    for number, library in enumerate((tmp_path, request.source, request.source / "src", tmp_path / "beside" / "it")):
+        install(python, library, f"library{number}")
+    home = tmp_path / "home"
+    found = interpreter_folders(inspect(python), home, request.setup, (request.source, request.run_dir))
+    assert tmp_path / "beside" / "it" in found
+    assert not {tmp_path, request.source, request.source / "src"} & set(found)
+
+
+def test_a_checkout_of_this_project_is_not_shown(python: Path, tmp_path: Path) -> None:
+    """The sessions that were tried out in it have their private data there."""
+    project = Path(__file__).parents[2]
+    (packages(python) / "project.pth").write_text(f"{project}\n")
+    asked = inspect(python)
+    assert project in asked.imports
+    assert project not in interpreter_folders(asked, tmp_path, tmp_path, ())
