@@ -28,6 +28,12 @@ FAR = 3.0
 """In σ: a run that is further behind the best leads to no keep, be it as a tie or by its next runs."""
 SLOWER = 3.0
 """How much longer than the baseline's a start-up may take by the clock; by the work done it may take twice as much."""
+STARVED = 0.8
+"""Of the processor time per second of other runs of the program: a run with less has been kept waiting."""
+STARVED_S = 5.0
+"""Seconds of training below which that is the noise of a moment, and is not looked at."""
+BUSY = 0.5
+"""Processor time per second of a program that is held back by nothing but the processor."""
 LEAST_S = 0.5
 """Seconds by the clock that no start-up is refused for: a cold disk takes them."""
 
@@ -81,6 +87,27 @@ def overrun(task: Task, result: RunResult, pace: Pace) -> str:
         f"{pace.startup:.2g} s beside it; what takes more than {budget + limit:.3g} s cannot be the best "
         f"(end training after {BUDGET_VARIABLE} seconds)"
     )
+
+
+def starved(result: RunResult, others: Iterable[StageResult]) -> str:
+    """That a run was kept waiting for the processor, in words; empty where other runs of the program do not show it.
+
+    Something else ran on the machine: what such a run measures is worth less, and as one of the few runs that σ is
+    known from it can hide every gain of a session (a first run beside an installation: σ three times too large).
+
+    Args:
+        result: how the run went.
+        others: stages of other runs of the very same program.
+    """
+    own = result.stage(TRAINING)
+    shares = [s.cpu_s / s.duration_s for s in others if s.name == TRAINING and s.duration_s >= STARVED_S]
+    usual = max(shares, default=0.0)
+    if own is None or own.duration_s < STARVED_S or own.cpu_s <= 0 or usual < BUSY:
+        return ""
+    share = own.cpu_s / own.duration_s
+    if share >= STARVED * usual:
+        return ""
+    return f"this machine was busy: {share:.0%} of a processor, where the same program had {usual:.0%}"
 
 
 def held(

@@ -32,6 +32,7 @@ from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.seals import Watch
 from autoresearchd.loop.standing import BASELINE, Standing, is_baseline
+from autoresearchd.loop.starving import Starving
 from autoresearchd.ports import RunHandle, RunRequest
 
 SLOT = 0
@@ -57,6 +58,7 @@ class Cycle:
         self._aborts = EarlyAbort(lab, standing)
         self._ended_by: Look | None = None
         self._pacing = Pacing(lab, standing)
+        self._starving = Starving(lab)
         self._allowance = Allowance(lab, standing)
         self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
         self._worktree: Path | None = None
@@ -279,6 +281,7 @@ class Cycle:
             measurement = aborted(measurement, self._ended_by)
         self._aborts.end()
         measurement = self._pacing.held(run, result, self._watched.end(measurement))
+        measurement = self._starving.spared(e, run, result, measurement)
         self._aborts.measured(run, measurement)
         if self._pulled_away(e, measurement):
             measurement = Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")

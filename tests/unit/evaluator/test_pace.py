@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task
-from autoresearchd.evaluator.pace import Pace, held, overrun, pace_of, told_pace
+from autoresearchd.evaluator.pace import Pace, held, overrun, pace_of, starved, told_pace
 from tests.unit.evaluator.builders import result, stage, task
 
 
@@ -109,3 +109,23 @@ def test_a_program_that_is_not_told_how_long_to_train_has_no_pace() -> None:
     stages = took(11.0, 11.0).stages
     assert told_pace(toy(10.0), ["train()"], stages) is None
     assert told_pace(toy(10.0), ["limit = environ['AUTORESEARCHD_TIME_BUDGET']"], stages) == Pace(1.0, 1.0)
+
+
+def test_a_run_that_was_kept_waiting_is_told_by_other_runs_of_the_same_program() -> None:
+    told = starved(took(18.5, 10.9), took(18.0, 17.1).stages)
+    assert told == "this machine was busy: 59% of a processor, where the same program had 95%"
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        (took(18.5, 14.9), took(18.0, 17.1)),  # four fifths: an hour of a night has this
+        (took(2.0, 0.5), took(2.0, 2.0)),  # the noise of a moment
+        (took(18.0, 0.0), took(18.0, 17.1)),  # not known
+        (took(18.0, 1.0), took(18.0, 4.0)),  # it waits for something else: a GPU, a disk
+        (took(18.0, 17.0), took(2.0, 8.0)),
+    ],
+)
+def test_what_shows_no_wait_for_the_processor_is_taken_as_it_is(own: RunResult, other: RunResult) -> None:
+    assert starved(own, other.stages) == ""
+    assert starved(own, ()) == ""
