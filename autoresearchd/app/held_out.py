@@ -329,7 +329,7 @@ def opened(sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[He
             project = Project(each.root)
             try:
                 if each.root not in stores:
-                    stores[each.root] = project.existing_store()
+                    stores[each.root] = project.foreign_store() if each.foreign else project.existing_store()
                     stack.callback(stores[each.root].close)
                 store = stores[each.root]
                 sources.append(Source(each.name, project, store, store.session(each.tag), each.foreign))
