@@ -6,7 +6,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from autoresearchd.app import foreign
@@ -135,7 +135,9 @@ def own_folder(home: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove_tree(folder)
+        # Under the lock, so that nobody sweeps what is half gone; without one where all of it went meanwhile.
+        with suppress(OSError), _locked(home / _LOCK, wait=True):
+            remove_tree(folder)
         os.close(mine)
 
 

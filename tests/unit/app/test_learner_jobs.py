@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -95,6 +96,31 @@ def test_two_learners_have_folders_of_their_own_which_are_gone_afterwards(tmp_pa
         assert not other.exists()
         assert (one / "0").is_dir()
     assert not one.exists()
+
+
+def test_learners_that_begin_while_others_end_do_not_fall_over_what_those_take_away(tmp_path: Path) -> None:
+    home, failed = tmp_path / "judging", list[BaseException]()
+
+    def learners() -> None:
+        try:
+            for _ in range(40):
+                with own_folder(home) as folder:
+                    (folder / "0/0/run").mkdir(parents=True)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=learners) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert [path.name for path in home.iterdir()] == ["lock"], "each took its own away, and nobody another's"
+
+
+def test_a_repository_that_is_removed_while_it_is_judged_for_ends_no_learner(tmp_path: Path) -> None:
+    with own_folder(tmp_path / "judging"):
+        shutil.rmtree(tmp_path / "judging")
 
 
 def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_steers_the_terminal(tmp_path: Path) -> None:
