@@ -103,6 +103,11 @@ class Ground:
         self._diffs: dict[int, str] = {}
         self._ledgers: dict[int, Ledger] = {}
 
+    @property
+    def executor(self) -> str:
+        """Where the session ran its experiments, as in ``--executor``."""
+        return self.session.executor
+
     @cached_property
     def experiments(self) -> Mapping[int, Experiment]:
         """The decided experiments by number, oldest first."""
