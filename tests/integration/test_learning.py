@@ -70,9 +70,12 @@ class Spoken:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sized_model(tmp_path_factory.mktemp("model"))
+
+
+def sized_model(folder: Path) -> Path:
     """A tiny random model with room for a brief prompt."""
-    folder = tiny.write_model(tmp_path_factory.mktemp("model"))
-    config = folder / "config.json"
+    config = tiny.write_model(folder) / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 4096}))
     return folder
 
