@@ -78,10 +78,15 @@ class LiveVersions:
         self._rewards: dict[int, Rewarded] = {}
         self._looked: tuple[str, datetime | None, int] | None = None
 
+    def known(self, base: BaseModel) -> BaseModel:
+        """The model with its hash, where a folder of it is known here."""
+        with self._lock:
+            return self._hashed(base)
+
     def in_use(self, base: BaseModel) -> ServedAdapter | None:
         """The version for this model to answer with from now on; None: the plain model."""
         with self._lock:
-            base = self._known(base)
+            base = self._hashed(base)
             version = self._promoted(base)
             if version is not None and self._rolled_back(version):
                 version = self._promoted(base)
@@ -93,7 +98,7 @@ class LiveVersions:
             return self._checked[key]
 
     # -- which
-    def _known(self, base: BaseModel) -> BaseModel:
+    def _hashed(self, base: BaseModel) -> BaseModel:
         """A model with its hash, where a folder of it is known here; its files are read once."""
         if base.model_hash is not None:
             return base

@@ -6,25 +6,66 @@ sandbox. They are learned from; nothing of them is run unless the user has said 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
 
+from autoresearchd.domain.task import Task
 from autoresearchd.errors import UsageError
-
-if TYPE_CHECKING:
-    from autoresearchd.app.held_out import Ground
 
 NOT_RUN = "it is of another repository, and none of its commands is run (--set run_foreign=true runs them)"
 """Why a foreign session is not judged by experiments, in words."""
 
 
-def refuse(ground: Ground, *, run_foreign: bool) -> None:
+class Premises(Protocol):
+    """As much of a session as is looked at before anything of it runs.
+
+    scratch: where its runs are made.
+    """
+
+    scratch: Path
+
+    @property
+    def task(self) -> Task:
+        """What its database says is run."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its task."""
+        ...
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is of another repository."""
+        ...
+
+    @property
+    def executor(self) -> str:
+        """Where it ran its experiments, as in ``--executor``."""
+        ...
+
+
+class Grounds(Protocol):
+    """Sessions that are open, by name."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the sessions."""
+        ...
+
+    def ground(self, session: str) -> Premises:
+        """The session of that name."""
+        ...
+
+
+def refuse(ground: Premises, *, run_foreign: bool) -> None:
     """Raise UsageError where the experiments of a session must not run here."""
     if ground.foreign and not run_foreign:
         raise UsageError(NOT_RUN, mend="take --set judge=predicted")
 
 
-def told(name: str, ground: Ground) -> Iterator[str]:
+def told(name: str, ground: Premises) -> Iterator[str]:
     """What will be run for a foreign session and what its jobs get, a line each; nothing of it is shortened."""
     task = ground.task
     execution, evaluation = task.execution, task.evaluation
@@ -39,6 +80,6 @@ def told(name: str, ground: Ground) -> Iterator[str]:
             yield f"  its model, for the evaluation: {evaluation.model_command!r}"
     for check in task.checks:
         yield f"  a check: {check.command!r}"
-    yield f"  executor: {ground.session.executor!r}; interpreter: {execution.python or 'that of its set-up'!r}"
+    yield f"  executor: {ground.executor!r}; interpreter: {execution.python or 'that of its set-up'!r}"
     yield f"  network: {'yes' if execution.network else 'no'}; environment: {execution.env!r}"
     yield f"  its jobs read: {task.data!r}"

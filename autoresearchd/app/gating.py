@@ -21,7 +21,7 @@ from autoresearchd.learner.trajectories import Trajectory, grouped
 from autoresearchd.ports import Cancel
 
 if TYPE_CHECKING:
-    from autoresearchd.learner.objectives import Learnable, Who
+    from autoresearchd.learner.objectives import Sampler, Who
 
 QUICK_S = 10.0
 """Experiments that train for so long at most are run for the gate, where nothing else is said."""
@@ -114,7 +114,7 @@ class Gate:
         return count
 
     # -- after it
-    def verdict(self, model: Learnable, old: Who, new: Who, max_tokens: int) -> Verdict:
+    def verdict(self, model: Sampler, old: Who, new: Who, max_tokens: int) -> Verdict:
         """Compare what two policies propose at the held-out states.
 
         Args:

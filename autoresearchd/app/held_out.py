@@ -106,6 +106,11 @@ class Ground:
         self._diffs: dict[int, str] = {}
         self._ledgers: dict[int, Ledger] = {}
 
+    @property
+    def executor(self) -> str:
+        """Where the session ran its experiments, as in ``--executor``."""
+        return self.session.executor
+
     @cached_property
     def experiments(self) -> Mapping[int, Experiment]:
         """The decided experiments by number, oldest first."""
@@ -357,7 +362,7 @@ def opened(sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[He
             project = Project(each.root)
             try:
                 if each.root not in stores:
-                    stores[each.root] = project.existing_store()
+                    stores[each.root] = project.foreign_store() if each.foreign else project.existing_store()
                     stack.callback(stores[each.root].close)
                 store = stores[each.root]
                 sources.append(Source(each.name, project, store, store.session(each.tag), each.foreign))

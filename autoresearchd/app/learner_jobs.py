@@ -6,11 +6,12 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from autoresearchd.app import foreign
 from autoresearchd.app.compose import make_executor
+from autoresearchd.app.foreign import Grounds
 from autoresearchd.app.held_out import HeldOut, opened
 from autoresearchd.app.judging import RealJudge
 from autoresearchd.domain.experiment import RunResult
@@ -47,22 +48,26 @@ class LearnerJobs:
 
     def real(self, held: HeldOut) -> RealJudge:
         """The judge that runs experiments where the sessions ran theirs; UsageError where that is not one place."""
+        executor = make_executor(self.place(held))
+        return RealJudge(held, Unlimited(executor), cancel=self._cancel, run_foreign=self._run_foreign)
+
+    def place(self, held: Grounds) -> str:
+        """Where experiments of these sessions are run, as in ``--executor``; what is run of foreign ones is told."""
         run = self._run(held)
         for name in run:
             if held.ground(name).foreign and name not in self._told:
                 self._told.add(name)
                 for line in foreign.told(name, held.ground(name)):
                     self._tell(line)
-        specs = {held.ground(name).session.executor for name in run}
+        specs = {held.ground(name).executor for name in run}
         if len(specs) > 1:
             raise UsageError(
                 f"experiments of these sessions ran in different places: {', '.join(sorted(specs))}",
                 mend="add --set judge=predicted, or learn from sessions of one place",
             )
-        executor = make_executor(specs.pop() if specs else "local")
-        return RealJudge(held, Unlimited(executor), cancel=self._cancel, run_foreign=self._run_foreign)
+        return specs.pop() if specs else "local"
 
-    def _run(self, held: HeldOut) -> list[str]:
+    def _run(self, held: Grounds) -> list[str]:
         """Names of the sessions whose experiments may be run."""
         return [name for name in held.names if self._run_foreign or not held.ground(name).foreign]
 
@@ -102,13 +107,13 @@ class Unlimited:
 
 # ---------------------------------------------------------------------- folders
 @contextmanager
-def apart(held: HeldOut, names: Iterable[str]) -> Iterator[HeldOut]:
-    """Sessions, of which some have their experiments run in folders of this process as long as the context lasts.
+def apart(held: Grounds, names: Iterable[str]) -> Iterator[None]:
+    """Have the experiments of some sessions run in folders of this process as long as the context lasts.
 
     Two learners, of different repositories, may judge for the same session at the same time (``--from``).
 
     Args:
-        held: all.
+        held: all sessions.
         names: of those whose experiments are run; nothing is looked for or written in the repositories of the others.
     """
     with ExitStack() as stack:
@@ -119,7 +124,7 @@ def apart(held: HeldOut, names: Iterable[str]) -> Iterator[HeldOut]:
             if home not in own:
                 own[home] = stack.enter_context(own_folder(home))
             ground.scratch = own[home] / str(number)
-        yield held
+        yield
 
 
 @contextmanager
@@ -135,7 +140,9 @@ def own_folder(home: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove_tree(folder)
+        # Under the lock, so that nobody sweeps what is half gone; without one where all of it went meanwhile.
+        with suppress(OSError), _locked(home / _LOCK, wait=True):
+            remove_tree(folder)
         os.close(mine)
 
 

@@ -67,6 +67,10 @@ class Project:
             raise StoreDamaged(f"{self.database} is empty", mend=health.MEND)
         return self.open_store()
 
+    def foreign_store(self) -> SqlStore:
+        """The store of a repository that is somebody else's: read as it is, neither upgraded nor written to."""
+        return SqlStore.open_readonly(self.database)
+
     def _refuse_lost(self) -> None:
         """Raise StoreDamaged where the database is gone from under a daemon that still writes to it."""
         lost = None if self.database.exists() else without_store(self.database, self.locks)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import shutil
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -65,7 +67,8 @@ class Journal(Protocol):
 class UsersDay:
     """What all sessions of a user have cost today (UTC), in whatever repository.
 
-    Where the book cannot be kept, the repository's own journal counts, and the user is told so.
+    An amount that the book does not take is kept and added at the next chance; until then it counts for this session.
+    Where the book cannot be read, what it said last counts, and at least the repository's own journal.
 
     Args:
         book: of all the user's repositories, None: there is no place for one.
@@ -80,14 +83,16 @@ class UsersDay:
     ) -> None:
         self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
         self._told = False
+        self._pending: deque[tuple[datetime, float]] = deque()
+        self._known: dict[date, float] = {}
+        self._lock = threading.Lock()
 
     def spent(self, at: datetime, usd: float) -> None:
         """Write into the book what an answer cost."""
         if self._book is not None:
-            try:
-                self._book.add(at, usd, self._what)
-            except OSError as error:
-                self._complain(error)
+            with self._lock:
+                self._pending.append((at, usd))
+                self._write(self._book)
 
     def usd(self) -> float:
         """What today has cost so far."""
@@ -95,19 +100,39 @@ class UsersDay:
         here = self._journal.spent_since(now.replace(hour=0, minute=0, second=0, microsecond=0))
         if self._book is None:
             return here
-        try:
-            return max(here, self._book.spent(now))
-        except OSError as error:
-            self._complain(error)
-            return here
+        with self._lock:
+            self._write(self._book)
+            try:
+                self._known = {_day(now): self._book.spent(now)}
+            except OSError as error:
+                self._complain(error)
+            unwritten = math.fsum(usd for at, usd in self._pending if _day(at) == _day(now))
+            return max(here, self._known.get(_day(now), 0.0) + unwritten)
+
+    def _write(self, book: Daybook) -> None:
+        """Add what is not in the book yet, oldest first, as long as it takes it."""
+        while self._pending:
+            at, usd = self._pending[0]
+            try:
+                book.add(at, usd, self._what)
+            except OSError as error:
+                self._complain(error)
+                return
+            self._pending.popleft()
+            self._known[_day(at)] = self._known.get(_day(at), 0.0) + usd
 
     def _complain(self, error: OSError) -> None:
         if not self._told:
             self._told = True
             self._warn(
-                f"what models cost is not written down for all of your repositories: {error}. So spend.per_day counts "
-                "this repository alone"
+                f"the book of what models cost in all of your repositories cannot be kept: {error}. It is tried again "
+                "with each answer; until then spend.per_day of other repositories does not count what this session "
+                "spends, and here it may not count what they do"
             )
+
+
+def _day(at: datetime) -> date:
+    return at.astimezone(UTC).date()
 
 
 def daybook(environment: Mapping[str, str]) -> Daybook | None:

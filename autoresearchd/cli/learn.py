@@ -188,15 +188,16 @@ def _check_target(export: Path | None) -> None:
 def _base(model: str) -> BaseModel | None:
     """The base model to compare with: the one that was named, else that of config.yaml, where it is on this disk."""
     from autoresearchd.config.settings import load_settings
+    from autoresearchd.learner.base_names import cached
     from autoresearchd.learner.reading import base_model, model_place
 
     if model:
-        place = model_place(model, here())
+        place = model_place(model, here()) or cached(model, os.environ)
     else:
         name = load_settings(os.environ).local_model
         place = here() / Path(name).expanduser() if name else None
         if place is not None and not place.exists():
-            place = None
+            place = cached(name, os.environ)
     return None if place is None else base_model(place)
 
 
@@ -220,6 +221,7 @@ def lines(
     values: Mapping[str, Any],
 ) -> list[str]:
     """The look as text."""
+    from autoresearchd.learner.reading import UNKNOWN_MEND
     from autoresearchd.learner.summary import describe
 
     answered = [session for session in reading.sessions if session.answers]
@@ -233,6 +235,10 @@ def lines(
     if base is not None:
         out.append(f"base model: {base.name}")
     out += ["", *describe(summary).split("\n"), ""]
+    if mode == "replay" and reading.unknown:
+        which = "" if base is not None else " once it is said which model is to learn"
+        out += [f"{reading.unknown:,} answers tell no hash of their model, and replay leaves them out{which}"]
+        out += [f"  → {UNKNOWN_MEND}"]
     if mode == "live":
         out.append("live: these answers lend their states; proposals are made and run anew")
     elif found.data.trajectories:
@@ -326,6 +332,7 @@ def document(
             "last": None if summary.last is None else summary.last.isoformat(),
             "tokens": summary.tokens,
             "with_feedback": summary.with_feedback,
+            "without_model_hash": reading.unknown,
         },
         "groups": {"all": summary.groups, "singles": summary.singles, "zero_variance": summary.zero_variance},
         "rewards": {

@@ -67,7 +67,40 @@ class Generated:
     finished: bool
 
 
-class Learnable(Protocol):
+class Sampler(Protocol):
+    """A causal language model as far as completions are drawn from it."""
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens a prompt and its completion may have together; None where there is no bound."""
+        ...
+
+    def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """The prompt of a conversation, by the chat template, up to where the answer begins."""
+        ...
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seeds: Sequence[int],
+        who: Who = Who.POLICY,
+    ) -> list[Generated]:
+        """One completion for each prompt, drawn from the plain softmax at the temperature.
+
+        Args:
+            prompts: token ids.
+            max_tokens: of a completion.
+            temperature: 0: the likeliest token, always.
+            seeds: one for each prompt; the same seed draws the same completion.
+            who: the weights.
+        """
+        ...
+
+
+class Learnable(Sampler, Protocol):
     """A causal language model of which an adapter, and a value head where it has one, is trained.
 
     It stands on one device and is used by one thread.
@@ -84,11 +117,6 @@ class Learnable(Protocol):
         ...
 
     @property
-    def context(self) -> int | None:
-        """How many tokens a prompt and its completion may have together; None where there is no bound."""
-        ...
-
-    @property
     def vocabulary(self) -> int:
         """Token ids are from 0 to below this."""
         ...
@@ -101,10 +129,6 @@ class Learnable(Protocol):
     @property
     def device(self) -> torch.device:
         """Where the model stands."""
-        ...
-
-    def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        """The prompt of a conversation, by the chat template, up to where the answer begins."""
         ...
 
     def tokens(self, text: str) -> tuple[int, ...]:
@@ -147,26 +171,6 @@ class Learnable(Protocol):
 
     def set_teacher(self, state: Mapping[str, Tensor] | None) -> None:
         """Weights that ``Who.TEACHER`` uses from now on; None: the base alone."""
-        ...
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_tokens: int,
-        temperature: float,
-        seeds: Sequence[int],
-        who: Who = Who.POLICY,
-    ) -> list[Generated]:
-        """One completion for each prompt, drawn from the plain softmax at the temperature.
-
-        Args:
-            prompts: token ids.
-            max_tokens: of a completion.
-            temperature: 0: the likeliest token, always.
-            seeds: one for each prompt; the same seed draws the same completion.
-            who: the weights.
-        """
         ...
 
     def save(self, folder: Path) -> None:

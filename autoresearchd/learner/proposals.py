@@ -12,7 +12,7 @@ from autoresearchd.learner.judging import Attempt, HeldOutState
 from autoresearchd.ports import Cancel
 
 if TYPE_CHECKING:
-    from autoresearchd.learner.objectives import Learnable, Who
+    from autoresearchd.learner.objectives import Sampler, Who
 
 BATCH = 8
 """Completions that are drawn at once."""
@@ -34,7 +34,7 @@ class Fresh:
 
 
 def fitting(
-    model: Learnable, states: Sequence[HeldOutState], max_tokens: int
+    model: Sampler, states: Sequence[HeldOutState], max_tokens: int
 ) -> tuple[tuple[HeldOutState, ...], Mapping[str, int]]:
     """The states whose prompt leaves room for an answer, and how many others there are, by the reason in words."""
     room = None if model.context is None else model.context - max_tokens
@@ -46,7 +46,7 @@ def fitting(
 
 
 def fresh(
-    model: Learnable,
+    model: Sampler,
     states: Sequence[HeldOutState],
     *,
     who: Who,

@@ -21,6 +21,12 @@ from autoresearchd.policy import model_files
 from autoresearchd.store.corpus import Corpus, SessionFacts
 from autoresearchd.workspace import layout
 
+UNKNOWN_MEND = (
+    "name the folder of the server's model in config.yaml (`learn: {model: DIR}`), or serve it from its folder "
+    "(`autoresearchd serve DIR`), and the next answers can be replayed; --mode live learns from the states of these"
+)
+"""What helps against answers that tell no hash of their model."""
+
 _MOST_NAMED = 5
 
 
@@ -56,6 +62,12 @@ class Reading:
     dropped: Mapping[Reason, int] = field(default_factory=dict)
     models: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> int:
+        """How many answers have tokens and tell no hash of their model, so that no replay can use them."""
+        stored = (record.answer.generation for record in self.records)
+        return sum(bool(g.token_ids and g.logprobs) and g.model_hash is None for g in stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,11 +322,18 @@ def _models(found: Sequence[Record]) -> dict[str, int]:
 def _mend(data: Dataset) -> str:
     """What would help against the reason that held most often."""
     match max(data.dropped, key=lambda reason: (data.dropped[reason], reason.value), default=None):
-        case Reason.NO_TOKENS | Reason.UNKNOWN_LOGPROBS | Reason.BAD_TOKENS:
+        case Reason.NO_TOKENS | Reason.BAD_TOKENS:
             return (
                 "let a local model answer (start --policy local:DIR): its tokens and log-probabilities are stored, "
-                "which those of most providers are not"
+                "which those of most providers are not; --mode live needs the states alone"
             )
+        case Reason.UNKNOWN_LOGPROBS:
+            return (
+                "ask a server at `temperature: 1` (config.yaml), and start it without top-p, top-k and min-p, as "
+                "`autoresearchd serve` does; --mode live needs the states alone"
+            )
+        case Reason.UNKNOWN_MODEL:
+            return UNKNOWN_MEND
         case Reason.OTHER_MODEL | Reason.OTHER_TOKENIZER | Reason.OTHER_TEMPLATE:
             return "name the model that gave the answers with --model, or let this one answer first"
         case Reason.AGENT_TURN:

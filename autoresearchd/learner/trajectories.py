@@ -107,7 +107,8 @@ class Reason(StrEnum):
     NO_TOKENS = "its tokens or their log-probabilities were not stored"
     BAD_TOKENS = "its tokens and log-probabilities do not fit each other"
     UNKNOWN_LOGPROBS = "its log-probabilities are not those of the distribution that it was drawn from"
-    OTHER_MODEL = "it comes from another base model, or one that is not known"
+    UNKNOWN_MODEL = "nobody knows which base model it comes from: the server told no hash"
+    OTHER_MODEL = "it comes from another base model"
     OTHER_TOKENIZER = "it comes from another tokenizer, or one that is not known"
     OTHER_TEMPLATE = "it comes from another chat template, or one that is not known"
     OTHER_FORMULA = "its reward was given by another version of the formula, or one that is not known"
@@ -338,6 +339,8 @@ def _token_refusal(record: Record, filters: Filters) -> Reason | None:
         return Reason.BAD_TOKENS
     if not _sampled(g.sampling):
         return Reason.UNKNOWN_LOGPROBS
+    if filters.model_hash is not None and g.model_hash is None:
+        return Reason.UNKNOWN_MODEL
     compared = (
         (filters.model_hash, g.model_hash, Reason.OTHER_MODEL),
         (filters.tokenizer_hash, g.tokenizer_hash, Reason.OTHER_TOKENIZER),

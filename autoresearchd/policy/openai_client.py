@@ -214,9 +214,10 @@ class OpenAIClient:
         self._settled = True
 
     def _known(self) -> BaseModel:
-        """The plain model; its files are read once."""
+        """The plain model, by the hash that its answers are learned from by; its files are read once."""
         if self._plain is None:
-            self._plain = self._base()
+            told = self._base()
+            self._plain = told if self._adapters is None else self._adapters.known(told)
         return self._plain
 
     def _base(self) -> BaseModel:

@@ -66,7 +66,11 @@ class TrialHistory(Protocol):
 
 
 class Adapters(Protocol):
-    """Which version of the local policy answers. May be called from any thread."""
+    """Which version of the local policy answers, and for which model. May be called from any thread."""
+
+    def known(self, base: BaseModel) -> BaseModel:
+        """A model of a server with its hash, where a folder of it is known here; else as it is."""
+        ...
 
     def in_use(self, base: BaseModel) -> ServedAdapter | None:
         """The version for this model to answer with from now on, its files whole; None: the plain model."""

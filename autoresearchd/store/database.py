@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ from autoresearchd.errors import (
 )
 from autoresearchd.store import codec, health
 from autoresearchd.store.inflate import UNREADABLE
+from autoresearchd.store.readonly import open_readonly
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
+_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
 _MENDS = {
     "SQLITE_FULL": "free some disk space; the loop goes on by itself",
@@ -68,9 +71,10 @@ class Database:
     Args:
         url: of SQLAlchemy, e.g. ``sqlite:////home/me/task/.git/autoresearchd/state.db``.
         busy_timeout: how long a writer waits for another one, in seconds.
+        readonly: open an SQLite database as it is: it must be of this version's revision, and is never written to.
     """
 
-    def __init__(self, url: str, *, busy_timeout: float = 10.0) -> None:
+    def __init__(self, url: str, *, busy_timeout: float = 10.0, readonly: bool = False) -> None:
         self.url = url
         self.name = hidden(url)
         self.path = sqlite_path(url)
@@ -79,7 +83,9 @@ class Database:
         if self.is_sqlite and self.path is None:
             raise ConfigError("the journal must be a file, it has to outlive the process", key=url, file="store")
         options: dict[str, Any] = {"json_serializer": codec.dumps, "json_deserializer": json.loads}
-        if self.is_sqlite:
+        if self.path is not None and readonly:
+            options["creator"] = partial(_reader, self.path)
+        elif self.is_sqlite:
             options["connect_args"] = {"timeout": busy_timeout}
         try:
             self.engine = create_engine(parsed, **options)
@@ -90,7 +96,7 @@ class Database:
                 f"the driver of {self.name} is not installed: {error}", mend="pip install 'autoresearchd[postgres]'"
             ) from error
         if self.is_sqlite:
-            _prepare_sqlite(self.engine)
+            _prepare_sqlite(self.engine, () if readonly else _PRAGMAS)
         self._writers = self.engine.execution_options(**{_WRITE: True})
 
     @contextmanager
@@ -202,12 +208,18 @@ def _raw(connection: Connection) -> sqlite3.Connection:
     return driver
 
 
-def _prepare_sqlite(engine: Engine) -> None:
+def _reader(path: Path) -> sqlite3.Connection:
+    connection = open_readonly(path, threads=True)
+    connection.row_factory = None  # rows are SQLAlchemy's here
+    return connection
+
+
+def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         # Transactions are begun below: left to itself, the driver would begin them late and without the write lock.
         connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

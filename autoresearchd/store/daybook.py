@@ -5,18 +5,22 @@ A repository's journal holds its own answers with their prices; a cap on a day i
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
 import math
 import os
 import stat
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 _MOST_BYTES = 64 * 2**20
 _MOST_WORDS = 500
 _MOST_USD = 1e12
+_LOOK_S = 0.01
+"""Between two looks at a lock that another daemon holds."""
 
 
 class Daybook:
@@ -26,13 +30,18 @@ class Daybook:
 
     Args:
         folder: where the files lie; made when it is first written to.
+        patience: seconds that a writer waits for another one; a daemon that somebody has stopped may hold the lock.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, patience: float = 2.0) -> None:
+        self._folder, self._patience = folder, patience
 
     def add(self, at: datetime, usd: float, what: str) -> None:
-        """Write an amount down; ``what``: for whom reads the file. OSError where that cannot be done."""
+        """Write an amount down; ``what``: for whom reads the file.
+
+        Raises:
+            OSError: that cannot be done. The amount does not count then: whoever still has it adds it again.
+        """
         line = json.dumps({"at": at.astimezone(UTC).isoformat(), "usd": usd, "for": what[:_MOST_WORDS]}) + "\n"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self.path(at)
@@ -40,13 +49,15 @@ class Daybook:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
             _check_regular(file, path)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            self._lock(file, path)
             end = os.lseek(file, 0, os.SEEK_END)
             whole = end == 0 or os.pread(file, 1, end - 1) == b"\n"
-            written = (line if whole else "\n" + line).encode("ascii")
-            if os.write(file, written) != len(written):
-                raise OSError(f"{path} takes no more")
-            os.fsync(file)
+            try:
+                _append(file, (line if whole else "\n" + line).encode("ascii"), path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file, end)  # what is added again must not count twice
+                raise
         finally:
             os.close(file)
         if new:
@@ -66,6 +77,26 @@ class Daybook:
     def path(self, at: datetime) -> Path:
         """The file of a day."""
         return self._folder / f"spend-{at.astimezone(UTC):%Y-%m-%d}.jsonl"
+
+    def _lock(self, file: int, path: Path) -> None:
+        """Have the file to oneself; OSError where another one does not let go of it."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise BlockingIOError(error.errno, f"{path} is locked by another program") from error
+                time.sleep(_LOOK_S)
+            else:
+                return
+
+
+def _append(file: int, written: bytes, path: Path) -> None:
+    """On disk when it returns."""
+    if os.write(file, written) != len(written):
+        raise OSError(f"{path} takes no more")
+    os.fsync(file)
 
 
 def _amount(line: bytes) -> float:

@@ -11,8 +11,13 @@ from autoresearchd.store.health import MEND, has_content, is_damage
 from autoresearchd.store.revision import HEAD_REVISION, too_new
 
 
-def open_readonly(path: Path) -> sqlite3.Connection:
-    """Open the journal for reading; StoreError with what is wrong, SchemaTooNew when a newer version wrote it."""
+def open_readonly(path: Path, *, threads: bool = False) -> sqlite3.Connection:
+    """Open the journal for reading; StoreError with what is wrong, SchemaTooNew when a newer version wrote it.
+
+    Args:
+        path: the database file.
+        threads: whether another thread than this one may use the connection.
+    """
     if not path.is_file():
         raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
     if not has_content(path):
@@ -20,18 +25,18 @@ def open_readonly(path: Path) -> sqlite3.Connection:
     uri = path.resolve().as_uri()
     try:
         try:
-            return _connect(path, f"{uri}?mode=ro")
+            return _connect(path, f"{uri}?mode=ro", threads)
         except sqlite3.OperationalError:
             # On a read-only disk SQLite cannot make the index of the WAL. Without a WAL, all is in the file itself.
             if path.with_name(path.name + "-wal").exists():
                 raise
-            return _connect(path, f"{uri}?mode=ro&immutable=1")
+            return _connect(path, f"{uri}?mode=ro&immutable=1", threads)
     except sqlite3.Error as error:
         raise explain(path, error) from error
 
 
-def _connect(path: Path, uri: str) -> sqlite3.Connection:
-    db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None)
+def _connect(path: Path, uri: str, threads: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=not threads)
     try:
         db.row_factory = sqlite3.Row
         _check_revision(path, db)
@@ -52,7 +57,7 @@ def _check_revision(path: Path, db: sqlite3.Connection) -> None:
     if found and found < HEAD_REVISION:
         raise StoreError(
             f"{path} was written by an older version (revision {found}, this one reads {HEAD_REVISION})",
-            mend="autoresearchd resume upgrades it, after a backup",
+            mend="autoresearchd resume in its repository upgrades it, after a backup",
         )
     raise too_new(str(path), found or "none")
 

@@ -32,7 +32,7 @@ from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.ports import Control, NewSession
 from autoresearchd.store import answers, codec, looks, migrate, phases, rows, sessions, sums
-from autoresearchd.store.database import Database
+from autoresearchd.store.database import Database, sqlite_url
 from autoresearchd.store.tables import (
     ControlTable,
     EventTable,
@@ -77,6 +77,11 @@ class SqlStore(SqlShelf):
         """
         migrate.upgrade(url, busy_timeout=busy_timeout)
         return cls(Database(url, busy_timeout=busy_timeout))
+
+    @classmethod
+    def open_readonly(cls, path: Path) -> SqlStore:
+        """The store in an SQLite file as it is, never changed; read, an older version's is a StoreError."""
+        return cls(Database(sqlite_url(path), readonly=True))
 
     def __enter__(self) -> SqlStore:
         return self

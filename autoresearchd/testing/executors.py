@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import BaselineError
-from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.ports import Cancel, Executor, RunHandle, RunRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,58 @@ class FakeExecutor:
     def warnings(self, task: Task | None = None) -> list[str]:
         """As `autoresearchd.executor.local.LocalExecutor.warnings`."""
         return list(self._warnings)
+
+
+class TimedHandle:
+    """A run of another executor that is told to have taken a given time."""
+
+    def __init__(self, handle: RunHandle, seconds: float) -> None:
+        self._handle, self._seconds = handle, seconds
+
+    @property
+    def run_dir(self) -> Path:
+        return self._handle.run_dir
+
+    def wait(self, timeout: float | None = None) -> RunResult | None:
+        found = self._handle.wait(timeout)
+        if found is None:
+            return None
+        stages = tuple(replace(stage, duration_s=self._seconds) for stage in found.stages)
+        return replace(found, stages=stages, duration_s=self._seconds * len(stages))
+
+    def kill(self) -> None:
+        self._handle.kill()
+
+
+class TimedExecutor:
+    """Runs jobs by another executor, whose clock it replaces: what they computed stays what was measured.
+
+    Args:
+        executor: runs them.
+        seconds: that each stage of a run took, as is told.
+    """
+
+    def __init__(self, executor: Executor, seconds: Callable[[RunRequest], float]) -> None:
+        self._executor, self._seconds = executor, seconds
+
+    @property
+    def slots(self) -> int:
+        return self._executor.slots
+
+    def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
+        self._executor.setup(task, pristine, setup, log, cancel)
+
+    def start(self, request: RunRequest) -> TimedHandle:
+        return TimedHandle(self._executor.start(request), self._seconds(request))
+
+    def recover(self, run_dir: Path) -> RunResult | None:
+        return self._executor.recover(run_dir)
+
+    def warnings(self, task: Task | None = None) -> Sequence[str]:
+        return self._executor.warnings(task)
+
+    def describe(self) -> Mapping[str, str]:
+        return self._executor.describe()
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> bool:

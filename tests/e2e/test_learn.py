@@ -48,3 +48,25 @@ def test_an_answer_without_an_edit_stays_in_its_round_beside_the_good_ones(proje
     assert found["answers"]["kept"] == 6
     assert found["groups"] == {"all": 2, "singles": 0, "zero_variance": 0}
     assert found["lacking"] == ""
+
+
+def test_answers_of_a_server_can_be_learned_from_once_the_user_has_said_which_model_it_has(
+    project: Project, tmp_path: Path
+) -> None:
+    """llama.cpp, or vLLM by the name of a hub: neither tells where its model lies."""
+    config, model = tmp_path / "config.yaml", tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"weights")
+    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
+    look = ("learn", "--algo", "grpo", "--dry-run", "--json", "--model", str(model))
+    with ScriptedServer([PROSE, BETTER, SHIFTED, PROSE]) as scripted:
+        settings = f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 0\ntemperature: 1\n"
+        config.write_text(settings)
+        start = ("start", "--policy", "local:m", "--max-experiments", "2", "--foreground")
+        assert project.cli(*start).returncode == 0
+        assert project.json(*look)["answers"]["left_out"] == {"unknown_model": 2}
+        config.write_text(f"{settings}learn: {{model: '{model}'}}\n")
+        assert project.cli("resume", "--max-experiments", "4", "--foreground").returncode == 0
+    answers = project.json(*look)["answers"]
+    assert (answers["kept"], answers["left_out"]) == (2, {"unknown_model": 2})

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+
+from alembic import command
 
 from autoresearchd.app.held_out import HeldOut, Source
 from autoresearchd.app.project import Project
@@ -11,6 +16,9 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.trajectories import Trajectory
 from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.resources import bundled
+from autoresearchd.store.database import Database, sqlite_url
+from autoresearchd.store.migrate import alembic_config
 from tests.integration.bench import Bench
 
 
@@ -22,6 +30,24 @@ def run(bench: Bench, experiments: int) -> None:
 def opened(bench: Bench) -> HeldOut:
     """The session of a bench, for judging."""
     return HeldOut([Source("t", Project.at(bench.root), bench.store, bench.store.session("t"))])
+
+
+def older(database: Path) -> bytes:
+    """Make a database one of an older version, as a backup leaves it: without a WAL; what is then in the file."""
+    store = Database(sqlite_url(database))
+    config = alembic_config(bundled("migrations"))
+    with store.write() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "-1")
+    store.close()
+    return without_wal(database)
+
+
+def without_wal(database: Path) -> bytes:
+    """Put a database as a backup leaves it; what is then in the file."""
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA journal_mode=DELETE")
+    return database.read_bytes()
 
 
 def trajectory(number: int, session: str = "t", **changed: Any) -> Trajectory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +20,12 @@ from autoresearchd.app.held_out import opened as open_sessions
 from autoresearchd.app.judging import RealJudge
 from autoresearchd.app.learn_options import GateSettings
 from autoresearchd.learner.gate import GateOptions
-from autoresearchd.learner.objectives import Generated, Who
+from autoresearchd.learner.objectives import Who
 from autoresearchd.learner.reading import ReadSession
 from autoresearchd.learner.seen import TRAINED, Seen
 from autoresearchd.ports import RunRequest
 from autoresearchd.testing.executors import FakeExecutor, Script, prints
+from autoresearchd.testing.samplers import ScriptedSampler
 from tests.integration.bench import Bench, job
 from tests.integration.held_out import block, run, trajectory
 
@@ -32,17 +33,10 @@ SETTINGS = GateSettings(count=1)
 OPTIONS = GateOptions(least=2, resamples=100)
 
 
-class Speaker:
+def speaker(context: int = 1000) -> ScriptedSampler:
     """The new policy sets SCALE to 2, the best there is; the old one writes no edit."""
-
-    context: int | None = 1000
-
-    def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        return tuple(range(len(str(messages[0]["content"]))))
-
-    def generate(self, prompts: Sequence[Sequence[int]], *, who: Who, **_: Any) -> list[Generated]:
-        text = block("SCALE = 1.0", "SCALE = 2.0") if who is Who.POLICY else "I would lower the rate."
-        return [Generated((1, 2), (-0.1, -0.2), text, finished=True) for _ in prompts]
+    better, worse = block("SCALE = 1.0", "SCALE = 2.0"), "I would lower the rate."
+    return ScriptedSampler(lambda who, *_: better if who is Who.POLICY else worse, context=context)
 
 
 class Court:
@@ -104,7 +98,7 @@ def test_what_is_whole_is_said_to_be_enough_and_the_better_policy_passes(bench: 
     assert one.rehearse() == 3
     assert told == [], "nothing speaks against it"
     assert len(court.executors[0].requests) == 1, "the best of the session runs here"
-    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert verdict.figures["states"] == 3
     assert verdict.figures["valid_new"] == 1.0
     assert verdict.figures["not_asked"] == 0
@@ -119,7 +113,7 @@ def test_a_session_that_is_gone_is_said_before_the_training_and_the_rest_is_judg
     assert one.rehearse() == 3
     assert len(told) == 1
     assert told[0].startswith("3 held-out states are not asked about: its session there cannot be used: ")
-    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert (verdict.figures["states"], verdict.figures["not_asked"]) == (3, 3)
     assert any(reason.startswith("held-out states that were not compared: 3 (its session there") for reason in
                verdict.reasons)  # fmt: skip
@@ -130,7 +124,7 @@ def test_a_session_that_goes_while_the_model_learns_is_left_out_as_well(bench: B
     one = gate(Court(), {"here": bench.root, "there": copy}, told)
     assert one.rehearse() == 6
     shutil.rmtree(copy)
-    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert (verdict.figures["states"], verdict.figures["not_asked"]) == (3, 3)
 
 
@@ -140,7 +134,7 @@ def test_a_task_that_does_not_run_here_is_said_before_the_training(bench: Bench,
     one = gate(court, {"here": bench.root, "there": copy}, told, settings=replace(SETTINGS, judge="real"))
     assert one.rehearse() == 3
     assert "the best of it does not run here (error)" in told[0]
-    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert all(str(copy) not in str(request.workspace) for request in court.executors[-1].requests)
     assert verdict.figures["states"] == 3
 
@@ -151,7 +145,7 @@ def test_no_command_of_another_repository_is_run_unless_somebody_says_so(bench: 
     settings = replace(SETTINGS, judge=judge)
     one = gate(court, {"here": bench.root, "there": copy}, told, settings=settings, foreign=["there"])
     one.rehearse()
-    one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     asked = [request for executor in court.executors for request in executor.requests]
     assert all(str(copy) not in str(request.workspace) for request in asked)
     assert all(not executor.setups for executor in court.executors) or judge == "real"
@@ -174,7 +168,7 @@ def test_where_nothing_is_left_it_is_said_beforehand_and_the_version_is_refused_
     one = gate(Court(), {"there": copy}, told)
     assert one.rehearse() == 0
     assert told[-1].startswith("no held-out states can be asked about, and a promotion takes at least 2")
-    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert not verdict.promote
     assert verdict.reasons[0].startswith("too few held-out states: 0")
     assert "its session there cannot be used" in verdict.reasons[1]
@@ -185,18 +179,15 @@ def test_what_the_parents_learned_from_is_not_asked_about(bench: Bench, copy: Pa
     one = gate(Court(), {"here": bench.root, "there": copy}, told, seen=Seen({"here": 2, "there": None}))
     assert one.rehearse() == 1, "the third experiment of one session came after what they have seen"
     assert told[0] == f"5 held-out states are not asked about: {TRAINED}"
-    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert f"held-out states that were not compared: 5 ({TRAINED})" in verdict.reasons
 
 
 def test_states_that_are_too_long_for_the_model_are_counted_with_the_verdict(bench: Bench) -> None:
-    class Narrow(Speaker):
-        context = 12
-
     told: list[str] = []
     one = gate(Court(), {"t": bench.root}, told)
     one.rehearse()
-    verdict = one.verdict(Narrow(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(12), Who.BASE, Who.POLICY, 10)
     assert (verdict.figures["states"], verdict.figures["not_asked"]) == (0, 3)
     assert "longer than the model's context of 12" in verdict.reasons[-1]
     assert any("longer than the model's context" in line for line in told)
@@ -213,6 +204,6 @@ def test_a_session_whose_judging_fails_takes_no_other_with_it(bench: Bench, copy
     told: list[str] = []
     one = gate(Failing(), {"here": bench.root, "there": copy}, told, settings=replace(SETTINGS, judge="real"))
     assert one.rehearse() == 6
-    verdict = one.verdict(Speaker(), Who.BASE, Who.POLICY, 10)  # type: ignore[arg-type]
+    verdict = one.verdict(speaker(), Who.BASE, Who.POLICY, 10)
     assert verdict.figures["states"] == 3
     assert any("its session there cannot be used" in reason for reason in verdict.reasons)

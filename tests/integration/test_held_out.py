@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ from autoresearchd.app.held_out import HeldOut
 from autoresearchd.app.held_out import opened as open_sessions
 from autoresearchd.app.project import Project
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import UsageError
+from autoresearchd.errors import EnvironmentFailure, UsageError
 from autoresearchd.evaluator.reward import RewardFormula
 from autoresearchd.learner.judging import PredictingJudge, examine
 from autoresearchd.learner.reading import ReadSession
 from tests.integration.bench import Bench
-from tests.integration.held_out import block, opened, run, trajectory
+from tests.integration.held_out import block, older, opened, run, trajectory, without_wal
 from tests.integration.test_rounds import GROUP, InTurn
 
 
@@ -172,3 +173,30 @@ def test_a_row_that_cannot_be_read_takes_its_session_out_and_no_other(bench: Ben
         found = held_out.states([trajectory(3, "here/t"), trajectory(3, "copy/t")])
     assert [state.session for state in found.states] == ["here/t"]
     assert "session copy/t cannot be used" in next(iter(found.left_out))
+
+
+def test_the_database_of_another_repository_is_judged_by_as_it_is(bench: Bench, tmp_path: Path) -> None:
+    shutil.copytree(bench.root, tmp_path / "copy")
+    database = tmp_path / "copy/.git/autoresearchd/state.db"
+    before = without_wal(database)
+    read = [ReadSession("copy/t", tmp_path / "copy", "t", "scripted", bench.task, 6, 6, foreign=True)]
+    with open_sessions(read, ["copy/t"]) as held_out:
+        found = held_out.states([trajectory(n, "copy/t") for n in range(1, 7)]).states
+        judge = PredictingJudge(held_out.rules, held_out.predictors(["copy/t"]))
+        outcomes = judge.judge_all([(state, block("SCALE = ", "SCALE = 1.5 + ")) for state in found])
+        assert len(outcomes) == 6
+        with pytest.raises(EnvironmentFailure):
+            held_out.ground("copy/t").store.heartbeat(1, datetime.now(UTC), 1.0)
+    assert database.read_bytes() == before
+    Project.at(tmp_path / "copy").existing_store().close()
+    assert database.read_bytes() != before, "as a repository's own commands would change it"
+
+
+def test_the_database_of_another_repository_is_not_brought_to_this_version(bench: Bench, tmp_path: Path) -> None:
+    shutil.copytree(bench.root, tmp_path / "copy")
+    before = older(tmp_path / "copy/.git/autoresearchd/state.db")
+    read = [ReadSession("copy/t", tmp_path / "copy", "t", "scripted", bench.task, 6, 6, foreign=True)]
+    with open_sessions(read, ["copy/t"]) as held_out:
+        assert "was written by an older version" in held_out.lost["copy/t"]
+    assert (tmp_path / "copy/.git/autoresearchd/state.db").read_bytes() == before
+    assert not list((tmp_path / "copy/.git/autoresearchd").glob("state.db.backup-*"))

@@ -21,7 +21,7 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.version import BaseModel, LearnerStatus, VersionStatus
-from autoresearchd.errors import MissingCapability, SessionLocked, UsageError
+from autoresearchd.errors import MissingCapability, SessionLocked, StoreError, UsageError
 from autoresearchd.learner.adapters import AdapterShelf, Made
 from autoresearchd.learner.lock import LearnerLock
 from autoresearchd.learner.model import LocalModel
@@ -34,6 +34,7 @@ from autoresearchd.policy.model import ModelPolicy
 from autoresearchd.ports import Cancel
 from autoresearchd.testing.models import OpenPurse
 from tests.integration.bench import TASK, Bench
+from tests.integration.held_out import older
 from tests.unit.learner import tiny
 
 PROGRAM = "SCALE = 1.0\nprint('score:', (SCALE - 2.0) ** 2)\n"
@@ -69,9 +70,12 @@ class Spoken:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sized_model(tmp_path_factory.mktemp("model"))
+
+
+def sized_model(folder: Path) -> Path:
     """A tiny random model with room for a brief prompt."""
-    folder = tiny.write_model(tmp_path_factory.mktemp("model"))
-    config = folder / "config.json"
+    config = tiny.write_model(folder) / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 4096}))
     return folder
 
@@ -224,3 +228,16 @@ def test_a_run_whose_process_was_killed_is_told_as_such(place: Path, tmp_path: P
     found = {run.id: run.status for run in bench.store.learner_runs()}
     assert found[killed.id] is LearnerStatus.FAILED
     assert list(found.values()).count(LearnerStatus.DONE) == 1
+
+
+def test_the_database_of_another_version_elsewhere_is_not_changed_and_the_command_that_would_is_named(
+    place: Path, tmp_path: Path
+) -> None:
+    own, other = (researched(tmp_path / name, place, MIXED[:4]) for name in ("own", "other"))
+    other.close()
+    database = other.root / ".git/autoresearchd/state.db"
+    before = older(database)
+    with pytest.raises(StoreError, match="was written by an older version") as refused:
+        learn(replace(request(place), places=(other.root,)), own.root, print)
+    assert "autoresearchd resume in its repository upgrades it" in refused.value.mend
+    assert database.read_bytes() == before

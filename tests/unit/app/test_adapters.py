@@ -178,6 +178,7 @@ def test_the_folder_that_a_user_names_for_a_server_says_which_model_it_has(bench
     served = named.in_use(BaseModel("served"))
     assert served is not None
     assert served.version == version
+    assert named.known(BaseModel("served")).model_hash == mine.model_hash, "which its answers are stored with"
     gone = LiveVersions(
         bench.shelf, bench.store, bench.lab.id, "local:m", bench.told.append, place=tmp_path / "gone", environment={}
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,26 +22,10 @@ from autoresearchd.errors import UsageError
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.testing.executors import FakeExecutor, FakeHandle
 from autoresearchd.testing.policies import make_task
+from autoresearchd.testing.sessions import FakeGround, FakeGrounds
 
 MOST = 2**40
 SAY_LIMIT = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
-
-
-class Stranger:
-    """As much of a session as is looked at before anything of it runs."""
-
-    def __init__(self, task: Task, folder: Path, *, foreign: bool = True, executor: str = "ssh") -> None:
-        self.task, self.folder, self.foreign = task, folder, foreign
-        self.session = SimpleNamespace(tag="t", executor=executor)
-        self.scratch = folder / "judging" / "t"
-
-
-class Opened:
-    """Sessions, of which nothing is opened."""
-
-    def __init__(self, grounds: dict[str, Stranger]) -> None:
-        self.names = list(grounds)
-        self.ground = grounds.__getitem__
 
 
 @pytest.fixture
@@ -65,7 +48,7 @@ class Saying(FakeExecutor):
         self._say()
         return super().start(request)
 
-    def setup(self, task: Any, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
+    def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
         self._say()
 
     def _say(self) -> None:
@@ -75,11 +58,11 @@ class Saying(FakeExecutor):
 
 @pytest.mark.usefixtures("limited")
 def test_jobs_do_not_inherit_the_memory_limit_of_the_learner_which_keeps_it(tmp_path: Path) -> None:
-    executor, unused = Saying(), Any
+    executor, task = Saying(), make_task()
     jobs = Unlimited(executor)
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    jobs.setup(unused, tmp_path, tmp_path, tmp_path, unused)  # type: ignore[arg-type]
-    request = RunRequest("k", unused, "c", 1, tmp_path, tmp_path, tmp_path, tmp_path, tmp_path)  # type: ignore[arg-type]
+    jobs.setup(task, tmp_path, tmp_path, tmp_path, threading.Event())
+    request = RunRequest("k", task, "c", 1, tmp_path, tmp_path, tmp_path, tmp_path, tmp_path)
     assert jobs.start(request).wait(0) is not None
     assert executor.limits == [hard, hard]
     assert resource.getrlimit(resource.RLIMIT_DATA) == (MOST, hard)
@@ -97,12 +80,37 @@ def test_two_learners_have_folders_of_their_own_which_are_gone_afterwards(tmp_pa
     assert not one.exists()
 
 
+def test_learners_that_begin_while_others_end_do_not_fall_over_what_those_take_away(tmp_path: Path) -> None:
+    home, failed = tmp_path / "judging", list[BaseException]()
+
+    def learners() -> None:
+        try:
+            for _ in range(40):
+                with own_folder(home) as folder:
+                    (folder / "0/0/run").mkdir(parents=True)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=learners) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert [path.name for path in home.iterdir()] == ["lock"], "each took its own away, and nobody another's"
+
+
+def test_a_repository_that_is_removed_while_it_is_judged_for_ends_no_learner(tmp_path: Path) -> None:
+    with own_folder(tmp_path / "judging"):
+        shutil.rmtree(tmp_path / "judging")
+
+
 def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_steers_the_terminal(tmp_path: Path) -> None:
     command = "true " + " " * 500 + "; id > /tmp/owned \x1b[2J\u202e"
     execution = Execution("python train.py", Budget(1, 1, 3), (command,), python="/opt/odd/python", network=True)
     task = replace(make_task(), execution=execution, data=("/home/you/.ssh/id_ed25519",))
-    ground = Stranger(task, tmp_path)
-    lines = list(foreign.told("there/t", ground))  # type: ignore[arg-type]
+    ground = FakeGround(tmp_path, task, executor="ssh")
+    lines = list(foreign.told("there/t", ground))
     told = "\n".join(lines)
     assert "; id > /tmp/owned" in told
     assert "\x1b" not in told and "\u202e" not in told
@@ -116,25 +124,22 @@ def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_stee
     ):
         assert word in told
     with pytest.raises(UsageError, match="another repository"):
-        foreign.refuse(ground, run_foreign=False)  # type: ignore[arg-type]
-    foreign.refuse(ground, run_foreign=True)  # type: ignore[arg-type]
+        foreign.refuse(ground, run_foreign=False)
+    foreign.refuse(ground, run_foreign=True)
 
 
 def test_the_executor_of_a_foreign_session_is_not_taken_and_nothing_is_made_in_its_repository(tmp_path: Path) -> None:
-    own, there = (
-        Stranger(make_task(), tmp_path / "own", foreign=False, executor="local"),
-        Stranger(make_task(), tmp_path / "there"),
-    )
-    held, told = Opened({"own": own, "there": there}), list[str]()
+    own, there = FakeGround(tmp_path / "own", foreign=False), FakeGround(tmp_path / "there", executor="ssh")
+    held, told = FakeGrounds({"own": own, "there": there}), list[str]()
     jobs = LearnerJobs(threading.Event(), told.append)
-    assert jobs.real(held) is not None, "and not over ssh"  # type: ignore[arg-type]
+    assert jobs.place(held) == "local", "and not over ssh"
     assert told == []
-    with apart(held, ["own"]):  # type: ignore[arg-type]
+    with apart(held, ["own"]):
         assert (tmp_path / "own/judging").is_dir()
         assert not (tmp_path / "there").exists()
     bold = LearnerJobs(threading.Event(), told.append, run_foreign=True)
     with pytest.raises(UsageError, match="different places"):
-        bold.real(held)  # type: ignore[arg-type]
+        bold.place(held)
     assert "these commands are run" in told[0]
 
 
@@ -155,30 +160,18 @@ def test_what_a_killed_learner_has_left_goes_when_the_next_one_begins(tmp_path: 
         assert not left.exists()
 
 
-class Place:
-    """A session as far as its folder goes."""
-
-    def __init__(self, scratch: Path) -> None:
-        self.scratch = scratch
-
-
-class Held:
+def sessions(folder: Path) -> FakeGrounds:
     """Sessions of two repositories, two of which have the same tag."""
-
-    def __init__(self, folder: Path) -> None:
-        self._places = {
-            f"{name}/{tag}": Place(folder / name / "judging" / tag)
+    return FakeGrounds(
+        {
+            f"{name}/{tag}": FakeGround(folder / name, scratch=folder / name / "judging" / tag)
             for name, tag in (("a", "x"), ("a", "y"), ("b", "x"))
         }
-        self.names = list(self._places)
-
-    def ground(self, name: str) -> Place:
-        return self._places[name]
+    )
 
 
 def test_each_session_has_a_place_within_the_folders_of_its_repository(tmp_path: Path) -> None:
-    one: Any = Held(tmp_path)
-    two: Any = Held(tmp_path)
+    one, two = sessions(tmp_path), sessions(tmp_path)
     with apart(one, one.names), apart(two, two.names):
         places = [held.ground(name).scratch for held in (one, two) for name in held.names]
         assert len(set(places)) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,10 +36,10 @@ class Clock:
 class Repository:
     """A journal in memory with a session that spends."""
 
-    def __init__(self, state: Path | None, name: str, clock: Clock, fails: bool = False) -> None:
+    def __init__(self, state: Path | Daybook | None, name: str, clock: Clock, fails: bool = False) -> None:
         self.answers: list[tuple[datetime, float]] = []
         self.fails, self.told = fails, list[str]()
-        book = Daybook(state) if state is not None else None
+        book = Daybook(state) if isinstance(state, Path) else state
         self.day = UsersDay(book, self, clock, self.told.append, name)
         self.log = SessionAnswers(cast(Store, self), 1, clock, self.day.spent)
         self.caps = Caps(session_usd=lambda: 0.0, day_usd=self.day.usd, day_cap=1.0)
@@ -102,7 +103,69 @@ def test_where_the_book_cannot_be_kept_the_repository_counts_alone_and_the_user_
     with pytest.raises(SpendCapReached):
         repository.caps.check()
     assert len(repository.told) == 1
-    assert "counts this repository alone" in repository.told[0]
+    assert "cannot be kept" in repository.told[0]
+
+
+class Failing(Daybook):
+    """A book on a disk that is full for a while."""
+
+    failures = 0
+
+    def add(self, at: datetime, usd: float, what: str) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().add(at, usd, what)
+
+
+def test_what_the_book_did_not_take_twice_is_in_it_afterwards_and_counted_all_the_while(tmp_path: Path) -> None:
+    clock, book = Clock(), Failing(tmp_path)
+    one, other = (Repository(book, name, clock) for name in ("one", "other"))
+    other.spend(0.25)
+    book.failures = 2
+    one.spend(0.5)
+    assert book.failures == 1
+    assert one.day.usd() == pytest.approx(0.75), "0.25 of the other in the book, 0.5 that it does not take"
+    assert book.failures == 0
+    assert Daybook(tmp_path).spent(MORNING) == pytest.approx(0.25)
+    one.spend(0.125)
+    assert Daybook(tmp_path).spent(MORNING) == pytest.approx(0.875), "each amount once, whatever failed before"
+    assert other.day.usd() == one.day.usd() == pytest.approx(0.875)
+    assert len(one.told) == 1
+
+
+def test_what_a_killed_journal_never_knew_still_counts_while_the_book_fails(tmp_path: Path) -> None:
+    book = Failing(tmp_path)
+    repository = Repository(book, "one", Clock(), fails=True)
+    book.failures = 3
+    with pytest.raises(RuntimeError):
+        repository.spend(1.0)
+    with pytest.raises(SpendCapReached):
+        repository.caps.check()
+
+
+def test_an_amount_of_yesterday_goes_into_the_book_of_yesterday(tmp_path: Path) -> None:
+    clock, book = Clock(), Failing(tmp_path)
+    repository = Repository(book, "one", clock)
+    book.failures = 1
+    repository.spend(0.5)
+    clock.time += timedelta(days=1)
+    assert repository.day.usd() == 0.0
+    assert book.spent(MORNING) == 0.5
+
+
+def test_a_book_that_cannot_be_read_any_more_is_remembered(tmp_path: Path) -> None:
+    clock = Clock()
+    one, other = (Repository(tmp_path, name, clock) for name in ("one", "other"))
+    other.spend(0.75)
+    one.caps.check()
+    one.spend(0.125)
+    Daybook(tmp_path).path(MORNING).unlink()
+    Daybook(tmp_path).path(MORNING).mkdir()
+    assert one.day.usd() == pytest.approx(0.875)
+    one.spend(0.25)
+    with pytest.raises(SpendCapReached):
+        one.caps.check()
 
 
 def test_what_the_journal_knows_counts_though_the_book_was_deleted(tmp_path: Path) -> None:

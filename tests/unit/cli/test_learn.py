@@ -190,12 +190,37 @@ def test_with_a_model_on_disk_the_answers_of_others_are_left_out(
     folder = empty_repository / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    words = "it comes from another base model, or one that is not known"
+    words = "it comes from another base model"
     assert words in command(*DRY, "--model", "model").out
     config = Path(os.environ["AUTORESEARCHD_CONFIG"])
     config.write_text(f"local: {{model: '{folder}'}}\n")
     assert words in command(*DRY).out, "the model of config.yaml is the one that would learn"
     assert "whether the answers are its own is not looked at" in command(*DRY, "--model", "some/hub").err
+
+
+def test_answers_of_a_server_that_told_no_hash_are_counted_with_what_would_help(
+    empty_repository: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else somebody collects answers for weeks of which none can be learned from."""
+    add_session(empty_repository, model_hash="")
+    folder = tmp_path / "cache/hub/models--Qwen--Qwen3-4B/snapshots" / ("a" * 40)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder.parents[1] / "refs").mkdir()
+    (folder.parents[1] / "refs/main").write_text("a" * 40)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    told = command(*DRY).out
+    assert "8 answers tell no hash of their model, and replay leaves them out once it is said which model" in told
+    assert "`learn: {model: DIR}`" in told
+    for named in (str(folder), "Qwen/Qwen3-4B"):
+        told = command(*DRY, "--model", named).out
+        assert "       8  nobody knows which base model it comes from: the server told no hash" in told
+        assert "8 answers tell no hash of their model, and replay leaves them out\n  → name the folder" in told
+        assert "not enough: none of 8 answers can be learned from\n  → name the folder of the server's model" in told
+        found = json.loads(command(*DRY, "--json", "--model", named).out)["answers"]
+        assert (found["left_out"], found["without_model_hash"]) == ({"unknown_model": 8}, 8)
+    assert "no hash" not in command("learn", "--algo", "grpo", "--dry-run", "--mode", "live").out
 
 
 def test_words_of_a_database_do_not_steer_the_terminal(empty_repository: Path, command: Command) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,40 +14,30 @@ from autoresearchd.learner.proposals import Fresh, fitting, fresh
 
 torch = pytest.importorskip("torch")
 
-from autoresearchd.learner.objectives import Generated, Who  # noqa: E402 - needs torch
+from autoresearchd.learner.objectives import Who  # noqa: E402 - needs torch
+from autoresearchd.testing.samplers import ScriptedSampler  # noqa: E402 - needs torch
 
 
-class Parrot:
-    """Answers with a number that follows from its seed, the prompt's length, and who is asked; remembers batches."""
+def answer(who: Who, length: int, seed: int) -> str:
+    """A number that follows from the seed, the prompt's length, and who is asked."""
+    return f"{length} {random.Random(seed).random() + (0.1 if who is Who.POLICY else 0.0):.3f}"
 
-    context: int | None = 100
 
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
-
-    def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-        return tuple(range(len(str(messages[0]["content"]))))
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seeds: Sequence[int], who: Who
-    ) -> list[Generated]:
-        self.batches.append([len(p) for p in prompts])
-        shift = 0.1 if who is Who.POLICY else 0.0
-        texts = [f"{len(p)} {random.Random(s).random() + shift:.3f}" for p, s in zip(prompts, seeds, strict=True)]
-        return [Generated((1, 2), (-0.1, -0.2), text, finished=True) for text in texts]
+def parrot(context: int | None = 100) -> ScriptedSampler:
+    return ScriptedSampler(answer, context=context)
 
 
 def states(*lengths: int) -> list[HeldOutState]:
     return [HeldOutState(f"s/{n}", "s", n, "", ({"content": "x" * size},), {}) for n, size in enumerate(lengths)]
 
 
-def ask(model: Parrot, *lengths: int, who: Who = Who.POLICY, **changed: Any) -> list[Fresh]:
+def ask(model: ScriptedSampler, *lengths: int, who: Who = Who.POLICY, **changed: Any) -> list[Fresh]:
     asked: dict[str, Any] = {"count": 3, "max_tokens": 10, "temperature": 1.0, "seed": 5, **changed}
-    return fresh(model, states(*lengths), who=who, **asked)  # type: ignore[arg-type]
+    return fresh(model, states(*lengths), who=who, **asked)
 
 
 def test_each_state_is_asked_as_often_as_said_and_answers_come_in_order() -> None:
-    found = ask(Parrot(), 30, 5, 20, batch=2)
+    found = ask(parrot(), 30, 5, 20, batch=2)
     assert [f.state.key for f in found] == ["s/0"] * 3 + ["s/1"] * 3 + ["s/2"] * 3
     assert [f.completion.split()[0] for f in found] == ["30"] * 3 + ["5"] * 3 + ["20"] * 3
     assert len({f.completion for f in found}) == 9, "or all proposals of a state would be the same"
@@ -57,41 +46,39 @@ def test_each_state_is_asked_as_often_as_said_and_answers_come_in_order() -> Non
 
 
 def test_two_policies_draw_with_the_same_random_numbers() -> None:
-    old, new = ask(Parrot(), 30, 5, who=Who.BASE), ask(Parrot(), 30, 5, who=Who.POLICY)
+    old, new = ask(parrot(), 30, 5, who=Who.BASE), ask(parrot(), 30, 5, who=Who.POLICY)
     pairs = [(float(a.completion.split()[1]), float(b.completion.split()[1])) for a, b in zip(old, new, strict=True)]
     assert all(b - a == pytest.approx(0.1, abs=2e-3) for a, b in pairs)
 
 
 def test_the_same_arguments_give_the_same_proposals_whatever_the_batch() -> None:
-    assert ask(Parrot(), 30, 5, 20, batch=1) == ask(Parrot(), 30, 5, 20, batch=4)
-    assert ask(Parrot(), 30) != ask(Parrot(), 30, seed=6)
+    assert ask(parrot(), 30, 5, 20, batch=1) == ask(parrot(), 30, 5, 20, batch=4)
+    assert ask(parrot(), 30) != ask(parrot(), 30, seed=6)
 
 
 def test_a_state_is_asked_alike_whichever_others_are_asked_beside_it() -> None:
-    assert ask(Parrot(), 30)[0].completion == ask(Parrot(), 30, 7)[0].completion
+    assert ask(parrot(), 30)[0].completion == ask(parrot(), 30, 7)[0].completion
 
 
 def test_prompts_of_like_length_share_a_batch() -> None:
-    model = Parrot()
+    model = parrot()
     ask(model, 30, 5, 29, 6, count=1, batch=2)
     assert model.batches == [[5, 6], [29, 30]]
 
 
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_left_out() -> None:
-    assert [f.state.key for f in ask(Parrot(), 90, 91, count=1)] == ["s/0"]
+    assert [f.state.key for f in ask(parrot(), 90, 91, count=1)] == ["s/0"]
 
 
 def test_prompts_that_leave_no_room_are_counted_with_the_reason() -> None:
-    found, left_out = fitting(Parrot(), states(90, 91, 200), 10)  # type: ignore[arg-type]
+    found, left_out = fitting(parrot(), states(90, 91, 200), 10)
     assert [state.key for state in found] == ["s/0"]
     assert left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
-    boundless = Parrot()
-    boundless.context = None
-    assert fitting(boundless, states(1000), 10) == (tuple(states(1000)), {})  # type: ignore[arg-type]
+    assert fitting(parrot(context=None), states(1000), 10) == (tuple(states(1000)), {})
 
 
 def test_without_states_nothing_is_asked() -> None:
-    model = Parrot()
+    model = parrot()
     assert ask(model) == []
     assert model.batches == []
 
@@ -99,13 +86,13 @@ def test_without_states_nothing_is_asked() -> None:
 def test_whoever_stops_the_learner_waits_for_one_batch_at_most() -> None:
     stop = threading.Event()
     stop.set()
-    model = Parrot()
+    model = parrot()
     with pytest.raises(Interrupted):
         ask(model, 30, cancel=stop)
     assert model.batches == []
 
 
 @pytest.mark.parametrize("wrong", [{"count": 0}, {"max_tokens": 0}, {"batch": 0}])
-def test_asking_for_nothing_is_refused(wrong: dict[str, int]) -> None:
+def test_asking_for_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="are none"):
-        ask(Parrot(), 30, **wrong)
+        ask(parrot(), 30, **wrong)

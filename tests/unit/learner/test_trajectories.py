@@ -67,6 +67,7 @@ def test_an_aborted_run_is_learned_from_as_what_it_is_a_forecast() -> None:
         ({"sampling": {"temperature": 0.8, "logprobs_of": "server"}}, Reason.UNKNOWN_LOGPROBS),
         ({"sampling": {"logprobs_of": "server"}}, Reason.UNKNOWN_LOGPROBS),
         ({"model_hash": "other"}, Reason.OTHER_MODEL),
+        ({"model_hash": None, "tokenizer_hash": None, "template_hash": None}, Reason.UNKNOWN_MODEL),
         ({"tokenizer_hash": "other"}, Reason.OTHER_TOKENIZER),
         ({"tokenizer_hash": None}, Reason.OTHER_TOKENIZER),
         ({"template_hash": "other"}, Reason.OTHER_TEMPLATE),

@@ -28,6 +28,10 @@ class Chosen:
 
     version: ServedAdapter | None = FIRST
     asked: list[BaseModel] = field(default_factory=list)
+    bases: dict[str, BaseModel] = field(default_factory=dict)
+
+    def known(self, base: BaseModel) -> BaseModel:
+        return self.bases.get(base.name, base)
 
     def in_use(self, base: BaseModel) -> ServedAdapter | None:
         self.asked.append(base)
@@ -150,3 +154,13 @@ def test_the_model_behind_the_endpoint_is_known_by_its_folder_where_that_is_here
             OpenAIClient(scripted.url, adapters=chosen).ask(QUESTION, NEVER)
     here = BaseModel(str(tmp_path), model_hash(tmp_path), tokenizer_hash(tmp_path))
     assert chosen.asked == [here, *(BaseModel(root or "scripted-model") for root in roots[1:])]
+
+
+def test_answers_of_a_server_that_tells_no_hash_have_that_of_the_folder_that_is_known_here() -> None:
+    """Without it no answer of a model that is served by the name of a hub could be learned from."""
+    named = BaseModel("scripted-model", "m" * 64, "t" * 64, "c" * 64)
+    for adapters, hashes in ((Chosen(None, bases={named.name: named}), ("m" * 64, "t" * 64, "c" * 64)),
+                             (Chosen(None), (None, None, None))):  # fmt: skip
+        with ScriptedServer() as scripted:
+            reply = OpenAIClient(scripted.url, "scripted-model", adapters=adapters).ask(QUESTION, NEVER)
+        assert (reply.model_hash, reply.tokenizer_hash, reply.template_hash) == hashes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import resource
+import signal
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -86,6 +89,36 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
     book.add(NOON, 1.0, "a")
     assert book.path(NOON).stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+
+
+def test_a_daemon_that_was_stopped_with_the_lock_in_its_hand_holds_up_no_other(tmp_path: Path) -> None:
+    Daybook(tmp_path).add(NOON, 1.0, "a")
+    book = Daybook(tmp_path, patience=0.02)
+    with book.path(NOON).open("ab") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="is locked by another program"):
+            book.add(NOON, 2.0, "b")
+        assert book.spent(NOON) == 1.0
+    book.add(NOON, 2.0, "b")
+    assert book.spent(NOON) == 3.0
+
+
+def test_what_a_full_disk_took_in_part_does_not_count_and_does_when_it_is_added_again(tmp_path: Path) -> None:
+    book = Daybook(tmp_path)
+    book.add(NOON, 1.0, "a")
+    size = book.path(NOON).stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, before[1]))
+    try:
+        with pytest.raises(OSError, match="takes no more"):
+            book.add(NOON, 2.0, "a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert book.path(NOON).stat().st_size == size, "nothing of it is left"
+    book.add(NOON, 2.0, "a")
+    assert book.spent(NOON) == 3.0
 
 
 def _spend(folder: Path) -> None:
