@@ -244,10 +244,11 @@ def _histories(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
     recent = state.recent[-prompt.HISTORY :]
     if not state.role:
         return (_history("Latest experiments, oldest first", recent, quote, late=LATE),)
-    own, others = prompt.by_role(recent, state.role)
+    own, others = prompt.by_role(state)
+    late = max(LATE, len(recent) - len(others))
     return (
         _history("What the others tried lately, oldest first", others, quote, late=LATE, briefly=True),
-        _history("What you tried yourself lately, oldest first", own, quote, late=len(own), after=len(recent)),
+        _history("What you tried yourself lately, oldest first", own, quote, late=late, after=len(recent)),
     )
 
 

@@ -97,10 +97,13 @@ def headline(experiment: Experiment, quote: Quote) -> str:
     return f"{start}: {decision.status}{label}, {number(decision.value)}{gain}"
 
 
-def by_role(experiments: tuple[Experiment, ...], role: str) -> tuple[tuple[Experiment, ...], tuple[Experiment, ...]]:
-    """What a role proposed itself, and what the others did."""
-    own = tuple(e for e in experiments if e.proposal is not None and e.proposal.role == role)
-    return own, tuple(e for e in experiments if e.proposal is None or e.proposal.role != role)
+def by_role(state: ResearchState) -> tuple[tuple[Experiment, ...], tuple[Experiment, ...]]:
+    """What the role proposed itself, however far back its last experiments lie, and what the others did lately."""
+    recent, own = state.recent[-HISTORY:], list(state.own)
+    others = []
+    for e in recent:
+        (own if e.proposal is not None and e.proposal.role == state.role else others).append(e)
+    return tuple(own[-HISTORY:]), tuple(others)
 
 
 def changes(experiment: Experiment, quote: Quote) -> str:
@@ -206,10 +209,9 @@ def _experiments(title: str, experiments: tuple[Experiment, ...], quote: Quote) 
 
 def _latest(state: ResearchState, quote: Quote) -> tuple[str, ...]:
     """The latest experiments; a role's own come by themselves."""
-    recent = state.recent[-HISTORY:]
     if not state.role:
-        return (_experiments("Latest experiments, oldest first", recent, quote),)
-    own, others = by_role(recent, state.role)
+        return (_experiments("Latest experiments, oldest first", state.recent[-HISTORY:], quote),)
+    own, others = by_role(state)
     return (
         _experiments("What the others tried lately, oldest first", others, quote),
         _experiments("What you tried yourself lately, oldest first", own, quote),
@@ -292,6 +294,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
         "diagnostics": _plain(state.diagnostics),
         "recent": [_experiment_json(e) for e in state.recent],
         "top": [_experiment_json(e) for e in state.top],
+        "own": [_experiment_json(e) for e in state.own],
         "code": dict(state.code),
         "repair": None
         if repair is None

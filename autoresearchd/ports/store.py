@@ -177,8 +177,8 @@ class History(Protocol):
         """The experiment with the highest number."""
         ...
 
-    def experiments(self, session_id: int, *, last: int | None = None) -> Sequence[Experiment]:
-        """Oldest first, without generations (token ids and messages)."""
+    def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
+        """Oldest first, without generations (token ids and messages); ``role``: only those that it proposed."""
         ...
 
     def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
