@@ -100,8 +100,7 @@ class Digest:
 
 def digest(state: ResearchState) -> Digest:
     """The digest of a research state."""
-    known = (*state.own, *state.recent)
-    return digest_of(known, state.top, state.failures, sigma=state.sigma, quote=Quote(state.redactor))
+    return digest_of(state.recent, state.top, state.failures, sigma=state.sigma, quote=Quote(state.redactor))
 
 
 def digest_of(

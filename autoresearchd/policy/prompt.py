@@ -18,6 +18,9 @@ from autoresearchd.policy.quote import Quote, data, fenced
 HISTORY = 32
 """Experiments that a prompt holds besides the best: the K of AutoResearch-RL."""
 
+LATE = 8
+"""The latest experiments keep their lines and their side information longer than the older ones."""
+
 MOST_NOTE = 10_000
 MOST_LOG = 6000
 MOST_LOG_ROWS = 60
@@ -200,10 +203,16 @@ def _digest(found: Digest) -> str:
     return "\n".join(("# What was learned", "", data("\n".join(lines)))) if lines else ""
 
 
-def _experiments(title: str, experiments: tuple[Experiment, ...], quote: Quote) -> str:
+def _experiments(title: str, experiments: tuple[Experiment, ...], quote: Quote, full: int = HISTORY) -> str:
+    """Experiments, the last ``full`` of them with their side information."""
     if not experiments:
         return ""
-    lines = [line for e in experiments for line in (headline(e, quote), *details(e, quote))]
+    brief = len(experiments) - full
+    lines = [
+        line
+        for i, e in enumerate(experiments)
+        for line in (headline(e, quote), *(details(e, quote) if i >= brief else ()))
+    ]
     return "\n".join((f"# {title}", "", data("\n".join(lines))))
 
 
@@ -212,9 +221,10 @@ def _latest(state: ResearchState, quote: Quote) -> tuple[str, ...]:
     if not state.role:
         return (_experiments("Latest experiments, oldest first", state.recent[-HISTORY:], quote),)
     own, others = by_role(state)
+    full = max(LATE, min(len(state.recent), HISTORY) - len(others))
     return (
         _experiments("What the others tried lately, oldest first", others, quote),
-        _experiments("What you tried yourself lately, oldest first", own, quote),
+        _experiments("What you tried yourself lately, oldest first", own, quote, full),
     )
 
 
