@@ -214,6 +214,10 @@ class History(Protocol):
         """
         ...
 
+    def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
+        """Of the latest decided experiments that were proposed: number, role, and whether it was kept; oldest first."""
+        ...
+
     def stages(self, run_id: int) -> Sequence[StageResult]:
         """How the processes of a run ended, in order; empty while it runs."""
         ...

@@ -273,6 +273,10 @@ class SqlStore(SqlShelf):
         with self._db.read() as c:
             return sums.role_stats(c, session_id)
 
+    def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
+        with self._db.read() as c:
+            return sums.role_turns(c, session_id, last)
+
     def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
         with self._db.read() as c:
             return sums.tree(c, session_id, segment, after)

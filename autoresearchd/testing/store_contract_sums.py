@@ -75,6 +75,15 @@ class SumsContract(StoreFixtures):
         lab.decide(e, Decision(Status.CRASH, Label.ERROR))
         assert store.role_stats(lab.id) == {"systems": (1, 0, 0.0)}
 
+    def test_turns_are_told_with_their_roles_and_whether_they_paid(self, store: Store, lab: Driver) -> None:
+        assert store.role_turns(lab.id, 9) == []
+        lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER))  # nothing was proposed
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 1.0), role="data", kept=commit_of(1))
+        self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role="")
+        lab.propose(lab.open())  # not decided yet
+        assert store.role_turns(lab.id, 9) == [(1, "data", True), (2, "", False)]
+        assert store.role_turns(lab.id, 1) == [(2, "", False)]
+
     def test_the_last_experiments_of_a_role_are_found_however_far_back(self, store: Store, lab: Driver) -> None:
         for role in ("data", "schedule", "data", "data", "schedule", ""):
             self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role=role)
