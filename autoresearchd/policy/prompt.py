@@ -103,7 +103,7 @@ def headline(experiment: Experiment, quote: Quote) -> str:
 def by_role(state: ResearchState) -> tuple[tuple[Experiment, ...], tuple[Experiment, ...]]:
     """What the role proposed itself, however far back its last experiments lie, and what the others did lately."""
     recent, own = state.recent[-HISTORY:], list(state.own)
-    others = []
+    others: list[Experiment] = []
     for e in recent:
         (own if e.proposal is not None and e.proposal.role == state.role else others).append(e)
     return tuple(own[-HISTORY:]), tuple(others)
