@@ -198,6 +198,8 @@ def segment_fingerprint(lab: Laboratory, workspace_fingerprint: str) -> tuple[st
             task.execution.run_command,
             task.evaluation.command if task.evaluation else None,
             task.metric.name,
+            dict(task.execution.env),
+            facts.get("python"),
             hardware,
         ]
     )
@@ -210,7 +212,8 @@ def ensure_segment(lab: Laboratory, protected_fingerprint: str) -> bool:
     segment = lab.store.segment(lab.session_id)
     if segment is not None and segment.fingerprint == fingerprint:
         return False
-    reason = "start" if segment is None else f"this is another machine than before: {hardware}"
+    python = lab.facts().get("python", "")
+    reason = "start" if segment is None else f"this is another machine or Python than before: {hardware}, {python}"
     lab.store.open_segment(lab.session_id, fingerprint, reason, hardware, lab.clock.now())
     if segment is not None:
         lab.emit(EventKind.WARNING, f"{reason}; the incumbent is measured again")

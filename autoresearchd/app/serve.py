@@ -30,11 +30,12 @@ from autoresearchd.ports import Cancel
 from autoresearchd.workspace import layout
 
 _MAX_LORA_RANK = 64
+_LORA_ROOTS = "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES"
 _PROBE_S = 60.0
 _PROBE = "import sysconfig; print(sysconfig.get_path('scripts'))"
 _ON_ITS_OWN = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-_PLAIN = json.dumps({"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0})
+_PLAIN = json.dumps({"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0})
 """Sampling from the whole distribution, whatever the model's own settings say: the learner weighs with it."""
 
 
@@ -118,17 +119,20 @@ def command_of(options: ServeOptions, engine: Engine, program: Path, folder: Pat
     """How the server is called. Paths are made absolute: it does not run in this folder.
 
     vLLM gives the log-probabilities under the sampling temperature, as the learner needs them, and is ready to load
-    adapters.
+    adapters of this repository, or, outside of one, of those below this folder. The programs of its own environment are
+    found first: it calls compilers at run time.
     """
     model, local = _model(options.model, folder)
     adapter = _adapter(options.adapter, folder)
     at = ("--host", "127.0.0.1", "--port", str(options.port))
     environment = {**_QUIET, **(_ON_ITS_OWN if local else {})}
+    environment["PATH"] = os.pathsep.join((str(program.parent), os.environ.get("PATH", os.defpath)))
     if engine is Engine.VLLM:
         lora = ("--enable-lora", "--max-lora-rank", str(_MAX_LORA_RANK))
         modules = ("--lora-modules", f"{adapter.name}={adapter}") if adapter is not None else ()
         given = (*at, *lora, *modules, "--logprobs-mode", "processed_logprobs", "--override-generation-config", _PLAIN)
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        environment[_LORA_ROOTS] = _lora_roots(folder, adapter, os.environ.get(_LORA_ROOTS, ""))
         return ServerCommand((str(program), "serve", model, *given), environment, options.port)
     if adapter is not None:
         raise UsageError(
@@ -217,6 +221,14 @@ def _adapter(adapter: Path | None, folder: Path) -> Path | None:
     if not (place / "adapter_config.json").is_file() or "=" in str(place):
         raise UsageError(f"{adapter} holds no LoRA adapter", mend="it has an adapter_config.json, as peft writes it")
     return place
+
+
+def _lora_roots(folder: Path, adapter: Path | None, given: str) -> str:
+    """Where vLLM may load adapters from: it needs folders that exist. given: what the user allows beside them."""
+    here = folder.resolve()
+    with contextlib.suppress(RepositoryError):
+        here = layout.adapters_dir(layout.find_root(folder)).parent.parent
+    return os.pathsep.join((*filter(None, given.split(os.pathsep)), str(here), *([str(adapter)] if adapter else ())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ class ResearchState:
     """Code, history and notes, frozen at one instant.
 
     code: text of each editable file at ``parent``. recent: the last 32 decided experiments, oldest first;
-    top: the five best. seed: drives every random choice of the policy for this experiment. redactor: what leaves the
+    top: the five best; own: what the role proposed itself before those, oldest first, up to 32 with its own among
+    them. seed: drives every random choice of the policy for this experiment. redactor: what leaves the
     daemon (a prompt, a state file) goes through it as a whole; ``code`` is as it is, so that edits fit.
 
     incumbent: commit of the best, where ``parent`` is another one (parent selection). failures: how many decided
@@ -32,6 +33,7 @@ class ResearchState:
     code: Mapping[str, str]
     recent: tuple[Experiment, ...] = ()
     top: tuple[Experiment, ...] = ()
+    own: tuple[Experiment, ...] = ()
     baseline: float | None = None
     incumbent_value: float | None = None
     sigma: float | None = None

@@ -20,6 +20,7 @@ from autoresearchd.evaluator.legality import required_symbols
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.diagnostics import Diagnostics
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.role_history import RoleHistory
 from autoresearchd.loop.turns import Turn, Turns
 
 BASELINE = "baseline"
@@ -53,6 +54,7 @@ class Standing:
         self.totals = lab.store.totals(session.id)
         self._labels = Counter(lab.store.label_counts(session.id))
         self.turns = Turns(lab)
+        self._roles = RoleHistory(lab, RECENT)
         self._diagnostics = Diagnostics(lab)
         self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
 
@@ -201,6 +203,7 @@ class Standing:
             code=self.code(e.parent),
             recent=tuple(self._recent),
             top=self.top,
+            own=self._roles.before(turn.role, self._recent[0].number if self._recent else 0),
             baseline=self.baseline_value,
             incumbent_value=self.best,
             sigma=self.sigma,
@@ -242,6 +245,7 @@ class Standing:
         if decision is None:
             return
         self._recent.append(e)
+        self._roles.decided(e)
         self._labels[decision.label.value] += 1
         self.ledger.take(samples_of(self._lab.task, e.current_runs))
         if decision.value is not None:

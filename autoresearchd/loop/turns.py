@@ -119,8 +119,8 @@ class Turns:
     def _past(self, standing: Standing) -> list[tuple[str, float]]:
         """Role and pay of the latest experiments, oldest first; read from the store once."""
         if not self._paid:
-            found = self._lab.store.experiments(self._lab.session_id, last=REMEMBERED)
-            self._paid.extend((e.number, e.proposal.role, _pay(e)) for e in found if e.decision and e.proposal)
+            found = self._lab.store.role_turns(self._lab.session_id, REMEMBERED)
+            self._paid.extend((number, role, 1.0 if kept else 0.0) for number, role, kept in found)
         newest = self._paid[-1][0] if self._paid else -1
         late = (e for e in standing.recent if e.number > newest and e.proposal is not None)
         self._paid.extend((e.number, e.proposal.role if e.proposal else "", _pay(e)) for e in late)

@@ -21,9 +21,6 @@ from autoresearchd.policy.digest import Digest, digest
 from autoresearchd.policy.fit import Count, Piece, Section, fit
 from autoresearchd.policy.quote import Quote, data, fence_length, fenced
 
-LATE = 8
-"""The latest experiments keep their lines and their side information longer than the older ones."""
-
 _MOST_REASON = 300
 _MOST_FEEDBACK = 2000
 _MOST_NEAR = 5
@@ -240,25 +237,36 @@ def _top(top: Sequence[Experiment], quote: Quote) -> Section:
 
 
 def _histories(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
-    """The latest experiments; of what other roles tried, a role is told the outcome, of its own all that is known."""
+    """The latest experiments; of what other roles tried, a role is told the outcome, of its own latest all."""
     recent = state.recent[-prompt.HISTORY :]
     if not state.role:
-        return (_history("Latest experiments, oldest first", recent, quote, late=LATE),)
-    own, others = prompt.by_role(recent, state.role)
+        return (_history("Latest experiments, oldest first", recent, quote, late=prompt.LATE),)
+    own, others = prompt.by_role(state)
+    late = max(prompt.LATE, len(recent) - len(others))
     return (
-        _history("What the others tried lately, oldest first", others, quote, late=LATE, briefly=True),
-        _history("What you tried yourself lately, oldest first", own, quote, late=len(own), after=len(recent)),
+        _history("What the others tried lately, oldest first", others, quote, late=prompt.LATE, full=0),
+        _history("What you tried yourself lately, oldest first", own, quote, late=late, full=late, after=len(recent)),
     )
 
 
 def _history(
-    title: str, recent: Sequence[Experiment], quote: Quote, *, late: int, briefly: bool = False, after: int = 0
+    title: str,
+    recent: Sequence[Experiment],
+    quote: Quote,
+    *,
+    late: int,
+    full: int = prompt.HISTORY,
+    after: int = 0,
 ) -> Section:
-    """Experiments, the last ``late`` of which stay longest; ``after``: so many of the same rank go before them."""
+    """Experiments, the last ``late`` of which stay longest.
+
+    full: so many of the last are shown with their side information; after: so many of the same rank go before them.
+    """
     pieces: list[Piece] = []
     for i, e in enumerate(recent):
-        details = [] if briefly else _details(e, quote)
-        line_rank, asi_rank = _ranks(e, after + i, late=i >= len(recent) - late, bare=not details)
+        left = len(recent) - i
+        details = _details(e, quote) if left <= full else []
+        line_rank, asi_rank = _ranks(e, after + i, late=left <= late, bare=not details)
         pieces.append(Piece(_line(e, quote), line_rank))
         if details:
             pieces.append(Piece("\n".join(details), asi_rank))

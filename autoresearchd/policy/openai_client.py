@@ -238,7 +238,8 @@ class OpenAIClient:
 
     def _loaded(self, chosen: ServedAdapter, line: Line, deadline: float) -> str:
         """The name that the server has an adapter under, once it is told to load it; empty where it does not."""
-        order = {"lora_name": chosen.version, "lora_path": str(chosen.folder), "load_inplace": True}
+        # Without ``load_inplace``: vLLM keeps that with the adapter, and loads it anew in each step of an answer.
+        order = {"lora_name": chosen.version, "lora_path": str(chosen.folder)}
         soon = min(deadline, time.monotonic() + _LOAD_S)
         try:
             answered = self._endpoint.exchange(line, "load_lora_adapter", order, deadline=soon, most=_LISTING_BYTES)
@@ -248,14 +249,14 @@ class OpenAIClient:
             said = error.what
         else:
             said = f"it answered {answered.status}: {self._endpoint.words(answered)}"
-            # A server that knows nothing of ``load_inplace`` refuses what it has. The name tells the content.
+            # What it has already it refuses. The name tells the content.
             if answered.status == 200 or (answered.status == 400 and "already been loaded" in said):
                 return chosen.version
         if chosen.version not in self._told:
             self._told.add(chosen.version)
             self._warn(
                 f"{self._endpoint.url} does not load version {chosen.version}, the plain model answers: {said}. "
-                "`autoresearchd serve` starts vLLM so that it does"
+                "`autoresearchd serve`, started in this repository, starts vLLM so that it does"
             )
         return ""
 

@@ -18,6 +18,9 @@ from autoresearchd.policy.quote import Quote, data, fenced
 HISTORY = 32
 """Experiments that a prompt holds besides the best: the K of AutoResearch-RL."""
 
+LATE = 8
+"""The latest experiments keep their lines and their side information longer than the older ones."""
+
 MOST_NOTE = 10_000
 MOST_LOG = 6000
 MOST_LOG_ROWS = 60
@@ -97,10 +100,13 @@ def headline(experiment: Experiment, quote: Quote) -> str:
     return f"{start}: {decision.status}{label}, {number(decision.value)}{gain}"
 
 
-def by_role(experiments: tuple[Experiment, ...], role: str) -> tuple[tuple[Experiment, ...], tuple[Experiment, ...]]:
-    """What a role proposed itself, and what the others did."""
-    own = tuple(e for e in experiments if e.proposal is not None and e.proposal.role == role)
-    return own, tuple(e for e in experiments if e.proposal is None or e.proposal.role != role)
+def by_role(state: ResearchState) -> tuple[tuple[Experiment, ...], tuple[Experiment, ...]]:
+    """What the role proposed itself, however far back its last experiments lie, and what the others did lately."""
+    recent, own = state.recent[-HISTORY:], list(state.own)
+    others: list[Experiment] = []
+    for e in recent:
+        (own if e.proposal is not None and e.proposal.role == state.role else others).append(e)
+    return tuple(own[-HISTORY:]), tuple(others)
 
 
 def changes(experiment: Experiment, quote: Quote) -> str:
@@ -197,22 +203,28 @@ def _digest(found: Digest) -> str:
     return "\n".join(("# What was learned", "", data("\n".join(lines)))) if lines else ""
 
 
-def _experiments(title: str, experiments: tuple[Experiment, ...], quote: Quote) -> str:
+def _experiments(title: str, experiments: tuple[Experiment, ...], quote: Quote, full: int = HISTORY) -> str:
+    """Experiments, the last ``full`` of them with their side information."""
     if not experiments:
         return ""
-    lines = [line for e in experiments for line in (headline(e, quote), *details(e, quote))]
+    brief = len(experiments) - full
+    lines = [
+        line
+        for i, e in enumerate(experiments)
+        for line in (headline(e, quote), *(details(e, quote) if i >= brief else ()))
+    ]
     return "\n".join((f"# {title}", "", data("\n".join(lines))))
 
 
 def _latest(state: ResearchState, quote: Quote) -> tuple[str, ...]:
     """The latest experiments; a role's own come by themselves."""
-    recent = state.recent[-HISTORY:]
     if not state.role:
-        return (_experiments("Latest experiments, oldest first", recent, quote),)
-    own, others = by_role(recent, state.role)
+        return (_experiments("Latest experiments, oldest first", state.recent[-HISTORY:], quote),)
+    own, others = by_role(state)
+    full = max(LATE, min(len(state.recent), HISTORY) - len(others))
     return (
         _experiments("What the others tried lately, oldest first", others, quote),
-        _experiments("What you tried yourself lately, oldest first", own, quote),
+        _experiments("What you tried yourself lately, oldest first", own, quote, full),
     )
 
 
@@ -292,6 +304,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
         "diagnostics": _plain(state.diagnostics),
         "recent": [_experiment_json(e) for e in state.recent],
         "top": [_experiment_json(e) for e in state.top],
+        "own": [_experiment_json(e) for e in state.own],
         "code": dict(state.code),
         "repair": None
         if repair is None

@@ -177,8 +177,8 @@ class History(Protocol):
         """The experiment with the highest number."""
         ...
 
-    def experiments(self, session_id: int, *, last: int | None = None) -> Sequence[Experiment]:
-        """Oldest first, without generations (token ids and messages)."""
+    def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
+        """Oldest first, without generations (token ids and messages); ``role``: only those that it proposed."""
         ...
 
     def top(self, session_id: int, segment: int, count: int, maximize: bool) -> Sequence[Experiment]:
@@ -212,6 +212,10 @@ class History(Protocol):
 
         The empty name stands for experiments of no role, the baselines among them; one without a reward adds nothing.
         """
+        ...
+
+    def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
+        """Of the latest decided experiments that were proposed: number, role, and whether it was kept; oldest first."""
         ...
 
     def stages(self, run_id: int) -> Sequence[StageResult]:

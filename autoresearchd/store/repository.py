@@ -201,9 +201,12 @@ class SqlStore(SqlShelf):
             number = c.execute(select(func.max(e.number)).where(e.session_id == session_id)).scalar_one()
             return None if number is None else rows.load_one(c, session_id, number, full=True)
 
-    def experiments(self, session_id: int, *, last: int | None = None) -> Sequence[Experiment]:
-        e = ExperimentTable
+    def experiments(self, session_id: int, *, last: int | None = None, role: str | None = None) -> Sequence[Experiment]:
+        e, p = ExperimentTable, ProposalTable
         wanted = rows.EXPERIMENTS.where(e.session_id == session_id).order_by(e.number.desc()).limit(last)
+        if role is not None:  # numbers first: walking back over proposals alone is the quicker way to find them
+            numbers = select(p.number).where(p.session_id == session_id, p.role == role).distinct()
+            wanted = wanted.where(e.number.in_(numbers.order_by(p.number.desc()).limit(last)), p.role == role)
         with self._db.read() as c:
             return rows.load_many(c, session_id, wanted)[::-1]
 
@@ -274,6 +277,10 @@ class SqlStore(SqlShelf):
     def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
         with self._db.read() as c:
             return sums.role_stats(c, session_id)
+
+    def role_turns(self, session_id: int, last: int) -> Sequence[tuple[int, str, bool]]:
+        with self._db.read() as c:
+            return sums.role_turns(c, session_id, last)
 
     def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
         with self._db.read() as c:

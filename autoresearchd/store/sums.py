@@ -47,6 +47,14 @@ _ROLES = (
     .order_by(_T.c.role)
 )
 
+_TURNS = (
+    select(_E.c.number, _P.c.role, _E.c.status)
+    .join(_P, (_P.c.session_id == _E.c.session_id) & (_P.c.number == _E.c.number) & (_P.c.attempt == _E.c.attempt))
+    .where(_E.c.session_id == _OF_SESSION, _E.c.status.is_not(None))
+    .order_by(_E.c.number.desc())
+    .limit(bindparam("most", type_=Integer))
+)
+
 
 def add_decision(c: Connection, session_id: int, number: int, attempt: int | None, decision: Decision) -> None:
     """Count a decision; the caller holds the session's totals, so nobody else begins the same tally meanwhile."""
@@ -71,6 +79,12 @@ def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, floa
     """Decided experiments, keeps and the sum of rewards, by role."""
     found = c.execute(_ROLES, {"of_session": session_id})
     return {role: (int(decided), int(keeps), float(reward)) for role, decided, keeps, reward in found}
+
+
+def role_turns(c: Connection, session_id: int, most: int) -> list[tuple[int, str, bool]]:
+    """Number and role of the latest decided experiments, and whether they were kept, oldest first."""
+    found = c.execute(_TURNS, {"of_session": session_id, "most": most}).all()
+    return [(number, role, status == Status.KEEP) for number, role, status in reversed(found)]
 
 
 def recount(c: Connection, session_id: int) -> None:

@@ -75,6 +75,27 @@ class SumsContract(StoreFixtures):
         lab.decide(e, Decision(Status.CRASH, Label.ERROR))
         assert store.role_stats(lab.id) == {"systems": (1, 0, 0.0)}
 
+    def test_turns_are_told_with_their_roles_and_whether_they_paid(self, store: Store, lab: Driver) -> None:
+        assert store.role_turns(lab.id, 9) == []
+        lab.decide(lab.open(), Decision(Status.CRASH, Label.MALFORMED_ANSWER))  # nothing was proposed
+        self._decided(lab, Decision(Status.KEEP, Label.NONE, 1.0), role="data", kept=commit_of(1))
+        self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role="")
+        lab.propose(lab.open())  # not decided yet
+        assert store.role_turns(lab.id, 9) == [(1, "data", True), (2, "", False)]
+        assert store.role_turns(lab.id, 1) == [(2, "", False)]
+
+    def test_the_last_experiments_of_a_role_are_found_however_far_back(self, store: Store, lab: Driver) -> None:
+        for role in ("data", "schedule", "data", "data", "schedule", ""):
+            self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), role=role)
+        e = lab.propose(lab.open(), replace(new_proposal(9), role="data"))
+        lab.propose(e, replace(new_proposal(10, attempt=1), role="data"))
+        assert [e.number for e in store.experiments(lab.id, role="data")] == [0, 2, 3, 6]
+        assert [e.number for e in store.experiments(lab.id, role="data", last=2)] == [3, 6]
+        (found,) = store.experiments(lab.id, role="", last=3)
+        assert found == store.experiments(lab.id)[5]
+        assert store.experiments(lab.id, role="nobody", last=3) == []
+        assert store.experiments(lab.id, role="data", last=0) == []
+
     # -- the tree
     def test_the_tree_knows_which_experiment_each_was_made_from(self, store: Store, lab: Driver) -> None:
         # The baseline is the program as it is: its commit is its own parent.

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from autoresearchd.app.serve import Engine, ServeOptions, command_of, scripts_of
+from autoresearchd.app.serving import Patience, keep_up, tail
 
 
 def model_file(*packages: str) -> Path:
@@ -37,6 +45,33 @@ def safetensors(file: Path, config: pytest.Config) -> Path:
             _write(file, place)
             done.touch()
     return place
+
+
+@contextmanager
+def served(folder: Path, log: Path) -> Iterator[str]:
+    """The address of an endpoint that ``autoresearchd serve`` keeps up with ``transformers serve``."""
+    program = scripts_of(None) / "transformers"
+    for package in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(package) is None or not os.access(program, os.X_OK):
+            pytest.skip(f"{package} is not installed; the head of this file says how to install it")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = command_of(ServeOptions(str(folder), port=port), Engine.TRANSFORMERS, program, folder)
+    stop, ready = threading.Event(), threading.Event()
+
+    def say(line: str) -> None:
+        if line.startswith("ready"):
+            ready.set()
+
+    server = threading.Thread(target=keep_up, args=(command, log, stop, say, Patience(look=0.2)))
+    server.start()
+    try:
+        assert ready.wait(300), tail(log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        stop.set()
+        server.join(60)
 
 
 def _write(file: Path, place: Path) -> None:

@@ -8,21 +8,17 @@ The model is SmolLM2-135M-Instruct, as a package on the package index carries it
 from __future__ import annotations
 
 import importlib.util
-import os
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.serve import Engine, ServeOptions, command_of, scripts_of
-from autoresearchd.app.serving import Patience, keep_up, tail
 from autoresearchd.policy.client import ModelClient, Question
 from autoresearchd.policy.litellm_client import LitellmClient
 from autoresearchd.policy.openai_client import OpenAIClient
 from autoresearchd.policy.transformers_client import TransformersClient
-from tests.integration.smollm2 import model_file, safetensors
+from tests.integration.smollm2 import model_file, safetensors, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -53,28 +49,8 @@ def folder(smollm2: Path, pytestconfig: pytest.Config) -> Path:
 @pytest.fixture(scope="module")
 def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An endpoint that ``autoresearchd serve`` keeps up."""
-    program = scripts_of(None) / "transformers"
-    for package in ("fastapi", "uvicorn"):
-        if importlib.util.find_spec(package) is None or not os.access(program, os.X_OK):
-            pytest.skip(f"{package} is not installed; the head of this file says how to install it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = command_of(ServeOptions(str(folder), port=port), Engine.TRANSFORMERS, program, folder)
-    log, stop, ready = tmp_path_factory.mktemp("serve") / "log", threading.Event(), threading.Event()
-
-    def say(line: str) -> None:
-        if line.startswith("ready"):
-            ready.set()
-
-    server = threading.Thread(target=keep_up, args=(command, log, stop, say, Patience(look=0.2)))
-    server.start()
-    try:
-        assert ready.wait(300), tail(log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        stop.set()
-        server.join(60)
+    with served(folder, tmp_path_factory.mktemp("serve") / "log") as address:
+        yield address
 
 
 def check(client: ModelClient, *, free: bool) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
@@ -43,6 +46,30 @@ def test_roles_take_turns_and_each_turn_is_stored(tmp_path: Path) -> None:
     session(bench, 5).run()
     stored = [e.proposal.role for e in bench.store.experiments(bench.session.id)[1:] if e.proposal]
     assert stored == ["a", "b", "c", "a", "b"]
+
+
+class Seldom(Endless):
+    """As if the others had had all turns but the second and the third: role ``b`` is asked again and again."""
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        proposal = super().propose(state, cancel)
+        return replace(proposal, role="b" if state.number in (2, 3) else "a")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_role_is_shown_its_own_experiments_though_others_have_filled_the_window(
+    tmp_path: Path, restart: bool
+) -> None:
+    bench = Bench(tmp_path, task=TASK + ROLES)
+    policy = bench.policy = Seldom()
+    if restart:
+        session(bench, 36).run()
+    session(bench, 40).run()
+    states = {state.number: state for state in policy.states}
+    late = next(state for state in states.values() if state.number > 36 and state.role == "b")
+    assert {e.number for e in late.recent}.isdisjoint({2, 3})
+    assert [e.number for e in late.own] == [2, 3]
+    assert states[6].own == (), "what is in the window is not shown twice"
 
 
 def test_an_edit_outside_of_a_roles_surface_is_flagged_and_allowed(tmp_path: Path) -> None:

@@ -61,6 +61,36 @@ def test_a_role_at_its_first_turn_has_tried_nothing() -> None:
     assert OWN not in user(state(role="meta"))
 
 
+def test_what_a_role_tried_long_ago_is_shown_though_others_have_filled_the_window_since() -> None:
+    asked = dataclasses.replace(state(role="optimiser", count=64))
+    of_others = tuple(e for e in asked.recent if e.number % 2 == 0)
+    own = tuple(e for e in asked.recent if e.number % 2)
+    asked = dataclasses.replace(asked, recent=of_others, own=own)
+    for text in (user(asked), prompt.render(asked)):
+        shown = section(text, OWN)
+        assert shown.count("(optimiser)") == 32
+        assert shown.index("- 1 (optimiser): try 1:") < shown.index("- 63 (optimiser): try 63:")
+        assert "next_action_hint: hint 63\n" in shown
+        assert "next_action_hint: hint 1\n" not in shown, "of old ones the outcome is told"
+        assert "(optimiser)" not in section(text, OTHERS)
+    assert [e["experiment"] for e in prompt.as_json(asked)["own"]] == list(range(1, 64, 2))
+    # Where room is short the old ones are not kept for the latest of the others.
+    whole = estimate_tokens(chat.messages(asked, forms=FORMS, budget=64_000, count=estimate_tokens))
+    less = user(asked, budget=whole - 1_000)
+    assert "- 1 (optimiser)" not in section(less, OWN)
+    assert "- 63 (optimiser)" in section(less, OWN)
+    assert "- 62 (schedule)" in section(less, OTHERS)
+
+
+def test_no_more_than_thirty_two_of_its_own_are_shown() -> None:
+    asked = state(count=40)
+    old = tuple(experiment(n, f"long ago {n}", role="schedule") for n in range(-32, 0))
+    shown = section(user(dataclasses.replace(asked, own=old)), OWN)
+    assert shown.count("(schedule)") == 32
+    assert "long ago -16" in shown
+    assert "long ago -17" not in shown
+
+
 def test_tools_of_the_users_own_are_shown_the_same_view() -> None:
     text = prompt.render(state())
     assert "try 28" in section(text, OWN)

@@ -50,7 +50,7 @@ def test_the_version_in_use_is_loaded_asked_and_recorded() -> None:
     with ScriptedServer(lora=turns.loads()) as scripted:
         client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
         replies = [client.ask(QUESTION, NEVER) for _ in range(2)]
-        order = {"lora_name": "v1-0a", "lora_path": str(FIRST.folder), "load_inplace": True}
+        order = {"lora_name": "v1-0a", "lora_path": str(FIRST.folder)}
         assert orders(scripted) == [order], "once"
         assert models(scripted) == ["v1-0a", "v1-0a"]
     assert [reply.adapter for reply in replies] == ["v1-0a", "v1-0a"]

@@ -64,8 +64,10 @@ def steps(store: SqlStore, call: Callable[[], object]) -> int:
 ASKED: dict[str, Callable[[SqlStore, int, int], object]] = {
     "find_duplicate": lambda store, session, last: store.find_duplicate(session, f"h{last}"),
     "find_duplicate, none": lambda store, session, last: store.find_duplicate(session, "h-1"),
+    "experiments of a role": lambda store, session, last: store.experiments(session, last=8, role="optimizer"),
     "label_counts": lambda store, session, last: store.label_counts(session),
     "role_stats": lambda store, session, last: store.role_stats(session),
+    "role_turns": lambda store, session, last: store.role_turns(session, 8),
     "tree": lambda store, session, last: store.tree(session, 0, after=last - 1),
     "add_visit": lambda store, session, last: store.add_visit(session, last),
     "visits": lambda store, session, last: store.visits(session),

@@ -1,0 +1,190 @@
+"""``autoresearchd serve`` with vLLM in an environment of its own: called rightly, killed, asked for adapters."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.app.serve import Engine, ServeOptions, command_of
+from autoresearchd.app.serving import Patience, keep_up
+from autoresearchd.domain.version import BaseModel, ServedAdapter
+from autoresearchd.errors import EnvironmentFailure
+from autoresearchd.policy.client import Reply
+from autoresearchd.policy.openai_client import OpenAIClient
+from autoresearchd.testing.client_contract import QUESTION
+
+pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
+
+STUB = Path(__file__).with_name("vllm_stub.py")
+NEVER = threading.Event()
+
+
+@dataclass
+class Served:
+    """An environment with a scripted vLLM, and a repository whose versions it is to serve."""
+
+    folder: Path
+    port: int
+    said: queue.Queue[str] = field(default_factory=queue.Queue)
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "env" / "bin" / "python"
+
+    @property
+    def vllm(self) -> Path:
+        return self.folder / "env" / "bin" / "vllm"
+
+    @property
+    def repository(self) -> Path:
+        return self.folder / "repository"
+
+    def adapter(self, name: str, place: str = "repository/.git/autoresearchd/adapters") -> ServedAdapter:
+        folder = self.folder / place / name
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+        return ServedAdapter(name, folder)
+
+    def lines(self, name: str) -> list[str]:
+        return (self.folder / name).read_text().splitlines() if (self.folder / name).exists() else []
+
+    def lives(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines("lives")]
+
+    def wait_for(self, words: str) -> str:
+        """The next line that has these words, of what the command says."""
+        while True:
+            line = self.said.get(timeout=60)
+            if words in line:
+                return line
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        found = Served(tmp_path, int(free.getsockname()[1]))
+    found.vllm.parent.mkdir(parents=True)
+    found.vllm.write_text(f'#!/bin/sh\nexec {sys.executable} {STUB} {tmp_path} "$@"\n')
+    found.python.write_text(f"#!/bin/sh\necho {found.vllm.parent}\n")
+    for program in (found.vllm, found.python):
+        program.chmod(0o755)
+    for part in ("objects", "refs"):
+        (found.repository / ".git" / part).mkdir(parents=True)
+    (found.repository / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    return found
+
+
+@pytest.fixture
+def serving(served: Served) -> Iterator[subprocess.Popen[str]]:
+    """``autoresearchd serve`` in that repository, with an adapter from elsewhere."""
+    adapter = served.adapter("mine", "elsewhere").folder
+    options = ("--python", served.python, "--port", str(served.port), "--adapter", adapter)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autoresearchd", "serve", "some/model", *options],
+        cwd=served.repository,
+        env={**os.environ, "HOME": str(served.folder), "AUTORESEARCHD_CONFIG": "/dev/null"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    def listen() -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                served.said.put(line)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    yield process
+    process.kill()
+    process.wait(30)
+    listener.join(30)
+
+
+@dataclass
+class Chosen:
+    """Says which version is in use."""
+
+    version: ServedAdapter | None
+
+    def in_use(self, base: BaseModel) -> ServedAdapter | None:
+        return self.version
+
+
+def test_it_is_called_rightly_loads_versions_and_is_started_again_when_it_is_killed(
+    served: Served, serving: subprocess.Popen[str]
+) -> None:
+    assert f"ready: http://127.0.0.1:{served.port}/v1" in served.wait_for("ready")
+    [life] = served.lives()
+    assert (life["model"], life["host"], life["port"]) == ("some/model", "127.0.0.1", served.port)
+    assert (life["enable_lora"], life["logprobs_mode"]) == (True, "processed_logprobs")
+    assert life["override_generation_config"] == {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert life["environment"]["VLLM_NO_USAGE_STATS"] == "1"
+    assert life["environment"]["PATH"].split(":")[0] == str(served.vllm.parent), "it calls programs of its own"
+
+    told: list[str] = []
+    chosen = Chosen(None)
+    client = OpenAIClient(f"http://127.0.0.1:{served.port}/v1", adapters=chosen, warn=told.append)
+
+    def ask(version: ServedAdapter | None) -> Reply:
+        chosen.version = version
+        client.renew()
+        return client.ask(QUESTION, NEVER)
+
+    plain = ask(None)
+    assert (plain.text, plain.adapter, plain.token_ids, plain.logprobs) == ("some/model", "", (5,), (-0.5,))
+    first = served.adapter("v1-0a")
+    assert [ask(first).adapter for _ in range(2)] == ["v1-0a", "v1-0a"]
+    assert ask(ServedAdapter("mine", served.folder / "elsewhere" / "mine")).text == "mine", "it was loaded at the start"
+
+    os.kill(life["pid"], signal.SIGKILL)
+    assert "was ended by SIGKILL; it is started again" in served.wait_for("started again")
+    served.wait_for("ready")
+    assert ask(first).text == "v1-0a"
+    assert served.lines("loaded") == ["v1-0a", "v1-0a"], "once in each life"
+    assert served.lines("inplace") == [], "vLLM would load such a one anew in each step"
+    stranger = served.adapter("v1-0b", "another")
+    assert ask(stranger).adapter == ""
+    assert "outside the configured allowed prefixes" in told[-1]
+    assert "started in this repository" in told[-1]
+
+    serving.send_signal(signal.SIGTERM)
+    assert serving.wait(30) == 128 + signal.SIGTERM
+    assert len(served.lives()) == 2
+
+
+def test_a_release_without_one_of_the_options_is_given_up_with_its_own_words(served: Served) -> None:
+    (served.folder / "refuses").write_text("--logprobs-mode")
+    command = command_of(ServeOptions("some/model", port=served.port), Engine.VLLM, served.vllm, served.repository)
+    quick = Patience(look=0.05, first=0.01, longest=0.05, starts=3, end=5.0)
+    with pytest.raises(EnvironmentFailure, match="3 times in a row") as caught:
+        keep_up(command, served.folder / "log", NEVER, lambda _: None, quick)
+    assert "exit code 2" in str(caught.value)
+    assert "unrecognized arguments: --logprobs-mode processed_logprobs" in str(caught.value)
+    assert str(served.folder / "log") in caught.value.mend
+
+
+def test_outside_of_a_repository_adapters_below_the_folder_are_served_beside_what_the_user_allows(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES", "/srv/adapters")
+    options = ServeOptions("some/model", port=served.port)
+    for folder, root in ((served.folder, served.folder), (served.repository, served.repository / ".git")):
+        command = command_of(options, Engine.VLLM, served.vllm, folder)
+        assert command.environment["VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES"] == f"/srv/adapters:{root}"
+    transformers = command_of(options, Engine.TRANSFORMERS, served.vllm, served.folder)
+    assert not [name for name in transformers.environment if "LORA" in name]
