@@ -60,6 +60,8 @@ def parse_task(text: str) -> Task:
 def _task(values: dict[str, Any]) -> Task:
     execution, scoring = dict(values.pop("execution")), dict(values.pop("scoring"))
     budget = Budget(execution.pop("budget"), execution.pop("startup_grace"), execution.pop("timeout"))
+    # Sessions of older versions tell of a limit that was named by its value alone.
+    execution.setdefault("timeout_named", budget.wall != Budget.usual_wall(budget.training, budget.grace))
     metric = Metric(scoring.pop("metric"), Direction(scoring.pop("direction")))
     source = MetricSource(scoring.pop("source"))
     constraints = tuple(Constraint(**item) for item in scoring.pop("constraints", ()))

@@ -210,6 +210,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
             memory_mb=execution.memory_mb,
             env=dict(execution.env),
             network=execution.network,
+            timeout_named=execution.timeout is not None and budget.wall == execution.timeout,
         ),
         scoring=_scoring(file),
         evaluation=Evaluation(**dict(file.evaluation)) if file.evaluation else None,
@@ -249,7 +250,7 @@ def _clock(execution: Execution, overrides: Overrides) -> Budget:
 
 def clock(training: float, grace: float = DEFAULT_GRACE, timeout: float | None = None) -> Budget:
     """The clock of a run; a ``timeout`` that leaves no room for budget and grace gives way to 2 × budget + grace."""
-    wall = timeout if timeout is not None and timeout >= training + grace else 2 * training + grace
+    wall = timeout if timeout is not None and timeout >= training + grace else Budget.usual_wall(training, grace)
     return Budget(training, grace, wall)
 
 

@@ -19,6 +19,11 @@ class Budget:
     grace: float
     wall: float
 
+    @staticmethod
+    def usual_wall(training: float, grace: float) -> float:
+        """The hard end of a run for which none was named."""
+        return 2 * training + grace
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -40,7 +45,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How the job of a task is run."""
+    """How the job of a task is run. timeout_named: whether the budget's ``wall`` is one that the user wrote down."""
 
     run_command: str
     budget: Budget
@@ -51,6 +56,7 @@ class Execution:
     memory_mb: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
+    timeout_named: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoresearchd.config.load import clock
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.task import Budget, Task
 from autoresearchd.loop.laboratory import Laboratory
@@ -36,7 +35,7 @@ class Allowance:
         """The task as a run is to be started; a limit that the user named holds."""
         task, wall = self._lab.task, self._needed()
         execution = task.execution
-        if wall <= execution.budget.wall or self._is_named():
+        if wall <= execution.budget.wall or execution.timeout_named:
             return task
         return replace(task, execution=replace(execution, budget=replace(execution.budget, wall=wall)))
 
@@ -47,7 +46,7 @@ class Allowance:
             return ""
         took = max(run.duration_s for run in self._standing.baseline_runs)
         told = f"the baseline took {format_duration(took)} of the {format_duration(wall)} that a whole run may take"
-        if self._is_named():
+        if self._lab.task.execution.timeout_named:
             return (
                 f"{told}, so an experiment may be ended for a slow moment of this machine: "
                 f"raise execution.timeout in task.yaml to {needs:.0f} or more"
@@ -56,8 +55,3 @@ class Allowance:
 
     def _needed(self) -> float:
         return needed(self._lab.task.execution.budget, (run.duration_s for run in self._standing.baseline_runs))
-
-    def _is_named(self) -> bool:
-        """Whether task.yaml has a limit of its own."""
-        budget = self._lab.task.execution.budget
-        return budget.wall != clock(budget.training, budget.grace).wall

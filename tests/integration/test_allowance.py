@@ -63,6 +63,12 @@ def test_a_limit_that_the_user_named_holds_and_is_told_to_be_short(tmp_path: Pat
     assert "raise execution.timeout in task.yaml to 83 or more" in warnings[0]
 
 
+def test_a_limit_that_the_user_named_holds_also_where_it_is_the_usual_one(tmp_path: Path) -> None:
+    found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30, timeout: 60", 37.6)
+    assert set(found) == {60.0}
+    assert "raise execution.timeout in task.yaml to 83 or more" in warnings[0]
+
+
 def test_where_the_time_is_ample_nothing_changes(tmp_path: Path) -> None:
     found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30", 20.0)
     assert set(found) == {60.0}

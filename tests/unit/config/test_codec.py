@@ -79,6 +79,16 @@ def test_a_task_stored_before_a_key_existed_has_its_default() -> None:
     assert parse_task(json.dumps(values)) == read_task_text(MINIMAL)
 
 
+@pytest.mark.parametrize(("timeout", "named"), [(660, False), (400, True)])
+def test_a_limit_in_a_session_of_an_older_version_is_taken_as_named_where_it_is_not_the_usual_one(
+    timeout: int, named: bool
+) -> None:
+    values = json.loads(dump_task(read_task_text(MINIMAL)))
+    del values["execution"]["timeout_named"]
+    values["execution"]["timeout"] = timeout
+    assert parse_task(json.dumps(values)).execution.timeout_named is named
+
+
 def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
     task = read_task_text(MINIMAL)
     scoring = dataclasses.replace(task.scoring, reference=math.inf)

@@ -114,6 +114,23 @@ def test_a_budget_from_the_command_line_never_leaves_a_run_without_time_to_use_i
     assert read_task_text(text, overrides=Overrides(budget=override)).execution.budget == expected
 
 
+@pytest.mark.parametrize(
+    ("execution", "override", "named"),
+    [
+        ("budget: 300", None, False),
+        ("budget: 300, timeout: 660", None, True),
+        ("budget: 300, timeout: 660", 15, True),
+        ("budget: 300, timeout: 400", 400, False),
+        ("timeout: 300", None, True),
+    ],
+)
+def test_a_limit_that_was_written_down_is_told_from_one_that_was_derived(
+    execution: str, override: float | None, named: bool
+) -> None:
+    text = MINIMAL.replace("python train.py}", f"python train.py, {execution}}}")
+    assert read_task_text(text, overrides=Overrides(budget=override)).execution.timeout_named is named
+
+
 @pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
 def test_a_budget_from_the_command_line_that_is_no_time_is_refused(budget: float) -> None:
     with pytest.raises(UsageError, match="--budget"):
