@@ -20,7 +20,7 @@ from autoresearchd.app.compose import open_workspace, setup_dir
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain import secret_values
-from autoresearchd.domain.experiment import Experiment, Session
+from autoresearchd.domain.experiment import Experiment, RunResult, Session
 from autoresearchd.domain.labels import RULES, Phase, Status
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
@@ -33,16 +33,19 @@ from autoresearchd.errors import (
     StoreError,
     UsageError,
 )
+from autoresearchd.evaluator.allowance import allowed
 from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.novelty import novelty
+from autoresearchd.evaluator.pace import Pace, overrun, told_pace
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
 from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
 from autoresearchd.learner.reading import ReadSession
 from autoresearchd.learner.trajectories import Trajectory, grouped
+from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.standing import RECENT
-from autoresearchd.loop.words import unified_diff
+from autoresearchd.loop.words import commit_of, unified_diff
 from autoresearchd.ports import Store
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.layout import state_dir
@@ -151,6 +154,31 @@ class Ground:
             raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
         return found
 
+    def baseline(self, segment: int) -> Experiment:
+        """The first that was kept in a segment: the program as it was. StoreError where there is none."""
+        for e in self.experiments.values():
+            kept = e.decision is not None and e.decision.status is Status.KEEP
+            if kept and e.segment == segment and e.commit is not None:
+                return e
+        raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
+
+    def allowed(self, segment: int) -> Task:
+        """The task with the time that a whole run has in a segment, as in the loop."""
+        return allowed(self.task, [run.duration_s for run in self.baseline(segment).good_runs])
+
+    def pace(self, segment: int, beside: RunResult) -> Pace | None:
+        """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
+
+        That one counts where it does not keep to the baseline's pace itself: this is a slower machine then.
+        """
+        baseline = self.baseline(segment)
+        texts = [*read_sources(self.task, self.pristine).values(), *self.code(commit_of(baseline)).values()]
+        stages = [stage for run in baseline.good_runs for stage in self.store.stages(run.id)]
+        known = told_pace(self.task, texts, stages)
+        if known is not None and not overrun(self.task, beside, known):
+            return known
+        return told_pace(self.task, texts, beside.stages)
+
     def state(self, members: Sequence[Trajectory], key: str) -> HeldOutState | str:
         """The state that trajectories of one group answered, or why it cannot be asked about again, in words."""
         first = members[0]
@@ -161,7 +189,7 @@ class Ground:
             return "it asks to mend or to repeat an answer"
         began = self._rounds.get(e.proposal.round_id, e.number) if e.proposal is not None else e.number
         try:
-            self.incumbent(began)
+            self.code(commit_of(self.baseline(self.incumbent(began).segment)))
             code = self.code(e.parent)
         except StoreError:
             return "there is no baseline to compare with"

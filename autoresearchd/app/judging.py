@@ -21,16 +21,17 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, R
 from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.domain.task import Task
 from autoresearchd.errors import EnvironmentFailure, Interrupted
 from autoresearchd.evaluator.decide import decide, incumbent_value
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.measure import measure
-from autoresearchd.evaluator.pace import overrun, pace_of, reads_budget
+from autoresearchd.evaluator.pace import held
 from autoresearchd.evaluator.reward import Reward, RewardFormula, resources_saved, reward
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import Attempt, Examined, HeldOutState, examine, outcome, settled
 from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.loop.artifacts import read_logs, read_result_file, read_sources
+from autoresearchd.loop.artifacts import read_logs, read_result_file
 from autoresearchd.loop.rewards import resources
 from autoresearchd.loop.seals import Watch
 from autoresearchd.loop.words import commit_of
@@ -57,9 +58,10 @@ class _Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A run to make. files: edited files that are put over the commit's."""
+    """A run to make. task: with the time that it has; files: edited files that are put over the commit's."""
 
     ground: Ground
+    task: Task
     key: _Key
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -163,19 +165,20 @@ class RealJudge:
         """The run of what was the best before a state."""
         ground = self._held_out.ground(state.session)
         seed = derive_seed(ground.session.seed, state.number, JUDGE)
-        return _Job(ground, _Key(state.session, commit_of(ground.incumbent(state.number)), "", seed))
+        incumbent = ground.incumbent(state.number)
+        return _Job(ground, ground.allowed(incumbent.segment), _Key(state.session, commit_of(incumbent), "", seed))
 
     def _jobs(self, state: HeldOutState, seen: Examined) -> tuple[_Job, _Job]:
         """The runs that an edit needs: of the best before it, and its own."""
         beside = self._beside(state)
         own = _Key(state.session, state.parent, seen.files_hash, beside.key.seed)
-        return beside, _Job(beside.ground, own, seen.files)
+        return beside, replace(beside, key=own, files=seen.files)
 
     def _judged(self, state: HeldOutState, seen: Examined) -> Outcome:
         """The outcome of an edit whose runs have ended."""
         beside, own = (self._ended[job.key] for job in self._jobs(state, seen))
         ground = self._held_out.ground(state.session)
-        own = _at_pace(ground, state, own, beside)
+        own = _Ended(self._held(ground, state, own, beside), own.result)
         label, detail = own.measurement.label, ground.redactor.text(own.measurement.detail)
         if RULES[label].status is None:
             return outcome(state, seen, None, label=label, error=detail)
@@ -185,6 +188,15 @@ class RealJudge:
         decision, found = self._rewarded(ground, state, seen, own, beside)
         error = detail if label is not Label.NONE else ""
         return outcome(state, seen, None if found is None else found.total, label=decision.label, error=error)
+
+    def _held(self, ground: Ground, state: HeldOutState, own: _Ended, beside: _Ended) -> Measurement:
+        """What an edit's run gave, held to its budget as in the loop."""
+        if own.measurement.label is not Label.NONE:
+            return own.measurement
+        segment = ground.incumbent(state.number).segment
+        pace, noise = ground.pace(segment, beside.result), ground.ledger(segment).noise()
+        best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
+        return held(ground.task, own.result, own.measurement, pace, best=best, sigma=sigma)
 
     def _rewarded(
         self, ground: Ground, state: HeldOutState, seen: Examined, own: _Ended, beside: _Ended
@@ -274,7 +286,7 @@ class _Runs:
         handle = self._executor.start(
             RunRequest(
                 key=f"{JUDGE}/{ground.session.tag}/{slot}",
-                task=ground.task,
+                task=job.task,
                 commit=job.key.commit,
                 seed=job.key.seed,
                 workspace=workspace,
@@ -299,7 +311,7 @@ class _Runs:
 
     def _concluded(self, running: _Running, result: RunResult) -> _Ended:
         """What a run gave, as the loop reads it; its folder is removed."""
-        task, run_dir = running.job.ground.task, running.place / "run"
+        task, run_dir = running.job.task, running.place / "run"
         found = measure(task, result, read_logs(result), result_file=read_result_file(task, run_dir))
         found = replace(running.watch.end(found), curve=())
         remove_tree(running.place)
@@ -308,20 +320,6 @@ class _Runs:
                 f"a run that was to be judged found no room on the disk: {found.detail}", mend="free some space"
             )
         return _Ended(found, result)
-
-
-def _at_pace(ground: Ground, state: HeldOutState, own: _Ended, beside: _Ended) -> _Ended:
-    """A run, or what takes its place where it is better only for having trained longer than the one beside it."""
-    value, best = own.measurement.value, beside.measurement.value
-    if own.measurement.label is not Label.NONE or value is None or best is None:
-        return own
-    sources = [ground.task.execution.run_command, *state.code.values()]
-    told_its_budget = reads_budget([*sources, *read_sources(ground.task, ground.pristine).values()])
-    pace = pace_of(ground.task, beside.result.stages) if told_its_budget else None
-    if pace is None or not ground.task.metric.better(value, best):
-        return own
-    told = overrun(ground.task, own.result, pace)
-    return _Ended(Measurement(Label.BUDGET_OVERRUN, detail=told), own.result) if told else own
 
 
 def _run(number: int, index: int, seed: int, ended: _Ended, *, of: int | None = None) -> Run:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoresearchd.domain.experiment import RunResult, StageResult
+from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
+from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure import TRAINING
 
@@ -23,6 +24,8 @@ BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
 SHARE = 0.25
 """Of the budget: what a program may take beyond the start-up that was measured, whatever that was."""
 
+FAR = 3.0
+"""In σ: a run that is further behind the best leads to no keep, be it as a tie or by its next runs."""
 SLOWER = 3.0
 """How much longer than the baseline's a start-up may take by the clock; by the work done it may take twice as much."""
 LEAST_S = 0.5
@@ -40,9 +43,13 @@ class Pace:
     busy: float
 
 
-def reads_budget(texts: Iterable[str]) -> bool:
-    """Whether a program is told how long to train; one that is not may take as long as budget and grace allow."""
-    return any(BUDGET_VARIABLE in text for text in texts)
+def told_pace(task: Task, texts: Iterable[str], baseline: Iterable[StageResult]) -> Pace | None:
+    """The pace of the baseline's runs; None where it is not known, or where nobody told the program how long to train.
+
+    texts: the baseline's program and the protected ones; without a budget it takes as long as budget and grace allow.
+    """
+    told = any(BUDGET_VARIABLE in text for text in (task.execution.run_command, *texts))
+    return pace_of(task, baseline) if told else None
 
 
 def pace_of(task: Task, baseline: Iterable[StageResult]) -> Pace | None:
@@ -74,3 +81,31 @@ def overrun(task: Task, result: RunResult, pace: Pace) -> str:
         f"{pace.startup:.2g} s beside it; what takes more than {budget + limit:.3g} s cannot be the best "
         f"(end training after {BUDGET_VARIABLE} seconds)"
     )
+
+
+def held(
+    task: Task,
+    result: RunResult,
+    measurement: Measurement,
+    pace: Pace | None,
+    *,
+    best: float | None,
+    sigma: float | None,
+) -> Measurement:
+    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget.
+
+    Args:
+        task: what is run.
+        result: how the run went.
+        measurement: what it gave.
+        pace: the baseline's; None: it holds nobody to anything.
+        best: the metric of the incumbent; None while there is none.
+        sigma: of the metric; None while it is not known.
+    """
+    value = measurement.value
+    if pace is None or best is None or value is None or measurement.label is not Label.NONE:
+        return measurement
+    if not task.metric.better(value, best) and abs(value - best) > FAR * (sigma or 0.0):
+        return measurement
+    told = overrun(task, result, pace)
+    return Measurement(Label.BUDGET_OVERRUN, detail=told, curve=measurement.curve) if told else measurement

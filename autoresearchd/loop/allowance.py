@@ -1,28 +1,12 @@
-"""How long a whole run may take: what the task allows, or more where the baseline shows that this machine needs it.
-
-Without ``execution.timeout`` a run may take 2 × budget + grace. Training ends by the clock, but what follows it takes
-as long as the machine takes, and with a short budget on a slow machine that is nearly all there is: an experiment
-would crash for a moment in which something else ran. The limit of training itself stays as it is.
-"""
+"""The time that a whole run has in this segment, by what the store knows of its baseline, and what the user is told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.domain.task import Budget, Task
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.allowance import allowed, needed
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing
-
-SLOWER = 3.0
-"""How much longer than the baseline's may take what is beyond the budget: start-up, checks, evaluation."""
-
-
-def needed(budget: Budget, baseline: Iterable[float]) -> float:
-    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more."""
-    beyond = max((seconds - budget.training for seconds in baseline), default=0.0)
-    return max(budget.wall, budget.training + SLOWER * beyond)
 
 
 class Allowance:
@@ -33,19 +17,17 @@ class Allowance:
 
     def task(self) -> Task:
         """The task as a run is to be started; a limit that the user named holds."""
-        task, wall = self._lab.task, self._needed()
-        execution = task.execution
-        if wall <= execution.budget.wall or execution.timeout_named:
-            return task
-        return replace(task, execution=replace(execution, budget=replace(execution.budget, wall=wall)))
+        return allowed(self._lab.task, self._took())
 
     def words(self) -> str:
         """What the user is to know of it once the baseline is measured; empty where the task allows enough."""
-        wall, needs = self._lab.task.execution.budget.wall, self._needed()
+        wall, took = self._lab.task.execution.budget.wall, self._took()
+        needs = needed(self._lab.task.execution.budget, took)
         if needs <= wall:
             return ""
-        took = max(run.duration_s for run in self._standing.baseline_runs)
-        told = f"the baseline took {format_duration(took)} of the {format_duration(wall)} that a whole run may take"
+        told = (
+            f"the baseline took {format_duration(max(took))} of the {format_duration(wall)} that a whole run may take"
+        )
         if self._lab.task.execution.timeout_named:
             return (
                 f"{told}, so an experiment may be ended for a slow moment of this machine: "
@@ -53,5 +35,6 @@ class Allowance:
             )
         return f"{told}: from now on it may take {format_duration(needs)} (execution.timeout in task.yaml fixes it)"
 
-    def _needed(self) -> float:
-        return needed(self._lab.task.execution.budget, (run.duration_s for run in self._standing.baseline_runs))
+    def _took(self) -> list[float]:
+        """How long the baseline's runs took."""
+        return [run.duration_s for run in self._standing.baseline_runs]

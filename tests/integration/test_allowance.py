@@ -9,7 +9,7 @@ import pytest
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.task import Budget
-from autoresearchd.loop.allowance import needed
+from autoresearchd.evaluator.allowance import needed
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
 from autoresearchd.testing.executors import FakeExecutor, Script, prints

@@ -17,7 +17,7 @@ from autoresearchd.app.judging import RealJudge
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.experiment import Limits, Session
-from autoresearchd.domain.labels import Label
+from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted
@@ -228,6 +228,78 @@ def test_an_edit_that_only_trains_for_longer_earns_nothing(tmp_path: Path) -> No
     assert honest.reward is not None
     assert long.reward < 0 < honest.reward
     assert "the budget is 5 s" in long.error
+
+
+def test_an_edit_that_ties_by_training_for_longer_earns_nothing_as_in_the_loop(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, program=f"{PROGRAM}# until AUTORESEARCHD_TIME_BUDGET is over\n")
+    bench.policy.values = (0.0, 4.0)
+
+    def script(request: RunRequest) -> Script | str:
+        tie = "1.0001" in (request.workspace / "train.py").read_text()
+        score = "score: 1.0071\n" if tie else job(request)  # the baseline gives 1.0 to 1.006, by its seed
+        assert isinstance(score, str)
+        long = 20.0 if tie else 5.5
+        return prints(score, duration_s=long, cpu_s=long)
+
+    run(bench, 1)
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        found = RealJudge(held_out, FakeExecutor(script)).judge(state, better(1.0001))
+    bench.close()
+    assert found.label is Label.BUDGET_OVERRUN
+    assert found.reward is not None
+    assert found.reward < 0
+
+
+def test_what_the_incumbent_trains_beyond_the_budget_is_no_licence_to_train_yet_longer(tmp_path: Path) -> None:
+    """The loop compares with the baseline, so the gate must: else each edit could take a little more than before."""
+    bench = Bench(tmp_path, program=f"{PROGRAM}# until AUTORESEARCHD_TIME_BUDGET is over\n")
+    bench.policy.values = (0.0, 1.5, 4.0)
+    took = {"1.0": 5.5, "1.5": 6.7, "1.6": 8.0}
+
+    def script(request: RunRequest) -> Script | str:
+        text, score = (request.workspace / "train.py").read_text(), job(request)
+        assert isinstance(score, str)
+        seconds = next((s for value, s in took.items() if f"SCALE = {value}\n" in text), 5.5)
+        return prints(score, duration_s=seconds, cpu_s=seconds)
+
+    bench.job = script
+    run(bench, 2)
+    incumbent = bench.store.experiment(bench.session.id, 1)
+    assert incumbent.decision is not None
+    assert incumbent.decision.status is Status.KEEP
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(2)]).states
+        found = RealJudge(held_out, FakeExecutor(script)).judge(state, block("SCALE = 1.5", "SCALE = 1.6"))
+        slower = dict.fromkeys(took, 8.0)
+        took.update(slower)
+        again = RealJudge(held_out, FakeExecutor(script)).judge(state, block("SCALE = 1.5", "SCALE = 1.6"))
+    bench.close()
+    assert found.label is Label.BUDGET_OVERRUN
+    assert again.label is Label.NONE, "on a machine that is slower for the incumbent as well, nobody is to blame"
+
+
+def test_an_edit_has_the_time_that_the_loop_would_give_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy.values = (0.0, 4.0)
+
+    def script(request: RunRequest) -> Script | str:
+        score, seconds = job(request), 12.0 + 65.0 * ("SCALE = 1.5" in (request.workspace / "train.py").read_text())
+        assert isinstance(score, str)
+        if seconds > request.task.execution.budget.wall:
+            return prints("", outcome="timeout", exit_code=None, duration_s=request.task.execution.budget.wall)
+        return prints(score, duration_s=seconds)
+
+    bench.job = lambda request: prints(str(job(request)), duration_s=65.0)
+    run(bench, 1)
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        found = RealJudge(held_out, FakeExecutor(script)).judge(state, better(1.5))
+    bench.close()
+    assert bench.task.execution.budget.wall == 70.0
+    assert (found.label, found.valid) == (Label.NONE, True)
+    assert found.reward is not None
+    assert found.reward > 0
 
 
 def test_a_full_disk_ends_the_judging_with_words(bench: Bench) -> None:

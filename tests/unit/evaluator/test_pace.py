@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.experiment import Measurement, RunResult
+from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task
-from autoresearchd.evaluator.pace import Pace, overrun, pace_of
+from autoresearchd.evaluator.pace import Pace, held, overrun, pace_of, told_pace
 from tests.unit.evaluator.builders import result, stage, task
 
 
@@ -78,3 +79,33 @@ def test_an_executor_that_tells_no_processor_time_is_judged_by_the_clock() -> No
     assert pace == Pace(1.0, 0.0)
     assert not overrun(toy(10.0), took(15.0, 0.0), pace)
     assert overrun(toy(10.0), took(16.0, 0.0), pace)
+
+
+@pytest.mark.parametrize(
+    ("value", "sigma", "label"),
+    [
+        (0.9, 0.01, Label.BUDGET_OVERRUN),
+        (1.02, 0.01, Label.BUDGET_OVERRUN),
+        (1.04, 0.01, Label.NONE),
+        (0.9, None, Label.BUDGET_OVERRUN),
+        (1.02, None, Label.NONE),
+    ],
+)
+def test_only_what_could_be_kept_is_held_to_its_budget_and_that_includes_ties(
+    value: float, sigma: float | None, label: Label
+) -> None:
+    long, pace = took(40.0, 40.0), Pace(startup=1.0, busy=1.0)
+    found = held(toy(10.0), long, Measurement(Label.NONE, value), pace, best=1.0, sigma=sigma)
+    assert found.label is label
+
+
+def test_nobody_is_held_to_a_pace_that_is_not_known_or_before_there_is_anything_to_beat() -> None:
+    long, gave = took(40.0, 40.0), Measurement(Label.NONE, 0.5)
+    assert held(toy(10.0), long, gave, None, best=1.0, sigma=0.1) is gave
+    assert held(toy(10.0), long, gave, Pace(1.0, 1.0), best=None, sigma=None) is gave
+
+
+def test_a_program_that_is_not_told_how_long_to_train_has_no_pace() -> None:
+    stages = took(11.0, 11.0).stages
+    assert told_pace(toy(10.0), ["train()"], stages) is None
+    assert told_pace(toy(10.0), ["limit = environ['AUTORESEARCHD_TIME_BUDGET']"], stages) == Pace(1.0, 1.0)

@@ -1,0 +1,31 @@
+"""How long a whole run may take: what the task allows, or more where the baseline shows that this machine needs it.
+
+Without ``execution.timeout`` a run may take 2 × budget + grace. Training ends by the clock, but what follows it takes
+as long as the machine takes, and with a short budget on a slow machine that is nearly all there is: an experiment
+would crash for a moment in which something else ran. The limit of training itself stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from autoresearchd.domain.task import Budget, Task
+
+SLOWER = 3.0
+"""How much longer than the baseline's may take what is beyond the budget: start-up, checks, evaluation."""
+
+
+def needed(budget: Budget, baseline: Iterable[float]) -> float:
+    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more."""
+    beyond = max((seconds - budget.training for seconds in baseline), default=0.0)
+    return max(budget.wall, budget.training + SLOWER * beyond)
+
+
+def allowed(task: Task, baseline: Iterable[float]) -> Task:
+    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds."""
+    execution = task.execution
+    wall = needed(execution.budget, baseline)
+    if wall <= execution.budget.wall or execution.timeout_named:
+        return task
+    return replace(task, execution=replace(execution, budget=replace(execution.budget, wall=wall)))
