@@ -10,7 +10,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
@@ -81,11 +81,11 @@ class Housekeeping:
         add(self._quietly, "interval", seconds=REQUESTS_S, args=[self._obey], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=HEARTBEAT_S, args=[self._beat], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
-        add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None)
+        # Of the first backup, too, no job of its own: the scheduler fails at removing one while it is shut down.
+        first = {} if self._has_young_backup() else {"next_run_time": datetime.now(UTC)}
+        add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None, **first)
         if self._lab.learning is not None and self._lab.learning.cron:
             self._learn_by_the_clock(self._lab.learning)
-        if not self._has_young_backup():
-            add(self._quietly, args=[self._copy], misfire_grace_time=None)
         self._scheduler.start()
         return self
 

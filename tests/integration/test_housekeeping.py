@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from apscheduler.executors.pool import BasePoolExecutor
+from apscheduler.schedulers.base import STATE_STOPPED
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.loop.housekeeping import Housekeeping
@@ -35,7 +39,6 @@ def test_a_time_that_the_scheduler_does_not_know_is_a_warning_and_the_session_go
 ) -> None:
     bench, learning = Bench(tmp_path), ByTheClock(cron)
     lab = replace(bench.laboratory(), learning=learning)
-    backups.make(lab.store.backup, tmp_path / "backups", lab.clock.now())  # a young one: none is begun at once
     with Housekeeping(lab, lambda: 0.0, tmp_path / "backups") as housekeeping:
         housekeeping.between()
     assert learning.ended
@@ -43,3 +46,26 @@ def test_a_time_that_the_scheduler_does_not_know_is_a_warning_and_the_session_go
     assert "nothing is learned by the clock" in told.message
     assert cron in told.message
     bench.close()
+
+
+def test_a_daemon_that_ends_while_its_first_backup_begins_ends_without_a_fault_and_with_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, faults, begun = Bench(tmp_path), list[str](), threading.Event()
+    submit = BasePoolExecutor.submit_job
+
+    def late(executor: Any, job: Any, times: Any) -> None:
+        """The scheduler is at the job when the daemon ends."""
+        submit(executor, job, times)
+        begun.set()
+        pause = threading.Event()
+        while executor._scheduler.state != STATE_STOPPED:
+            pause.wait(0.001)
+
+    monkeypatch.setattr(BasePoolExecutor, "submit_job", late)
+    monkeypatch.setattr(threading, "excepthook", lambda args: faults.append(repr(args.exc_value)))
+    with Housekeeping(bench.laboratory(), lambda: 0.0, tmp_path / "backups"):
+        assert begun.wait(30)
+    bench.close()
+    assert faults == []
+    assert len(backups.generations(tmp_path / "backups")) >= 1
