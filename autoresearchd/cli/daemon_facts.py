@@ -75,9 +75,8 @@ def setup_in(log: Path, tag: str) -> Setup | None:
 def process_began(pid: int) -> datetime | None:
     """When a process of this machine started; None where the system does not say."""
     ticks = process_start(pid)
-    try:
-        up = float(Path("/proc/uptime").read_text().split()[0])
-        age = up - int(ticks or "") / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+    if ticks is None:
         return None
+    # Not /proc/uptime, which in a container may be the container's own; both clocks go on while the machine sleeps.
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
     return datetime.fromtimestamp(time.time() - age, UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -112,3 +113,17 @@ def test_the_start_of_a_process_is_known_to_the_second() -> None:
     assert began is not None
     assert abs(began.timestamp() - psutil.Process().create_time()) < 2
     assert process_began(2**22 + 1) is None
+
+
+def test_a_container_that_tells_an_uptime_of_its_own_does_not_move_the_start_of_a_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = Path.read_text
+
+    def faked(path: Path, *arguments: Any, **options: Any) -> str:
+        return "7.25 7.00\n" if str(path) == "/proc/uptime" else read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", faked)
+    began = process_began(os.getpid())
+    assert began is not None
+    assert abs(began.timestamp() - psutil.Process().create_time()) < 2
