@@ -200,9 +200,10 @@ def plain_line(event: Event) -> str:
 
 
 def ending(event: Event) -> str:
-    """How a session ended; of one that crashed not why: the command says that itself, with how to mend it."""
+    """How a session ended; where an error ended it not why: the command says that itself, with how to mend it."""
     data = event.data if isinstance(event.data, Mapping) else {}
-    return "crashed" if data.get("state") == "crashed" else clean(event.message)
+    state = data.get("state")
+    return clean(state) if state == "crashed" or data.get("raised") is True else clean(event.message)
 
 
 class LiveDisplay:

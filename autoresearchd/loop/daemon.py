@@ -57,7 +57,7 @@ def serve(
     waits: see SessionLoop. What ends the session is written down and, when it is an error, raised again.
     """
     store, clock = lab.store, lab.clock
-    state, reason = SessionState.CRASHED, "the daemon died"
+    state, reason, raised = SessionState.CRASHED, "the daemon died", True
     in_order = store.session(lab.tag).state is SessionState.STOPPED and store.latest(lab.session_id) is not None
     at_work = threading.Event()
     store.set_state(lab.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
@@ -75,9 +75,9 @@ def serve(
             loop.between, loop.conditions, loop.ready = beside.between, conditions, begin
             loop.waits = waits
             reason = loop.run()
-            state = SessionState.STOPPED
+            state, raised = SessionState.STOPPED, False
     except Interrupted as error:
-        state, reason = SessionState.STOPPED, str(error)
+        state, reason, raised = SessionState.STOPPED, str(error), False
     except AutoresearchdError as error:
         reason = error.what
         # A session that was in order stays so when going on with it is refused, or when only its policy failed.
@@ -88,7 +88,7 @@ def serve(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        _leave(lab, state, reason, loop.active_seconds if loop else active_seconds)
+        _leave(lab, state, reason, loop.active_seconds if loop else active_seconds, raised=raised)
     return 128 + lab.stop.signal if lab.stop.signal is not None else 0
 
 
@@ -105,8 +105,8 @@ def _patiently(lab: Laboratory, prepare: Callable[[], None], backoff: Backoff) -
     return prepare()
 
 
-def _leave(lab: Laboratory, state: SessionState, reason: str, active_seconds: float) -> None:
-    lab.emit(EventKind.SESSION_STOPPED, f"{state.value}: {reason}", reason=reason, state=state.value)
+def _leave(lab: Laboratory, state: SessionState, reason: str, active_seconds: float, *, raised: bool) -> None:
+    lab.emit(EventKind.SESSION_STOPPED, f"{state.value}: {reason}", reason=reason, state=state.value, raised=raised)
     try:
         lab.store.heartbeat(lab.session_id, lab.clock.now(), active_seconds)
         lab.store.set_state(lab.session_id, state, lab.clock.now(), pid=None, reason=reason)

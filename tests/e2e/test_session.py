@@ -52,6 +52,14 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
     assert status["overhead"]["median_ms"] > 0
 
 
+def test_what_ended_a_session_by_an_error_is_said_once(project: Project) -> None:
+    arguments = ("--tag", "t", "--policy", "command:false", "--max-experiments", "1")
+    done = project.cli("start", "--foreground", *arguments)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("the policy failed in every one of them") == 1, done.stderr
+    assert "stopped" in done.stderr
+
+
 def test_the_limit_on_experiments_holds_after_a_resume(project: Project) -> None:
     arguments = ("--foreground", "--max-experiments", "3")
     assert project.cli("start", *arguments, "--tag", "t", "--policy", "random").returncode == 0

@@ -177,11 +177,12 @@ def test_when_it_has_ended_nothing_is_said_to_happen_now() -> None:
     assert "stopped: 2 experiments done, as asked" in text
 
 
-def test_why_a_session_crashed_is_left_to_the_command_to_say_once() -> None:
-    ended = event(EventKind.SESSION_STOPPED, "crashed: the baseline gave no loss", state="crashed")
+@pytest.mark.parametrize(("state", "raised"), [("crashed", None), ("stopped", True)])
+def test_why_a_session_ended_by_an_error_is_left_to_the_command_to_say_once(state: str, raised: bool | None) -> None:
+    ended = event(EventKind.SESSION_STOPPED, f"{state}: the baseline gave no loss", state=state, raised=raised)
     stream = io.StringIO()
     PlainDisplay(stream).emit(ended)
-    assert stream.getvalue().split(None, 1)[1] == "crashed\n"
+    assert stream.getvalue().split(None, 1)[1] == f"{state}\n"
     picture = picture_at(100.0)
     picture.apply(ended, 101.0)
     assert "gave no loss" not in shown(picture, 101.0)
