@@ -60,10 +60,13 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
     if not held:
         return None
     named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
+    who, how = "a daemon is", "`autoresearchd stop` (or `stop --now`) ends it by a signal"
+    if len(held) > 1:  # `stop` alone would only say this again
+        commands = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
+        who, how = "daemons are", f"{commands} end them by signals (with --now: at once)"
     return StoreDamaged(
-        f"the database {database} is gone, and a daemon is still at work: {named}",
-        mend="`autoresearchd stop` (or `stop --now`) ends it by a signal; "
-        "then `autoresearchd doctor --repair` restores the database from the newest backup and git",
+        f"the database {database} is gone, and {who} still at work: {named}",
+        mend=f"{how}; then `autoresearchd doctor --repair` restores the database from the newest backup and git",
     )
 
 
@@ -142,5 +145,6 @@ def already_held(tag: str, pid: int | None) -> SessionLocked:
     who = f"process {pid}" if pid else "another process"
     return SessionLocked(
         f"session {tag} is held by {who}",
-        mend="`autoresearchd status` shows it, `autoresearchd stop` ends it; `start --tag OTHER` begins another",
+        mend=f"`autoresearchd status --session {tag}` shows it, `autoresearchd stop --session {tag}` ends it; "
+        "`start --tag OTHER` begins another",
     )

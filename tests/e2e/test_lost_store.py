@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -11,6 +13,20 @@ import pytest
 from tests.e2e.conftest import Project, wait_until
 
 START = ("start", "--foreground", "--tag", "t", "--policy", "random")
+
+
+def start_waiting(project: Project, tag: str) -> subprocess.Popen[str]:
+    """A daemon that has measured its baseline and waits for its policy, longer than any command takes."""
+    daemon = project.start_process("start", "--foreground", "--tag", tag, "--policy", "command:sleep 120")
+    wait_until(lambda: project.latest_run(tag) >= 0)
+    wait_until(lambda: proposes(project, tag))
+    return daemon
+
+
+def proposes(project: Project, tag: str) -> bool:
+    """Whether the first experiment after the baseline waits for its proposal."""
+    current = project.json("status", "--json", "--session", tag)["current"] or {}
+    return (current.get("experiment"), current.get("phase")) == (1, "proposing")
 
 
 def lose(project: Project, how: str) -> Path:
@@ -51,11 +67,8 @@ def test_the_daemon_backs_up_what_it_has_and_ends_and_a_repair_brings_it_all_bac
 
 
 def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: Project) -> None:
-    project.write("task.yaml", (project.root / "task.yaml").read_text().replace("-S train.py", "-S train.py; sleep 19"))
-    project.commit("slow")
-    daemon = project.start_process(*START)
+    daemon = start_waiting(project, "t")
     try:
-        wait_until(lambda: project.latest_run() >= 0)
         lose(project, "deleted")
         for command in ("status", "pause", "experiments", "show 0", "start --tag u", "resume t"):
             done = project.cli(*command.split())
@@ -74,3 +87,31 @@ def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: P
     nobody = project.cli("status")
     assert nobody.returncode != 0
     assert "process" not in nobody.stderr
+
+
+def test_with_two_daemons_at_work_what_is_said_is_a_way_out_to_be_followed_word_by_word(project: Project) -> None:
+    daemons = list[subprocess.Popen[str]]()
+    try:
+        for tag in ("t", "u"):
+            daemons.append(start_waiting(project, tag))
+        lose(project, "deleted")
+        stuck = project.cli("stop")
+        for told in (stuck, project.cli("status"), project.cli("resume", "t")):
+            assert told.returncode == 1
+            assert told.stderr == stuck.stderr
+        *ends, mends = re.findall(r"`autoresearchd ([^`]*)`", stuck.stderr)
+        assert ends == ["stop --session t", "stop --session u"]
+        for command in ends:
+            done = project.cli(*command.split(), "--now")
+            assert done.returncode == 0, done.stderr
+        for daemon in daemons:
+            daemon.communicate(timeout=60)
+    finally:
+        for daemon in daemons:
+            daemon.kill()
+            daemon.communicate()
+    repaired = project.cli(*mends.split())
+    assert repaired.returncode == 0, repaired.stderr
+    for tag in ("t", "u"):
+        first = project.json("experiments", "--json", "--session", tag)[0]
+        assert (first["experiment"], first["status"]) == (0, "keep")
