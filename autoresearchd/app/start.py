@@ -234,7 +234,7 @@ def _nothing_left(project: Project, store: SqlStore, session: Session, reached: 
 # ---------------------------------------------------------------------- running
 def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[EventSink]) -> int:
     """Run a session in this process, holding its lock."""
-    with SessionLock(project.lock(session.tag), session.tag) as lock:
+    with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock:
         unchecked = check_database(project.database)
         store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
         preflight.check_not_checked_out(project.root, session.branch)
@@ -258,6 +258,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 prepare=lambda: _prepare(lab, workspace, session),
                 conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
                 ready=lock.ready,
+                begun=lock.begun,
                 waits=lock.waits,
             )
         except (BaselineError, LimitReached):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 16 * 1024
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)Z (\S+) (\w+) ?(.*)")
+_ROUNDED = timedelta(seconds=2)
+"""The log knows no parts of seconds, and the start of a process is known to the second."""
 _BESIDE = ("housekeeping", "warning", "fault")
 """What may be logged while the set-up goes on."""
 
@@ -48,7 +50,10 @@ def daemon_facts(place: Place, tag: str, status: Mapping[str, Any]) -> DaemonFac
     session = status.get("session") or {}
     setup = setup_in(layout.daemon_log(place.root), tag) if session.get("state") == "running" else None
     pid = session.get("pid")
-    return DaemonFacts(setup, process_began(pid) if isinstance(pid, int) else None, place.reader.heartbeat(tag))
+    began = process_began(pid) if isinstance(pid, int) else None
+    if setup is not None and began is not None and setup.began < began - _ROUNDED:
+        setup = None  # of a daemon that was killed during it
+    return DaemonFacts(setup, began, place.reader.heartbeat(tag))
 
 
 def setup_in(log: Path, tag: str) -> Setup | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.errors import UsageError
-from autoresearchd.loop.lock import holder, waiting, without_store
+from autoresearchd.loop.lock import holder, starting, waiting, without_store
 from autoresearchd.store.reader import Reader, SessionRow
 from autoresearchd.workspace import layout
 
@@ -65,8 +65,14 @@ class Place:
         return layout.valid_tag(tag) and holder(layout.lock_path(self.root, tag)) is not None
 
     def status(self, tag: str) -> dict[str, Any]:
-        """As ``status --json`` prints it; of a daemon that cannot write its database, what it waits for."""
+        """As ``status --json`` prints it; of a daemon that the database does not know yet, or cannot, what it does."""
         status = self.reader.status(tag, alive=self.alive(tag))
+        pid = starting(layout.lock_path(self.root, tag)) if layout.valid_tag(tag) else None
+        if pid is not None:  # what the database tells is of the daemon before this one
+            status["session"] |= {"state": "running", "pid": pid, "reason": "starting"}
+            status["session"].pop("extend", None)
+            status["current"] = None
+            return status
         reason = self._waits(tag)
         if reason:
             status["session"] |= {"state": "backing_off", "reason": reason}

@@ -48,19 +48,22 @@ def serve(
     prepare: Callable[[], None],
     conditions: Callable[[], bool],
     ready: Callable[[], None],
+    begun: Callable[[], None] = lambda: None,
     waits: Callable[[str], None] = lambda reason: None,
     backoff: Backoff | None = None,
 ) -> int:
     """Run a session in this process until it stops; the exit code. The caller holds the session's lock.
 
     backup, database: see Housekeeping; prepare: set-up and checks, done once signals are handled; conditions, ready,
-    waits: see SessionLoop. What ends the session is written down and, when it is an error, raised again.
+    waits: see SessionLoop; begun: called once the store tells of this process. What ends the session is written down
+    and, when it is an error, raised again.
     """
     store, clock = lab.store, lab.clock
     state, reason, raised = SessionState.CRASHED, "the daemon died", True
     in_order = store.session(lab.tag).state is SessionState.STOPPED and store.latest(lab.session_id) is not None
     at_work = threading.Event()
     store.set_state(lab.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
+    begun()
     loop: SessionLoop | None = None
 
     def begin() -> None:

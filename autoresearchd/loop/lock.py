@@ -42,6 +42,12 @@ def holder(path: Path, *, ready: bool = False) -> int | None:
     return int(note["pid"])
 
 
+def starting(path: Path) -> int | None:
+    """Pid of the live daemon that has the session, but has yet to write so into its database; else None."""
+    note = _read(path)
+    return int(note["pid"]) if note is not None and note.get("starts") is True else None
+
+
 def waiting(path: Path) -> str:
     """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
     note = _read(path)
@@ -81,13 +87,19 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 class SessionLock:
-    """Holds a session for as long as the process lives. Raises SessionLocked when another daemon has it."""
+    """Holds a session for as long as the process lives. Raises SessionLocked when another daemon has it.
 
-    def __init__(self, path: Path, tag: str) -> None:
+    Args:
+        path: the lock file.
+        tag: the session.
+        starts: whether the process is a daemon that comes up, and will say when its database tells of it.
+    """
+
+    def __init__(self, path: Path, tag: str, *, starts: bool = False) -> None:
         self.path = path
         self.tag = tag
         self._fd: int | None = None
-        self._facts: dict[str, Any] = {"ready": False, "waits": ""}
+        self._facts: dict[str, Any] = {"ready": False, "waits": "", "starts": starts}
 
     def __enter__(self) -> SessionLock:
         try:
@@ -111,6 +123,10 @@ class SessionLock:
             raise already_held(self.tag, holder(self.path)) from None
         os.ftruncate(self._fd, 0)
         self._note(ready=False, waits="")
+
+    def begun(self) -> None:
+        """Note that the database tells of the daemon from now on."""
+        self._note(starts=False)
 
     def ready(self) -> None:
         """Note that the daemon has found everything in order and is at work."""

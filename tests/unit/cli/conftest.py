@@ -84,7 +84,15 @@ def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return layout.database_path(root)
 
 
-def add_session(root: Path, tag: str, *, source: str = "evaluator", state: SessionState = SessionState.STOPPED) -> None:
+def add_session(
+    root: Path,
+    tag: str,
+    *,
+    source: str = "evaluator",
+    state: SessionState = SessionState.STOPPED,
+    pid: int | None = None,
+    reason: str = "",
+) -> None:
     """A session with a baseline, a keep, a discard, a crash and a hostile discard."""
     database = layout.database_path(root)
     database.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +114,7 @@ def add_session(root: Path, tag: str, *, source: str = "evaluator", state: Sessi
             ([0.99], Status.DISCARD, Label.NO_GAIN, HOSTILE),
         ):
             add_experiment(store, session.id, values, status, label, description)
-        store.set_state(session.id, state, START + timedelta(hours=3), pid=None, reason="")
+        store.set_state(session.id, state, START + timedelta(hours=3), pid=pid, reason=reason)
 
 
 def add_experiment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,6 +56,42 @@ def test_a_minute_of_set_up_is_seen_in_the_status(empty_repository: Path, comman
     assert now.startswith("  now     set-up: python prepare.py (3")
     assert "set-up" not in other
     assert "set-up" not in command("status", "--session", "fresh").out, "nobody is at work any more"
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_set_up_in_which_an_earlier_daemon_was_killed_is_not_what_the_next_one_does(
+    empty_repository: Path, command: Command
+) -> None:
+    add_session(empty_repository, "fresh", state=SessionState.RUNNING, pid=os.getpid())
+    log = layout.daemon_log(empty_repository)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("2026-03-08 20:00:01Z fresh setup set-up: python prepare.py\n")
+    with SessionLock(layout.lock_path(empty_repository, "fresh"), "fresh"):
+        out = command("status", "--session", "fresh").out
+    assert "set-up" not in out
+
+
+@pytest.mark.parametrize("stored", [SessionState.STOPPED, SessionState.RUNNING])
+@pytest.mark.usefixtures("repository")
+def test_a_daemon_that_has_written_nothing_yet_is_said_to_start_and_not_to_be_stopped(
+    empty_repository: Path, command: Command, stored: SessionState
+) -> None:
+    add_session(empty_repository, "fresh", state=stored, pid=4_000_000)
+    with SessionLock(layout.lock_path(empty_repository, "fresh"), "fresh", starts=True) as lock:
+        out = command("status", "--session", "fresh").out
+        found = json.loads(command("status", "--json", "--session", "fresh").out)
+        lock.begun()
+        later = json.loads(command("status", "--json", "--session", "fresh").out)
+    session = found["session"]
+    assert (session["state"], session["reason"], session["pid"]) == ("running", "starting", os.getpid())
+    assert found["current"] is None
+    head = out.splitlines()[0]
+    assert "running since" in head
+    assert f"pid {os.getpid()}" in head
+    assert "starting" in head
+    assert "autoresearchd stop" in out
+    assert later["session"]["state"] == stored
+    assert later["session"].get("reason") != "starting"
 
 
 @pytest.mark.parametrize(
