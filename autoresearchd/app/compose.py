@@ -26,6 +26,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.housekeeping import note_reason
 from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.sinks import Fanout, FileSink, StoreSink
@@ -135,6 +136,9 @@ def laboratory(
         adapters=live_versions(project, store, session.id, str(spec), warn, named) if spec.kind == LOCAL else None,
     )
 
+    def waits(reason: str) -> None:
+        note_reason(store, session.tag, clock.now(), reason)
+
     def unload() -> None:
         for each in offer.unloads:
             each()
@@ -162,7 +166,7 @@ def laboratory(
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
-        learning=schedule_of(project, session, offer, stop, tell, unload),
+        learning=schedule_of(project, session, offer, stop, tell, waits, unload),
     )
 
 

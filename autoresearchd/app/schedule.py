@@ -56,6 +56,7 @@ class LearnSchedule:
         pauses: whether experiments wait while a learner is at work in this repository, whoever started it.
         tell: takes a line for whoever watches.
         stopping: set once the session is to end.
+        waits: called with what experiments wait for, and with nothing once they go on.
         free: called before experiments wait, to give back what the daemon's own model takes.
         command: what a learner is started with; the tests have another.
     """
@@ -71,12 +72,13 @@ class LearnSchedule:
         pauses: bool,
         tell: Callable[[EventKind, str], None],
         stopping: Cancel,
+        waits: Callable[[str], None] = lambda reason: None,
         free: Callable[[], None] = lambda: None,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self._settings, self._model, self._root, self._locks = settings, model, root, locks
         self._since, self._pauses, self._tell, self._stopping = since, pauses, tell, stopping
-        self._free, self._command = free, tuple(command)
+        self._waits, self._free, self._command = waits, free, tuple(command)
         self._mark = stopped_mark(root)
         self._due = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
@@ -117,13 +119,16 @@ class LearnSchedule:
 
     def _wait(self) -> None:
         """Until no learner is at work, or the session is to end."""
-        if self._child is None:
-            pid = holder(self._locks)
-            who = "a learner" if pid is None else f"a learner, process {pid}"
-            self._tell(EventKind.HOUSEKEEPING, f"{who}, is at work in this repository; experiments wait for it")
+        pid = holder(self._locks) if self._child is None else self._child.pid
+        who = "a learner" if pid is None else f"a learner, process {pid},"
+        reason = f"experiments wait: {who} is at work in this repository"
+        self._tell(EventKind.WAITING, reason)
+        self._waits(reason)
         self._free()
         while self._at_work() and not self._stopping.wait(_LOOK_S):
             self._collect()
+        if not self._stopping.is_set():  # else it is said by now that the session stops
+            self._waits("")
 
     # -- one run
     def _is_due(self) -> bool:
@@ -159,8 +164,7 @@ class LearnSchedule:
         os.setpriority(os.PRIO_PROCESS, self._child.pid, 10)
         self._began = time.monotonic()
         self._last = datetime.now(UTC)  # one that fails at once is not tried again at once
-        waits = "; experiments wait for it" if self._pauses else ""
-        self._tell(EventKind.HOUSEKEEPING, f"learning by {settings.algo}, process {self._child.pid}{waits}")
+        self._tell(EventKind.HOUSEKEEPING, f"learning by {settings.algo}, process {self._child.pid}")
 
     def _collect(self) -> None:
         """Tell what became of a learner that has ended."""
@@ -205,6 +209,7 @@ def schedule_of(
     offer: Offer,
     stopping: Cancel,
     tell: Callable[[EventKind, str], None],
+    waits: Callable[[str], None] = lambda reason: None,
     free: Callable[[], None] = lambda: None,
 ) -> Learning | None:
     """The learner runs of a session, as the user has set them; None where it need not know of any.
@@ -215,6 +220,7 @@ def schedule_of(
         offer: what its policy was offered.
         stopping: set once the session is to end.
         tell: takes a line for whoever watches.
+        waits: takes what experiments wait for, and nothing once they go on.
         free: gives back what the daemon's own model takes; it is loaded again when it is asked.
     """
     settings, store = offer.settings.learn, offer.store
@@ -233,6 +239,7 @@ def schedule_of(
         pauses=pauses,
         tell=tell,
         stopping=stopping,
+        waits=waits,
         free=free,
     )
 

@@ -36,8 +36,8 @@ Known = Callable[[str], Mapping[str, Any]]
 class Picture:
     """What the live display knows; ``apply`` takes events in any order and with anything missing.
 
-    best: the value that the incumbent was kept with, as ``status`` has it. setup: the set-up commands that run now,
-    since setup_began.
+    best: the value that the incumbent was kept with, as ``status`` has it. meanwhile: what goes on while no experiment
+    does, since meanwhile_began: set-up commands, a learner that is waited for.
     """
 
     task: str = ""
@@ -61,8 +61,8 @@ class Picture:
     keeps: int = 0
     max_experiments: int | None = None
     notice: str = ""
-    setup: str = ""
-    setup_began: float = 0.0
+    meanwhile: str = ""
+    meanwhile_began: float = 0.0
     rows: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_ROWS))
     first_opened: float | None = None
     decided: int = 0
@@ -73,7 +73,7 @@ class Picture:
         if event.experiment is not None:
             self.experiment = event.experiment
         if event.kind not in _BESIDE:
-            self.setup = ""
+            self.meanwhile = ""
         match event.kind:
             case EventKind.SESSION_STARTED | EventKind.SESSION_RESUMED:
                 self._head(data)
@@ -92,8 +92,9 @@ class Picture:
                 self.phase, self.run_began = "measured", None
             case EventKind.DECIDED:
                 self._decided(event, data)
-            case EventKind.SETUP:
-                self.phase, self.setup, self.setup_began = "setting up", clean(event.message), now
+            case EventKind.SETUP | EventKind.WAITING:
+                self.phase = "setting up" if event.kind is EventKind.SETUP else "waiting"
+                self.meanwhile, self.meanwhile_began = clean(event.message), now
             case EventKind.SESSION_STOPPED:
                 self.phase, self.run_began, self.notice = "stopped", None, ending(event)
             case EventKind.HOUSEKEEPING:
@@ -279,9 +280,9 @@ def _current(picture: Picture, now: float, columns: int) -> Iterator[RenderableT
 
     if picture.phase == "stopped":
         return
-    if picture.setup:
-        lasted = f" ({render.format_duration(now - picture.setup_began)})"
-        shown = render.fit(picture.setup, max(20, columns - 10 - len(lasted)))
+    if picture.meanwhile:
+        lasted = f" ({render.format_duration(now - picture.meanwhile_began)})"
+        shown = render.fit(picture.meanwhile, max(20, columns - 10 - len(lasted)))
         yield Text("  now    ", style="dim").append(shown, style="cyan").append(lasted)
         yield Text()
         return
@@ -310,7 +311,7 @@ def _score(picture: Picture, now: float, columns: int) -> Iterator[Text]:
 
     text = Text("  best   ", style="dim")
     if picture.best is None:
-        if picture.setup:
+        if picture.meanwhile:
             yield text.append("the baseline is measured next", style="dim")
         elif picture.experiment is not None:
             yield text.append("measuring the baseline", style="dim")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.cli import render
-from autoresearchd.cli.daemon_facts import DaemonFacts, Setup, daemon_facts
+from autoresearchd.cli.daemon_facts import DaemonFacts, Meanwhile, daemon_facts
 from autoresearchd.cli.place import Place, find_place
 from autoresearchd.cli.render import Paint, clean, json_text, number, signed
 
@@ -57,8 +57,8 @@ def status_lines(
     lines = [_head(session, status.get("policy") or {}, paint, facts, now), ""]
     lines += _row("metric", _metric_words(metric, paint), paint)
     lines += _row("tried", _tried_words(session, paint), paint)
-    if facts.setup is not None:
-        lines += _row("now", _setup_words(facts.setup, paint, now, columns), paint)
+    if facts.meanwhile is not None:
+        lines += _row("now", _meanwhile_words(facts.meanwhile, paint, now, columns), paint)
     else:
         lines += _row("now", _now_words(status.get("current"), paint, dead=session.get("state") == "crashed"), paint)
     lines += _row("abort", _abort_words(status.get("abort") or {}), paint)
@@ -120,8 +120,9 @@ def _head(
         paint(state.replace("_", " "), colour, "bold") + _since(session, facts, now),
         _begun(session, now) if state not in _LIVING else "",
     ]
-    if session.get("reason"):
-        parts.append(clean(session["reason"], 120))
+    reason = clean(session.get("reason") or "", 120)
+    if reason and not (facts.meanwhile is not None and facts.meanwhile.words.startswith(reason)):  # said below, too
+        parts.append(reason)
     if policy.get("name"):
         adapter = f" + {clean(policy['adapter'])}" if policy.get("adapter") else ""
         parts.append(f"policy {clean(policy['name'], 60)}{adapter}")
@@ -187,9 +188,9 @@ def _tried_words(session: Mapping[str, Any], paint: Paint) -> str:
     return words + paint("  beside the baseline", "dim")
 
 
-def _setup_words(setup: Setup, paint: Paint, now: datetime, columns: int) -> str:
-    lasted = f" ({render.format_duration(max(0.0, (now - setup.began).total_seconds()))})"
-    return paint(render.fit(setup.words, max(20, columns - 10 - len(lasted))), "cyan") + lasted
+def _meanwhile_words(meanwhile: Meanwhile, paint: Paint, now: datetime, columns: int) -> str:
+    lasted = f" ({render.format_duration(max(0.0, (now - meanwhile.began).total_seconds()))})"
+    return paint(render.fit(meanwhile.words, max(20, columns - 10 - len(lasted))), "cyan") + lasted
 
 
 def _now_words(current: Mapping[str, Any] | None, paint: Paint, *, dead: bool) -> str:

@@ -19,6 +19,7 @@ class EventKind(StrEnum):
     PAUSED = "paused"
     UNPAUSED = "unpaused"
     BACKING_OFF = "backing_off"
+    WAITING = "waiting"
     RECOVERED = "recovered"
     WARNING = "warning"
     SETUP = "setup"

@@ -24,7 +24,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
 from autoresearchd.loop.laboratory import Laboratory
-from autoresearchd.ports import Learning
+from autoresearchd.ports import Learning, Store
 from autoresearchd.store import backups
 
 REQUESTS_S = 0.5
@@ -225,6 +225,11 @@ def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:
     number = experiment.number if experiment is not None else None
     again = "" if lab.stop.now.is_set() else "; ask again to stop at once"
     lab.emit(EventKind.STOPPING, words + again, experiment=number)
-    with contextlib.suppress(AutoresearchdError):  # it is said in the log, and it stops all the same
-        session = lab.store.session(lab.tag)
-        lab.store.set_state(lab.session_id, session.state, lab.clock.now(), pid=session.pid, reason=words)
+    note_reason(lab.store, lab.tag, lab.clock.now(), words)
+
+
+def note_reason(store: Store, tag: str, at: datetime, reason: str) -> None:
+    """Write down, for ``status``, what keeps a session as it is; the log says it, too, so a failure changes nothing."""
+    with contextlib.suppress(AutoresearchdError):
+        session = store.session(tag)
+        store.set_state(session.id, session.state, at, pid=session.pid, reason=reason)

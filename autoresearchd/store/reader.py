@@ -224,7 +224,8 @@ class Reader:
             "crashes": totals["crashes"],
             "checks_failed": totals["checks_failed"],
         }
-        if state == "backing_off" or session["reason"]:
+        over = state == "crashed" and session["state"] == "running"  # what a daemon at work waited for has died with it
+        if (state == "backing_off" or session["reason"]) and not over:
             block["reason"] = session["reason"]
         reached = limit_reached(
             max_experiments=session["max_experiments"],

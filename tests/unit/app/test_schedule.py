@@ -55,7 +55,7 @@ class Watched:
         if not (folder / ".git").exists():
             make_root(folder)
         self.folder, self.count, self.told = folder, 0, list[tuple[EventKind, str]]()
-        self.freed, self.locks = 0, folder / "locks"
+        self.freed, self.locks, self.waits = 0, folder / "locks", list[str]()
         self.schedule = LearnSchedule(
             settings,
             "models/small",
@@ -65,6 +65,7 @@ class Watched:
             pauses=pauses,
             tell=lambda kind, text: self.told.append((kind, text)),
             stopping=stopping or PatientCancel(),
+            waits=self.waits.append,
             free=self.free,
             command=(sys.executable, "-I", "-c", program),
         )
@@ -142,7 +143,9 @@ def test_experiments_wait_where_learner_and_job_share_a_gpu(tmp_path: Path) -> N
     with watched(tmp_path, WRITE, LearnSettings(every=1), pauses=True) as w:
         w.count = 1
         w.schedule.between()
-        assert len(w.told) == 2, "between() comes back when the learner has ended"
+        assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.WAITING, EventKind.HOUSEKEEPING], "until it has ended"
+        assert [bool(reason) for reason in w.waits] == [True, False], "what status says, and that it goes on"
+        assert w.waits[0] == w.told[1][1]
         assert w.freed == 1, "the daemon's own model makes room for it"
 
 
@@ -165,12 +168,9 @@ def test_experiments_wait_for_a_learner_that_somebody_started_by_hand_and_that_i
             learner.enter_context(LearnerLock(w.locks))
             w.schedule.between()
         assert len(stopping.waits) == 1
-    assert w.told == [
-        (
-            EventKind.HOUSEKEEPING,
-            f"a learner, process {os.getpid()}, is at work in this repository; experiments wait for it",
-        )
-    ]
+    reason = f"experiments wait: a learner, process {os.getpid()}, is at work in this repository"
+    assert w.told == [(EventKind.WAITING, reason)]
+    assert w.waits == [reason, ""]
 
 
 def test_a_session_that_is_to_end_waits_for_no_learner(tmp_path: Path) -> None:
@@ -178,6 +178,7 @@ def test_a_session_that_is_to_end_waits_for_no_learner(tmp_path: Path) -> None:
     with watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w, LearnerLock(w.locks):
         w.schedule.between()
         assert len(w.told) == 1
+        assert len(w.waits) == 1, "it is said by then that it stops"
 
 
 class Somewhere(FakeExecutor):

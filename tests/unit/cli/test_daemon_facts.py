@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autoresearchd.cli.daemon_facts import DaemonFacts, Setup, process_began, setup_in
+from autoresearchd.cli.daemon_facts import DaemonFacts, Meanwhile, meanwhile_in, process_began
 from autoresearchd.cli.render import Paint
 from autoresearchd.cli.status_view import status_lines
 from autoresearchd.domain.labels import SessionState
@@ -103,26 +103,55 @@ def test_a_daemon_that_has_written_nothing_yet_is_said_to_start_and_not_to_be_st
         ("2026-03-08 20:00:02Z mar8 fault OSError: no\nTraceback (most recent call last):\n", True),
         ("2026-03-08 20:01:02Z mar8 opened #0 on 0123456\n", False),
         ("2026-03-08 20:01:02Z mar8 backing_off waiting 5s: no network\n", False),
+        ("2026-03-08 20:01:02Z mar8 stopping\n", False),
     ],
 )
 def test_the_set_up_goes_on_until_something_else_of_the_session_is_logged(
     tmp_path: Path, after: str, still: bool
 ) -> None:
-    found = setup_in(log_of(tmp_path, STARTED + SETUP + after), "mar8")
-    expected = Setup("set-up: python prepare.py", datetime(2026, 3, 8, 20, 0, 1, tzinfo=UTC))
+    found = meanwhile_in(log_of(tmp_path, STARTED + SETUP + after), "mar8")
+    expected = Meanwhile("set-up: python prepare.py", datetime(2026, 3, 8, 20, 0, 1, tzinfo=UTC))
     assert found == (expected if still else None)
 
 
+LEARNER = "experiments wait: a learner, process 7, is at work in this repository"
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_daemon_that_waits_for_a_learner_says_so_in_words_and_in_json_and_not_that_it_is_set_up(
+    empty_repository: Path, command: Command
+) -> None:
+    add_session(empty_repository, "fresh", state=SessionState.RUNNING, pid=os.getpid(), reason=LEARNER)
+    log = layout.daemon_log(empty_repository)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = datetime.now(UTC)
+    log.write_text(
+        f"{began:%Y-%m-%d %H:%M:%S}Z fresh setup set-up: python prepare.py\n"
+        f"{began:%Y-%m-%d %H:%M:%S}Z fresh waiting {LEARNER}\n"
+        f"{began:%Y-%m-%d %H:%M:%S}Z fresh housekeeping packed git in 1s\n"
+    )
+    with SessionLock(layout.lock_path(empty_repository, "fresh"), "fresh"):
+        out = command("status", "--session", "fresh").out
+        found = json.loads(command("status", "--json", "--session", "fresh").out)
+    (now,) = [line for line in out.splitlines() if line.startswith("  now")]
+    assert now.startswith(f"  now     {LEARNER} (")
+    assert "set-up" not in out
+    assert out.count("a learner") == 1
+    assert (found["session"]["state"], found["session"]["reason"]) == ("running", LEARNER)
+    assert found["current"] is None
+    assert "reason" not in json.loads(command("status", "--json", "--session", "fresh").out)["session"], "it is dead"
+
+
 def test_a_log_of_any_kind_is_no_problem(tmp_path: Path) -> None:
-    assert setup_in(tmp_path / "none", "mar8") is None
-    assert setup_in(log_of(tmp_path, ""), "mar8") is None
-    assert setup_in(log_of(tmp_path, "9999-99-99 99:99:99Z mar8 setup x\n"), "mar8") is None
+    assert meanwhile_in(tmp_path / "none", "mar8") is None
+    assert meanwhile_in(log_of(tmp_path, ""), "mar8") is None
+    assert meanwhile_in(log_of(tmp_path, "9999-99-99 99:99:99Z mar8 setup x\n"), "mar8") is None
     (tmp_path / "daemon.log").write_bytes(b"\xff" * 100_000 + b"\n" + SETUP.encode())
-    assert setup_in(tmp_path / "daemon.log", "mar8") is not None
+    assert meanwhile_in(tmp_path / "daemon.log", "mar8") is not None
 
 
 def test_a_hostile_set_up_command_cannot_steer_the_terminal(tmp_path: Path) -> None:
-    found = setup_in(log_of(tmp_path, SETUP.replace("python", "\x1b]0;owned\x07python")), "mar8")
+    found = meanwhile_in(log_of(tmp_path, SETUP.replace("python", "\x1b]0;owned\x07python")), "mar8")
     assert found is not None
     assert found.words == "set-up: python prepare.py"
 

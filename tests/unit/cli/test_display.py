@@ -169,6 +169,19 @@ def test_a_long_set_up_command_leaves_room_for_how_long_it_takes() -> None:
     assert len(line) <= 80
 
 
+def test_while_a_learner_is_waited_for_that_is_what_is_shown_and_neither_a_set_up_nor_an_experiment() -> None:
+    picture = picture_at(802.0)
+    picture.apply(event(EventKind.SETUP, "set-up: python prepare.py"), 803.0)
+    picture.apply(event(EventKind.WAITING, "experiments wait: a learner, process 7, is at work"), 804.0)
+    picture.apply(event(EventKind.HOUSEKEEPING, "packed git in 1s"), 805.0)
+    (now,) = [line for line in shown(picture, 838.0).splitlines() if line.startswith("  now")]
+    assert now == "  now    experiments wait: a learner, process 7, is at work (34s)"
+    assert "set-up" not in shown(picture, 838.0)
+    picture.apply(event(EventKind.OPENED, "next", 2), 840.0)
+    assert "#2  proposing" in shown(picture, 841.0)
+    assert "a learner" not in shown(picture, 841.0)
+
+
 def test_when_it_has_ended_nothing_is_said_to_happen_now() -> None:
     picture = picture_at(903.0)
     picture.apply(event(EventKind.SESSION_STOPPED, "stopped: 2 experiments done, as asked", state="stopped"), 904.0)
