@@ -15,6 +15,7 @@ from types import FrameType
 from autoresearchd.app.compose import open_workspace, require_sandbox
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import TASK_FILE, read_task
+from autoresearchd.app.tools import require_bits
 from autoresearchd.config import check_files
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.experiment import RunResult
@@ -125,6 +126,7 @@ def _copies(task: Task, folder: Path, source: Path, targets: tuple[Path, ...]) -
     try:
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
+        require_bits(task, workspace, base)
         for target in targets:
             workspace.materialise(base, target)
     finally:

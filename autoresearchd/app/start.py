@@ -36,7 +36,7 @@ from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
-from autoresearchd.app.tools import require_tool
+from autoresearchd.app.tools import require_bits, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.events import EventKind
@@ -133,6 +133,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         workspace = open_workspace(project, tag, task, source)
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
+        require_bits(task, workspace, base)
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
         sys.stderr.write("".join(beside))

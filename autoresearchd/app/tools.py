@@ -1,8 +1,8 @@
-"""Whether the program of a ``command:`` policy will be found where it runs: in a copy of the task's folder.
+"""Whether the programs of a task and of a ``command:`` policy will be found and may be executed where they run.
 
-That copy is of what is committed. What is not found there fails proposal after proposal, and only once the baseline is
-measured, so it is looked for before a session begins. A command is a shell's: only its first words are read, and only
-where no expansion could change them.
+That is in a copy of the task's folder as committed. What a policy's command lacks there fails proposal after proposal,
+and only once the baseline is measured, so it is looked for before a session begins. A command is a shell's: only its
+first words are read, and only where no expansion could change them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from autoresearchd.domain.task import Task
 from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.loop.hints import set_bit
 from autoresearchd.workspace.git import GitWorkspace
 
 _INTERPRETERS = ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "ruby", "node", "uv")
@@ -39,6 +41,7 @@ def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Pat
     first, *others = words
     if "/" in first:
         _require_file(first, workspace, commit, source)
+        _require_bit("--policy command", first, workspace, commit)
     elif not _known_to_shell(first):
         here = f"; a script of the task's folder is written ./{first}" if (source / first).is_file() else ""
         raise UsageError(
@@ -50,6 +53,37 @@ def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Pat
     named_as_file = "/" in script or "." in script
     if (source / script).is_file() or (named_as_file and Path(first).name != "uv" and not shutil.which(script)):
         _require_file(script, workspace, commit, source)
+
+
+def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
+    """Refuse a task one of whose commands begins with a committed file that may not be executed.
+
+    Args:
+        task: the task.
+        workspace: its files at a commit.
+        commit: the one that the session starts from.
+    """
+    named = [("execution.run_command", task.execution.run_command)]
+    named += [("execution.setup_commands", command) for command in task.execution.setup_commands]
+    named += [("checks", check.command) for check in task.checks]
+    if task.evaluation is not None:
+        named.append(("evaluation.command", task.evaluation.command))
+        named.append(("evaluation.model_command", task.evaluation.model_command or ""))
+    for key, command in named:
+        words = _first_words(command)
+        if words and "/" in words[0] and not _EXPANDED & set(words[0]):
+            _require_bit(f"task.yaml: {key}", words[0], workspace, commit)
+
+
+def _require_bit(key: str, word: str, workspace: GitWorkspace, commit: str) -> None:
+    """Refuse a word that a shell would execute, where it is a committed file without its executable bit."""
+    path = posixpath.normpath(word)
+    if path.startswith(("/", "~", "..")) or not workspace.lacks_bit(commit, path):
+        return
+    raise UsageError(
+        f"{key}: {word} may not be executed: its executable bit is not set in commit {commit[:10]}",
+        mend=f"{set_bit(path)}; or name its interpreter, e.g. sh {word}",
+    )
 
 
 def _first_words(command: str) -> list[str]:

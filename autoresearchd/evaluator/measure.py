@@ -24,6 +24,9 @@ TRAINING = "training"
 EVALUATION = "evaluation"
 CHECK = "check-"
 
+_BY_SHELL = {126: " (its command may not be executed)", 127: " (its command was not found)"}
+"""What a shell means by its exit codes."""
+
 _SURROUNDINGS = {
     "killed": (Label.INTERRUPTED, "ended by autoresearchd"),
     "lost": (Label.HOST_LOST, "the process that watched over the run is gone"),
@@ -93,7 +96,8 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
         if verdict:
             return verdict, f"the evaluation says {verdict.value}"
         # Nothing of its log goes into the detail: policies read that, and the log may hold validation data.
-        return Label.ERROR, f"the evaluation failed: it {how_it_ended(stage.exit_code)}; see {EVALUATION}.log"
+        said = f"{how_it_ended(stage.exit_code)}{_BY_SHELL.get(stage.exit_code or 0, '')}"
+        return Label.ERROR, f"the evaluation failed: it {said}; see {EVALUATION}.log"
     label, words = diagnose(log, stage.exit_code, diverged=curve.diverged)
     if stage.exit_code is None and stage.detail:
         return Label.ERROR, f"{stage.name} was never started: {stage.detail}"

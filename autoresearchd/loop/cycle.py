@@ -180,7 +180,8 @@ class Cycle:
             try:
                 decision = decide_baseline(self._lab.task, e, log=str(log))
             except BaselineError as error:
-                error.mend = mend_job(error.what, self._lab.site.source, self._lab.site.pristine) or error.mend
+                why = e.runs[-1].detail if e.runs else ""
+                error.mend = mend_job(why, self._lab.site.source, self._lab.site.pristine) or error.mend
                 if self._standing.totals.experiments:  # of a later segment: `resume` measures it again
                     self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
                 raise

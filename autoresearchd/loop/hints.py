@@ -5,6 +5,7 @@ The evaluator says why a run failed without looking at any file; here the user's
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from autoresearchd.evaluator.failure import is_read_only, missing_module, missing_paths
@@ -26,6 +27,8 @@ def mend_job(detail: str, source: Path, committed: Path) -> str:
     """
     denied = "ermission denied" in detail  # a relative path is then there, and is not to be written
     for name in missing_paths(detail):
+        if denied and _lacks_bit(name, committed):
+            return f"{name} may not be executed as it was committed: {set_bit(name)}"
         hint = "" if denied and not name.startswith("/") else _mend_missing(name, source, committed)
         if hint:
             return hint
@@ -48,6 +51,25 @@ def mend_job(detail: str, source: Path, committed: Path) -> str:
             "let the program write its files there"
         )
     return ""
+
+
+def set_bit(path: str) -> str:
+    """How a file of the task's folder is made executable, in the commit as well, where git looks at no bits of files.
+
+    path: relative to the folder.
+    """
+    name = shlex.quote(path)
+    return f"chmod +x -- {name} && git add --chmod=+x -- {name} && git commit -m 'executable'"
+
+
+def _lacks_bit(name: str, committed: Path) -> bool:
+    """Whether a name is that of a committed file without its executable bit, written as a shell executes it."""
+    if "/" not in name or name.startswith(("/", "~")) or ".." in name.split("/"):
+        return False
+    try:
+        return (committed / name).is_file() and not (committed / name).stat().st_mode & 0o111
+    except (OSError, ValueError):
+        return False
 
 
 def _mend_missing(name: str, source: Path, committed: Path) -> str:

@@ -141,7 +141,7 @@ class Exports:
 
 
 def _mode(entry: Entry) -> int:
-    return 0o555 if entry.mode.endswith(b"755") else 0o444
+    return 0o555 if entry.is_executable else 0o444
 
 
 def _stamp(path: Path) -> _Stamp | None:

@@ -133,6 +133,15 @@ class GitWorkspace:
                     mend="commit the file itself, not a link to it",
                 )
 
+    def lacks_bit(self, commit: str, path: str) -> bool:
+        """Whether a path is a file at a commit that may not be executed; git may know a bit that the disk does not."""
+        try:
+            parts = split_path(path)
+        except RepositoryError:
+            return False  # no path of the task: whatever it is, git has no file there
+        entry = self._objects.lookup(self._task_tree(commit), parts)
+        return entry is not None and entry.is_file and not entry.is_executable
+
     def fingerprint(self, commit: str, paths: Sequence[str]) -> str:
         """SHA-256 over files (or folders) at a commit; it changes when one of them changes, comes or goes."""
         tree, lines = self._task_tree(commit), []

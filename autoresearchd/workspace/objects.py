@@ -53,6 +53,11 @@ class Entry:
         """A regular file, executable or not."""
         return self.mode.startswith(b"100")
 
+    @property
+    def is_executable(self) -> bool:
+        """A regular file with its executable bit set."""
+        return self.is_file and self.mode.endswith(b"755")
+
 
 @dataclass(frozen=True, slots=True)
 class CommitObject:

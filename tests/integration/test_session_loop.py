@@ -135,6 +135,17 @@ def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path:
     assert first.decision is not None and first.decision.label is not Label.DISK_FULL
 
 
+def test_a_script_that_may_not_be_executed_is_mended_by_its_bit_and_not_by_showing_jobs_their_own_log(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, task=TASK.replace("run_command: python train.py", "run_command: cd . && ./train.py"))
+    bench.job = lambda request: prints("/bin/sh: 1: ./train.py: Permission denied\n", outcome="failed", exit_code=126)
+    with pytest.raises(BaselineError) as caught:
+        loop(bench).run()
+    assert "git add --chmod=+x -- ./train.py" in caught.value.mend
+    assert "workspace.data" not in caught.value.mend
+
+
 def test_a_baseline_without_a_metric_ends_the_session_with_a_clear_error(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.job = lambda request: "no metric here\n"

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.tools import require_tool
+from autoresearchd.app.tools import require_bits, require_tool
+from autoresearchd.config import read_task_text
+from autoresearchd.domain.task import Check, Evaluation, Task
 from autoresearchd.errors import UsageError
-from autoresearchd.testing.repositories import make_repository
+from autoresearchd.testing.repositories import git, make_repository
 from autoresearchd.workspace.git import GitWorkspace
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tools") / "repository"
-    make_repository(folder, {"train.py": "X = 1\n", "propose.sh": "true\n", "my tools/edit.py": "pass\n"})
+    make_repository(folder, {"train.py": "X = 1\n", "propose.sh": "true\n", "my tools/edit.py": "pass\n", "no.sh": ""})
+    for name in ("propose.sh", "my tools/edit.py"):
+        git(folder, "add", "--chmod=+x", name)
+    git(folder, "commit", "-qm", "executable")
     return folder
 
 
-def check(root: Path, command: str) -> None:
+@contextmanager
+def opened(root: Path) -> Iterator[GitWorkspace]:
     workspace = GitWorkspace.open(root, "t", task_folder=root, editable=("train.py",))
     try:
-        require_tool(command, workspace, workspace.head(), root)
+        yield workspace
     finally:
         workspace.close()
+
+
+def check(root: Path, command: str) -> None:
+    with opened(root) as workspace:
+        require_tool(command, workspace, workspace.head(), root)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +47,7 @@ def check(root: Path, command: str) -> None:
     [
         "./propose.sh",
         "sh propose.sh 2>/dev/null",
+        "sh no.sh",
         "'./my tools/edit.py' --fast",
         "KEY=1 OTHER='a b' ./propose.sh",
         "cd 'my tools' && ./edit.py",
@@ -65,7 +80,9 @@ def test_a_sub_command_of_uv_is_not_taken_for_a_script(
     check(root, "uv run.all edit.py")
 
 
-@pytest.mark.parametrize("command", ["./Propose.sh", "propose", "sh ./nope", "KEY=1 nope", "~/nope.sh", "nope; true"])
+@pytest.mark.parametrize(
+    "command", ["./Propose.sh", "./no.sh", "propose", "sh ./nope", "KEY=1 nope", "~/nope.sh", "nope; true"]
+)
 def test_what_no_shell_will_find_is_refused(
     root: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,3 +90,48 @@ def test_what_no_shell_will_find_is_refused(
     with pytest.raises(UsageError) as caught:
         check(root, command)
     assert caught.value.mend
+
+
+TASK = read_task_text(
+    "{name: t, workspace: {target_file: train.py}, execution: {run_command: python train.py}, "
+    "scoring: {metric: m, direction: minimize}}"
+)
+
+
+def commands(key: str, command: str) -> Task:
+    """A task one of whose commands is this."""
+    match key:
+        case "execution.run_command":
+            return replace(TASK, execution=replace(TASK.execution, run_command=command))
+        case "execution.setup_commands":
+            return replace(TASK, execution=replace(TASK.execution, setup_commands=("true", command)))
+        case "evaluation.command":
+            return replace(TASK, evaluation=Evaluation(command))
+        case "evaluation.model_command":
+            return replace(TASK, evaluation=Evaluation("true", model_command=command))
+        case _:
+            return replace(TASK, checks=(Check(command),))
+
+
+KEYS = ["execution.run_command", "execution.setup_commands", "evaluation.command", "evaluation.model_command", "checks"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_script_that_was_committed_without_its_executable_bit_is_named_with_its_key_before_anything_runs(
+    root: Path, key: str
+) -> None:
+    with opened(root) as workspace, pytest.raises(UsageError) as caught:
+        require_bits(commands(key, "A=1 ./no.sh --fast"), workspace, workspace.head())
+    assert key in caught.value.what
+    assert "./no.sh may not be executed" in caught.value.what
+    assert "git add --chmod=+x -- no.sh" in caught.value.mend
+    assert "sh ./no.sh" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["./propose.sh", "sh ./no.sh", "'my tools/edit.py'", "./data/later", "/bin/true", "~/x", "$X/no.sh", "./", ""],
+)
+def test_what_may_be_executed_or_is_not_in_the_commit_is_let_pass(root: Path, command: str) -> None:
+    with opened(root) as workspace:
+        require_bits(commands("execution.run_command", command), workspace, workspace.head())

@@ -62,6 +62,17 @@ def test_what_is_missing_everywhere_or_not_missing_at_all_gets_no_such_hint(
     assert mend_job(words, *folders) == ""
 
 
+def test_a_script_without_its_executable_bit_is_named_with_the_command_that_sets_it(folders: tuple[Path, Path]) -> None:
+    for folder in folders:
+        (folder / "run.sh").write_text("true")
+        (folder / "run.sh").chmod(0o755 if folder == folders[0] else 0o444)
+    hint = mend_job("training exited with 126: /bin/sh: 1: ./run.sh: Permission denied", *folders)
+    assert "./run.sh may not be executed as it was committed" in hint
+    assert "git add --chmod=+x -- ./run.sh" in hint
+    (folders[1] / "run.sh").chmod(0o555)
+    assert "chmod" not in mend_job("/bin/sh: 1: ./run.sh: Permission denied", *folders), "its interpreter, perhaps"
+
+
 def test_an_environment_in_the_folder_is_named_in_execution_python(folders: tuple[Path, Path]) -> None:
     python = folders[0] / ".venv/bin/python"
     python.parent.mkdir(parents=True)
