@@ -26,10 +26,9 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.ports import NewSession
 from autoresearchd.store.database import Database
+from autoresearchd.store.model_tables import AnswerBodyTable, AnswerTable
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.tables import (
-    AnswerBodyTable,
-    AnswerTable,
     AsiTable,
     ExperimentTable,
     ProposalBodyTable,

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, Integer, Row, bindparam, func, insert, select
 from autoresearchd.domain.proposal import Answer, Cost, Generation
 from autoresearchd.store import codec, phases
 from autoresearchd.store.columns import core_table
-from autoresearchd.store.tables import AnswerBodyTable, AnswerTable, ExperimentTable
+from autoresearchd.store.model_tables import AnswerBodyTable, AnswerTable
+from autoresearchd.store.tables import ExperimentTable
 from autoresearchd.store.transcripts import conversations
 
 _A, _B, _E = map(core_table, (AnswerTable, AnswerBodyTable, ExperimentTable))

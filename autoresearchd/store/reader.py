@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autoresearchd.domain.limits import limit_reached
 from autoresearchd.errors import StoreDamaged
-from autoresearchd.store import figures, lineage, transcripts
+from autoresearchd.store import figures, lineage, session_status, transcripts
 from autoresearchd.store.documents import (
     EXPERIMENTS,
-    ROLES,
     RUNS,
     experiment,
-    iso,
-    micros,
     moment,
-    role_facts,
     runs_by_experiment,
     task_facts,
 )
 from autoresearchd.store.health import MEND
 from autoresearchd.store.inflate import UNREADABLE
-from autoresearchd.store.readonly import explain, open_readonly
+from autoresearchd.store.readonly import explain, open_readonly, tuples
 
-_ALIVE_STATES = ("running", "paused", "backing_off")
-_OVERHEADS = 1000
 _LAST = 1 << 62
 
 
@@ -101,22 +94,8 @@ class Reader:
         """
         with self._instant():
             session = self._session(tag)
-            task = task_facts(session["task_json"])
             totals = self._one("SELECT * FROM totals WHERE session_id = ?", session["id"])
-            state = session["state"]
-            if alive is False and state in _ALIVE_STATES:
-                state = "crashed"
-            metric, current = self._metric_block(session, task), self._current_block(session, task, state, now)
-            return {
-                "session": self._session_block(session, totals, task, state, metric["baseline"] is not None),
-                "metric": metric,
-                "current": current,
-                "abort": self._abort_block(session["id"], totals["aborted"]),
-                "cost": {name: totals[name] for name in ("usd", "tokens_in", "tokens_out", "gpu_s")},
-                "overhead": self._overhead_block(session["id"]),
-                "policy": {"name": session["policy"], "adapter": self._adapter(session["id"])},
-                "roles": self._roles_block(session["id"]),
-            }
+            return session_status.status(self._db, session, totals, alive=alive, now=now or datetime.now(UTC))
 
     def heartbeat(self, tag: str) -> datetime:
         """When a daemon of the session last wrote."""
@@ -139,8 +118,15 @@ class Reader:
             session_id = self._session(tag)["id"]
             first = self._first(session_id, status, last) if role is None else 0
             where = "e.session_id = ? AND e.number >= ? AND (? IS NULL OR e.status = ?) AND (? IS NULL OR p.role = ?)"
-            found = self._tuples(
-                f"{EXPERIMENTS} WHERE {where} ORDER BY e.number", session_id, first, status, status, role, role
+            found = tuples(
+                self._db,
+                f"{EXPERIMENTS} WHERE {where} ORDER BY e.number",
+                session_id,
+                first,
+                status,
+                status,
+                role,
+                role,
             ).fetchall()
             if role is not None and last is not None:
                 found = found[max(0, len(found) - last) :]
@@ -163,7 +149,7 @@ class Reader:
         with self._instant():
             session_id = self._session(tag)["id"]
             key = (session_id, number)
-            row = self._tuples(f"{EXPERIMENTS} WHERE e.session_id = ? AND e.number = ?", *key).fetchone()
+            row = tuples(self._db, f"{EXPERIMENTS} WHERE e.session_id = ? AND e.number = ?", *key).fetchone()
             if row is None:
                 raise KeyError(f"session {tag!r} has no experiment {number}")
             more = self._one("SELECT * FROM experiment WHERE session_id = ? AND number = ?", *key)
@@ -200,157 +186,6 @@ class Reader:
         )
         return [json.loads(row["details"] or "{}") for row in found]
 
-    # -- blocks of the status
-    def _session_block(
-        self, session: sqlite3.Row, totals: sqlite3.Row, task: Mapping[str, Any], state: str, measured: bool
-    ) -> dict[str, Any]:
-        """The session with its counts; baselines, one for each segment, are not counted (``measured``: the latest is).
-
-        ``extend``: the option by which ``resume`` goes on beyond the limit that the session has reached.
-        """
-        segments = self._db.execute("SELECT count(*) FROM segment WHERE session_id = ?", (session["id"],)).fetchone()[0]
-        baselines = segments if measured else max(0, segments - 1)
-        tried = max(0, totals["experiments"] - baselines)
-        block = {
-            "tag": session["tag"],
-            "task": task["name"],
-            "branch": session["branch"],
-            "state": state,
-            "pid": session["pid"] if state in _ALIVE_STATES else None,
-            "started_at": iso(session["started_at"]),
-            "experiments": tried,
-            "keeps": max(0, totals["keeps"] - baselines),
-            "discards": totals["discards"],
-            "crashes": totals["crashes"],
-            "checks_failed": totals["checks_failed"],
-        }
-        over = state == "crashed" and session["state"] == "running"  # what a daemon at work waited for has died with it
-        if (state == "backing_off" or session["reason"]) and not over:
-            block["reason"] = session["reason"]
-        reached = limit_reached(
-            max_experiments=session["max_experiments"],
-            max_seconds=session["max_seconds"],
-            max_usd=session["max_usd"],
-            experiments=tried,
-            seconds=session["active_seconds"],
-            usd=totals["usd"],
-        )
-        if state == "stopped" and measured and reached is not None:
-            block["extend"] = reached.more
-        return block
-
-    def _metric_block(self, session: sqlite3.Row, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Baseline, best and noise of the current segment: results of another one cannot be compared with them."""
-        session_id = session["id"]
-        segment = self._db.execute(
-            "SELECT s.number, COALESCE((SELECT MIN(e.number) FROM experiment e WHERE e.session_id = s.session_id "
-            "AND e.segment = s.number AND e.status = 'keep' AND e.number >= s.first), s.first) AS first "
-            "FROM segment s WHERE s.session_id = ? ORDER BY s.number DESC LIMIT 1",
-            (session_id,),
-        ).fetchone()
-        number, first = (segment["number"], segment["first"]) if segment else (0, 0)
-        baseline = self._kept_value(session_id, first)
-        holder = max(session["incumbent_experiment"], first)
-        best = self._kept_value(session_id, holder)
-        values = self._db.execute(
-            "SELECT value FROM experiment WHERE session_id = ? AND segment = ? AND value IS NOT NULL",
-            (session_id, number),
-        )
-        return {
-            "name": task["metric"],
-            "direction": task["direction"],
-            "baseline": baseline,
-            "best": best,
-            "best_experiment": holder if best is not None else None,
-            "improvement_pct": figures.improvement_pct(best, baseline, task["direction"]),
-            "sigma": self._sigma(session_id, first) if baseline is not None else None,
-            "confidence": figures.mad_confidence(best, baseline, [row[0] for row in values]),
-            "source": task["source"],
-        }
-
-    def _kept_value(self, session_id: int, number: int) -> float | None:
-        row = self._db.execute(
-            "SELECT value FROM experiment WHERE session_id = ? AND number = ? AND status = 'keep'", (session_id, number)
-        ).fetchone()
-        return row["value"] if row else None
-
-    def _sigma(self, session_id: int, baseline: int) -> float | None:
-        """As the latest decision of the segment knew it, pooled over all repeats."""
-        latest = self._db.execute(
-            "SELECT sigma FROM experiment WHERE session_id = ? AND number >= ? AND sigma IS NOT NULL "
-            "ORDER BY number DESC LIMIT 1",
-            (session_id, baseline),
-        ).fetchone()
-        if latest is not None:
-            return float(latest["sigma"])
-        runs = self._db.execute(
-            "SELECT value FROM run WHERE session_id = ? AND number = ? AND label = '' AND finished_at IS NOT NULL "
-            "AND value IS NOT NULL",
-            (session_id, baseline),
-        )
-        return figures.deviation([row["value"] for row in runs])
-
-    def _current_block(
-        self, session: sqlite3.Row, task: Mapping[str, Any], state: str, now: datetime | None
-    ) -> dict[str, Any] | None:
-        """The experiment under way; of a daemon that died, the one it died in."""
-        row = self._db.execute(
-            "SELECT number, phase, started_at, overhead_ms FROM experiment WHERE session_id = ? "
-            "ORDER BY number DESC LIMIT 1",
-            (session["id"],),
-        ).fetchone()
-        settled = row is None or (row["phase"] == "decided" and (row["overhead_ms"] is not None or state == "crashed"))
-        if settled or state == "stopped":
-            return None
-        since, look = row["started_at"], None
-        if row["phase"] == "running":
-            run = self._db.execute(
-                "SELECT id, max(started_at) AS started_at FROM run WHERE session_id = ? AND number = ?",
-                (session["id"], row["number"]),
-            ).fetchone()
-            since = run["started_at"] or since
-            look = self._db.execute(
-                "SELECT forecast, probability FROM look WHERE run_id = ? ORDER BY id DESC LIMIT 1", (run["id"],)
-            ).fetchone()
-        until = micros(now or datetime.now(UTC))
-        if state == "crashed":
-            until = session["heartbeat_at"] or since
-        return {
-            "experiment": row["number"],
-            "phase": row["phase"],
-            "elapsed_s": round(max(0.0, (until - since) / 1e6), 3),
-            "budget_s": task["budget"] if row["phase"] == "running" else None,
-            "forecast": look["forecast"] if look else None,
-            "abort_probability": look["probability"] if look else None,
-        }
-
-    def _abort_block(self, session_id: int, aborted: int) -> dict[str, Any]:
-        """Early abort; rates are of the latest segment. false_abort_limit: upper 95% limit of the rate."""
-        row = self._db.execute("SELECT figures FROM abort_memory WHERE session_id = ?", (session_id,)).fetchone()
-        known = json.loads(row["figures"]) if row and row["figures"] else {}
-        names = ("false_abort_rate", "false_abort_limit", "throughput_gain")
-        return {"aborted": aborted, "audited": known.get("audited", 0), **{name: known.get(name) for name in names}}
-
-    def _roles_block(self, session_id: int) -> list[dict[str, Any]]:
-        """How each role does, by name; empty where none takes turns."""
-        return [role_facts(*row) for row in self._tuples(ROLES, session_id)]
-
-    def _overhead_block(self, session_id: int) -> dict[str, float | None]:
-        rows = self._db.execute(
-            "SELECT overhead_ms FROM experiment WHERE session_id = ? AND overhead_ms IS NOT NULL "
-            "ORDER BY number DESC LIMIT ?",
-            (session_id, _OVERHEADS),
-        )
-        found = sorted(row["overhead_ms"] for row in rows)
-        return {"median_ms": figures.median(found), "p95_ms": figures.quantile(found, 0.95)}
-
-    def _adapter(self, session_id: int) -> str | None:
-        row = self._db.execute(
-            "SELECT adapter FROM proposal WHERE session_id = ? ORDER BY number DESC, attempt DESC LIMIT 1",
-            (session_id,),
-        ).fetchone()
-        return (row["adapter"] or None) if row else None
-
     # -- queries
     def _session(self, tag: str) -> sqlite3.Row:
         row: sqlite3.Row | None = self._db.execute("SELECT * FROM session WHERE tag = ?", (tag,)).fetchone()
@@ -379,12 +214,7 @@ class Reader:
 
     def _runs(self, session_id: int, first: int, final: int = _LAST) -> dict[int, list[dict[str, Any]]]:
         query = f"{RUNS} WHERE session_id = ? AND number BETWEEN ? AND ? ORDER BY number, run_index"
-        return runs_by_experiment(self._tuples(query, session_id, first, final))
-
-    def _tuples(self, query: str, *values: Any) -> sqlite3.Cursor:
-        cursor = self._db.cursor()
-        cursor.row_factory = None
-        return cursor.execute(query, values)
+        return runs_by_experiment(tuples(self._db, query, session_id, first, final))
 
     # -- the connection
     @contextmanager

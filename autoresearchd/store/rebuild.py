@@ -21,10 +21,10 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.ports import NewSession
 from autoresearchd.store import migrate, phases, rows, sums
 from autoresearchd.store.database import Database, sqlite_url
+from autoresearchd.store.model_tables import AnswerTable
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.salvage import Salvage, Values
 from autoresearchd.store.tables import (
-    AnswerTable,
     AsiTable,
     Base,
     ExperimentTable,

@@ -22,13 +22,8 @@ from autoresearchd.domain.version import (
 from autoresearchd.errors import StoreError
 from autoresearchd.store import codec
 from autoresearchd.store.database import Database
-from autoresearchd.store.tables import (
-    ExperimentTable,
-    LearnerRunTable,
-    PolicyVersionTable,
-    ProposalTable,
-    SessionTable,
-)
+from autoresearchd.store.model_tables import LearnerRunTable, PolicyVersionTable
+from autoresearchd.store.tables import ExperimentTable, ProposalTable, SessionTable
 
 _V, _R, _E, _P = PolicyVersionTable, LearnerRunTable, ExperimentTable, ProposalTable
 _PARENT = aliased(PolicyVersionTable)

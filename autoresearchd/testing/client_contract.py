@@ -20,8 +20,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from autoresearchd.errors import Interrupted
 from autoresearchd.policy.client import ModelClient, ModelError, Question, Reply, Trouble
-from autoresearchd.testing import model_server as server
-from autoresearchd.testing.model_server import ScriptedServer, Turn
+from autoresearchd.testing import model_turns as turns
+from autoresearchd.testing.model_server import ScriptedServer
+from autoresearchd.testing.model_turns import Turn
 
 QUESTION = Question(
     messages=(
@@ -37,21 +38,21 @@ SOON_S = 5.0
 """Within which a client must have let go; generous, for machines that are busy."""
 
 FAULTS: Mapping[str, tuple[Turn, Trouble]] = {
-    "429": (server.rate_limited(7.0), Trouble.RATE_LIMITED),
-    "429 without a word on when": (server.rate_limited(None), Trouble.RATE_LIMITED),
-    "an account without money": (server.out_of_money(), Trouble.UNAUTHORISED),
-    "500": (server.server_error(), Trouble.OVERLOADED),
-    "503": (server.overloaded(), Trouble.OVERLOADED),
-    "401": (server.unauthorised(), Trouble.UNAUTHORISED),
-    "a model that is not there": (server.no_model(), Trouble.NOT_FOUND),
-    "a prompt that does not fit": (server.context_too_long(), Trouble.CONTEXT_TOO_LONG),
-    "a bad request": (server.bad_request(), Trouble.BAD_REQUEST),
-    "a connection cut in the body": (server.cut(), Trouble.BROKEN_REPLY),
-    "a connection cut before the answer": (server.drop(), Trouble.BROKEN_REPLY),
-    "a refusal": (server.refusal(), Trouble.REFUSED),
-    "no JSON": (server.invalid_json(), Trouble.BROKEN_REPLY),
-    "no choices": (server.no_choices(), Trouble.BROKEN_REPLY),
-    "two megabytes": (server.too_large(), Trouble.BROKEN_REPLY),
+    "429": (turns.rate_limited(7.0), Trouble.RATE_LIMITED),
+    "429 without a word on when": (turns.rate_limited(None), Trouble.RATE_LIMITED),
+    "an account without money": (turns.out_of_money(), Trouble.UNAUTHORISED),
+    "500": (turns.server_error(), Trouble.OVERLOADED),
+    "503": (turns.overloaded(), Trouble.OVERLOADED),
+    "401": (turns.unauthorised(), Trouble.UNAUTHORISED),
+    "a model that is not there": (turns.no_model(), Trouble.NOT_FOUND),
+    "a prompt that does not fit": (turns.context_too_long(), Trouble.CONTEXT_TOO_LONG),
+    "a bad request": (turns.bad_request(), Trouble.BAD_REQUEST),
+    "a connection cut in the body": (turns.cut(), Trouble.BROKEN_REPLY),
+    "a connection cut before the answer": (turns.drop(), Trouble.BROKEN_REPLY),
+    "a refusal": (turns.refusal(), Trouble.REFUSED),
+    "no JSON": (turns.invalid_json(), Trouble.BROKEN_REPLY),
+    "no choices": (turns.no_choices(), Trouble.BROKEN_REPLY),
+    "two megabytes": (turns.too_large(), Trouble.BROKEN_REPLY),
 }
 """Each fault of a provider, and what it is to the caller."""
 
@@ -118,7 +119,7 @@ class HttpClientContract(ClientContract):
     @contextmanager
     def client(self) -> Iterator[ModelClient]:
         """A client of a server that answers well."""
-        with ScriptedServer(after=server.says("Raise the learning rate.")) as scripted:
+        with ScriptedServer(after=turns.says("Raise the learning rate.")) as scripted:
             yield self.make_client(scripted.url)
 
     def fails(self, turn: Turn) -> ModelError:
@@ -147,7 +148,7 @@ class HttpClientContract(ClientContract):
 
     def test_the_reply_arrives_as_it_was_given(self) -> None:
         text = "Use AdamW.\n\n```python\nlr = 3e-4\n```\n"
-        with ScriptedServer([server.says(text, "length")]) as scripted:
+        with ScriptedServer([turns.says(text, "length")]) as scripted:
             reply = self.make_client(scripted.url).ask(QUESTION, threading.Event())
         assert reply.text == text
         assert reply.finish == "length"
@@ -161,29 +162,29 @@ class HttpClientContract(ClientContract):
         assert found["429 without a word on when"].retry_after is None
 
     def test_a_reply_that_is_paid_and_useless_still_has_its_cost(self) -> None:
-        error = self.fails(server.too_large())
+        error = self.fails(turns.too_large())
         assert error.cost is not None
         assert error.cost.tokens_in > 0
 
     def test_one_question_is_one_attempt(self) -> None:
-        for turn in (server.server_error(), server.rate_limited(0.0), server.drop()):
+        for turn in (turns.server_error(), turns.rate_limited(0.0), turns.drop()):
             with ScriptedServer([turn] * 5) as scripted:
                 with suppress(ModelError):
                     self.make_client(scripted.url).ask(QUESTION, threading.Event())
                 assert scripted.left == 4, "retries are the caller's, who counts and charges them"
 
     def test_an_empty_answer_is_a_reply(self) -> None:
-        with ScriptedServer([server.empty()]) as scripted:
+        with ScriptedServer([turns.empty()]) as scripted:
             assert self.make_client(scripted.url).ask(QUESTION, threading.Event()).text == ""
 
     def test_terminal_escapes_and_half_characters_do_not_end_the_client(self) -> None:
-        with ScriptedServer([server.escapes("done")]) as scripted:
+        with ScriptedServer([turns.escapes("done")]) as scripted:
             reply = self.make_client(scripted.url).ask(QUESTION, threading.Event())
         assert "done" in reply.text
         reply.text.encode()
 
     def test_a_server_that_hangs_costs_the_time_that_was_allowed_and_no_more(self) -> None:
-        with ScriptedServer(after=server.hang()) as scripted:
+        with ScriptedServer(after=turns.hang()) as scripted:
             client = self.make_client(scripted.url)
             self.warm(client)
             began = time.monotonic()
@@ -197,7 +198,7 @@ class HttpClientContract(ClientContract):
 
     def test_a_stop_ends_the_waiting_for_a_reply(self) -> None:
         cancel = threading.Event()
-        with ScriptedServer(after=server.hang()) as scripted:
+        with ScriptedServer(after=turns.hang()) as scripted:
             client = self.make_client(scripted.url)
             self.warm(client)
             threading.Timer(0.2, cancel.set).start()

@@ -11,7 +11,7 @@ import pytest
 from autoresearchd.domain.version import BaseModel
 from autoresearchd.learner.adapters import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import Project, wait_until
 from tests.e2e.test_models import configure
@@ -19,8 +19,8 @@ from tests.e2e.test_models import configure
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
 
-def edits(*values: float) -> list[server.Turn]:
-    return [server.edits("train.py", "SCALE = 1.0", f"SCALE = {value}") for value in values]
+def edits(*values: float) -> list[turns.Turn]:
+    return [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {value}") for value in values]
 
 
 def learned(project: Project, weights: bytes = b"weights") -> str:
@@ -43,7 +43,7 @@ def adapters(project: Project) -> list[str | None]:
 def test_a_promoted_version_makes_the_next_experiment_and_a_rollback_undoes_it(
     project: Project, tmp_path: Path
 ) -> None:
-    with ScriptedServer(edits(5.5, 6.5, 7.5, 8.5), model="m", lora=server.loads()) as scripted:
+    with ScriptedServer(edits(5.5, 6.5, 7.5, 8.5), model="m", lora=turns.loads()) as scripted:
         configure(project, tmp_path, scripted.url)
         start = ("--max-experiments", "1", "--foreground")
         assert project.cli("start", "--policy", "local:m", *start).returncode == 0
@@ -67,7 +67,7 @@ def test_a_promoted_version_makes_the_next_experiment_and_a_rollback_undoes_it(
 
 def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project: Project, tmp_path: Path) -> None:
     values = [3.0 + 0.5 * n for n in range(400)]
-    with ScriptedServer(edits(*values), model="m", lora=server.loads()) as scripted:
+    with ScriptedServer(edits(*values), model="m", lora=turns.loads()) as scripted:
         configure(project, tmp_path, scripted.url)
         daemon = project.start_process("start", "--policy", "local:m", "--foreground")
         try:
@@ -85,7 +85,7 @@ def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project:
 
 
 def test_a_damaged_version_and_a_server_without_adapters_cost_no_experiment(project: Project, tmp_path: Path) -> None:
-    with ScriptedServer(edits(5.5, 6.5, 7.5), model="m", lora=server.loads()) as scripted:
+    with ScriptedServer(edits(5.5, 6.5, 7.5), model="m", lora=turns.loads()) as scripted:
         configure(project, tmp_path, scripted.url)
         assert project.cli("start", "--policy", "local:m", "--max-experiments", "0", "--foreground").returncode == 0
         version = learned(project)
@@ -99,7 +99,7 @@ def test_a_damaged_version_and_a_server_without_adapters_cost_no_experiment(proj
         refused = project.cli("adapters", "promote", version)
         assert "already" in refused.stderr
         weights.write_bytes(whole)
-        scripted.lora = server.loads_not()
+        scripted.lora = turns.loads_not()
         assert project.cli("resume", "--max-experiments", "3", "--foreground").returncode == 0
     log = (project.root / ".autoresearchd/daemon.log").read_text()
     assert log.count("does not load version") == 1
@@ -107,7 +107,7 @@ def test_a_damaged_version_and_a_server_without_adapters_cost_no_experiment(proj
 
 
 def test_what_a_killed_learner_left_is_swept_when_a_session_goes_on(project: Project, tmp_path: Path) -> None:
-    with ScriptedServer(edits(5.5), model="m", lora=server.loads()) as scripted:
+    with ScriptedServer(edits(5.5), model="m", lora=turns.loads()) as scripted:
         configure(project, tmp_path, scripted.url)
         assert project.cli("start", "--policy", "local:m", "--max-experiments", "0", "--foreground").returncode == 0
         version = learned(project)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import Project
 
-BETTER = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
-MENDED = server.edits("train.py", "SHIFT = half", "SHIFT = 0.9", "Hypothesis: a number, then")
-SHIFTED = server.edits("train.py", "SHIFT = 0.5", "SHIFT = 0.9", "Hypothesis: and at one")
-BROKEN = server.edits("train.py", "SHIFT = 0.5", "SHIFT = half", "Hypothesis: half is enough")
-PROSE = server.says("Lower the rate, I would say.")
+BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
+MENDED = turns.edits("train.py", "SHIFT = half", "SHIFT = 0.9", "Hypothesis: a number, then")
+SHIFTED = turns.edits("train.py", "SHIFT = 0.5", "SHIFT = 0.9", "Hypothesis: and at one")
+BROKEN = turns.edits("train.py", "SHIFT = 0.5", "SHIFT = half", "Hypothesis: half is enough")
+PROSE = turns.says("Lower the rate, I would say.")
 
 
 def test_a_session_of_a_model_can_be_looked_at_and_is_left_as_it_is(project: Project, tmp_path: Path) -> None:

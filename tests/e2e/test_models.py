@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import PROGRAM, TASK, Project
 
-BETTER = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
-PROSE = server.says("Lower the rate, I would say.")
+BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
+PROSE = turns.says("Lower the rate, I would say.")
 
 
 def configure(project: Project, tmp_path: Path, url: str, more: str = "") -> None:
@@ -46,7 +46,7 @@ def test_auto_takes_the_model_that_is_configured(project: Project, tmp_path: Pat
 
 
 def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Project, tmp_path: Path) -> None:
-    worse = [server.edits("train.py", "SCALE = 1.0", f"SCALE = {n}.5") for n in range(5, 12)]
+    worse = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {n}.5") for n in range(5, 12)]
     with ScriptedServer(worse) as scripted:
         configure(project, tmp_path, scripted.url, "prices: {m: {input: 1000, output: 1000}}\n")
         done = project.cli(
@@ -100,7 +100,7 @@ def test_a_cap_on_a_day_holds_over_all_repositories_of_a_user(project: Project, 
 
 
 def test_the_notes_of_a_session_are_kept_up_and_read(project: Project, tmp_path: Path) -> None:
-    with ScriptedServer([BETTER, server.edits("train.py", "SHIFT = 0.5", "SHIFT = 1.0")]) as scripted:
+    with ScriptedServer([BETTER, turns.edits("train.py", "SHIFT = 0.5", "SHIFT = 1.0")]) as scripted:
         configure(project, tmp_path, scripted.url)
         started = project.cli("start", "--policy", "local:m", "--tag", "t", "--max-experiments", "1", "--foreground")
         assert started.returncode == 0, started.stderr

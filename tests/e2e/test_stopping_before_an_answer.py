@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import Project, wait_until
 
 SOON_S = 10.0
 """Generous, for machines that are busy: it takes a second or two, and minutes where the pauses are sat out."""
-BETTER = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0")
+BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0")
 
 
 def configure(project: Project, folder: Path, url: str) -> None:
@@ -61,7 +61,7 @@ def test_one_signal_ends_the_waiting_for_a_server_that_is_down(
 def test_an_answer_that_does_not_come_is_charged_and_the_experiment_goes_on_with_resume(
     project: Project, tmp_path: Path
 ) -> None:
-    with ScriptedServer(after=server.hang()) as hanging:
+    with ScriptedServer(after=turns.hang()) as hanging:
         configure(project, tmp_path, hanging.url)
         arguments = ("start", "--foreground", "--tag", "t", "--policy", "local:m", "--max-experiments", "1")
         daemon = project.start_process(*arguments)

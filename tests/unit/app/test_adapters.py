@@ -23,7 +23,8 @@ from autoresearchd.learner.reading import base_model
 from autoresearchd.policy.registry import parse_spec
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.testing.client_contract import QUESTION
-from autoresearchd.testing.model_server import ScriptedServer, loads
+from autoresearchd.testing.model_server import ScriptedServer
+from autoresearchd.testing.model_turns import loads
 from autoresearchd.testing.store_driver import AT, Driver, new_proposal, new_session
 from autoresearchd.workspace import layout
 from tests.unit.learner.sessions import make_root

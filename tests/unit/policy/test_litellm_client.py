@@ -17,7 +17,7 @@ from autoresearchd.policy import litellm_client
 from autoresearchd.policy.client import ModelClient, ModelError, Trouble
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.litellm_client import LitellmClient
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.client_contract import QUESTION, HttpClientContract
 from autoresearchd.testing.model_server import ScriptedServer
 
@@ -122,7 +122,7 @@ class TestPrices:
 
     def test_the_users_own_price_stands_over_everything(self) -> None:
         prices = {"scripted-model": Price(input=2.0, output=8.0)}
-        with ScriptedServer([server.says("one two")]) as scripted:
+        with ScriptedServer([turns.says("one two")]) as scripted:
             reply = LitellmClient("openai/scripted-model", prices=prices, api_base=scripted.url).ask(QUESTION, NEVER)
         assert reply.cost.usd == pytest.approx((10 * 2.0 + 2 * 8.0) / 1e6)
 
@@ -155,7 +155,7 @@ class TestBehaviour:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment-0123456789")
-        with ScriptedServer([server.unauthorised()]) as scripted:
+        with ScriptedServer([turns.unauthorised()]) as scripted:
             monkeypatch.setenv("OPENAI_BASE_URL", scripted.url)
             monkeypatch.setenv("OPENAI_API_BASE", scripted.url)
             with pytest.raises(ModelError) as caught:
@@ -167,7 +167,7 @@ class TestBehaviour:
         assert KEY not in other
 
     def test_no_key_and_no_header_is_in_an_error(self) -> None:
-        with ScriptedServer([server.unauthorised()]) as scripted:
+        with ScriptedServer([turns.unauthorised()]) as scripted:
             client = LitellmClient("openai/scripted-model", api_base=scripted.url, key=KEY)
             with pytest.raises(ModelError) as caught:
                 client.ask(QUESTION, NEVER)
@@ -182,7 +182,7 @@ class TestBehaviour:
         assert caught.value.trouble not in (Trouble.TIMEOUT, Trouble.RATE_LIMITED)
 
     def test_litellm_prints_nothing(self, capfd: pytest.CaptureFixture[str]) -> None:
-        with ScriptedServer([server.server_error()]) as scripted:
+        with ScriptedServer([turns.server_error()]) as scripted:
             client = LitellmClient("openai/scripted-model", api_base=scripted.url)
             with pytest.raises(ModelError):
                 client.ask(QUESTION, NEVER)
@@ -202,7 +202,7 @@ class TestBehaviour:
     def test_who_serves_a_model_and_refuses_the_schema_is_asked_for_text(self) -> None:
         schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
         asked = replace(QUESTION, schema=schema, temperature=None, seed=None)
-        with ScriptedServer(after=server.says("yes"), refuses=["response_format"]) as scripted:
+        with ScriptedServer(after=turns.says("yes"), refuses=["response_format"]) as scripted:
             client = LitellmClient("openai/gpt-4o", api_base=scripted.url)
             assert client.takes_schema()
             reply = client.ask(asked, NEVER)
@@ -215,7 +215,7 @@ class TestBehaviour:
 
     def test_a_request_that_is_refused_for_itself_is_an_error_with_and_without_a_schema(self) -> None:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
-        with ScriptedServer([server.bad_request()] * 2, after=server.says("yes")) as scripted:
+        with ScriptedServer([turns.bad_request()] * 2, after=turns.says("yes")) as scripted:
             client = LitellmClient("openai/gpt-4o", api_base=scripted.url)
             with pytest.raises(ModelError) as caught:
                 client.ask(replace(QUESTION, schema=schema, temperature=None, seed=None), NEVER)

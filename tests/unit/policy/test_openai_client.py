@@ -14,7 +14,7 @@ from autoresearchd.domain.settings import Price
 from autoresearchd.errors import Interrupted, UsageError
 from autoresearchd.policy.client import ModelClient, ModelError, Trouble
 from autoresearchd.policy.openai_client import OpenAIClient, read_key, tokens_of
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.client_contract import QUESTION, HttpClientContract
 from autoresearchd.testing.model_server import ScriptedServer, logprob, token_id
 
@@ -30,7 +30,7 @@ class TestOpenAIClient(HttpClientContract):
 
 
 def test_the_learner_gets_the_token_ids_and_log_probabilities_of_vllm() -> None:
-    with ScriptedServer([server.says("lower the rate")]) as scripted:
+    with ScriptedServer([turns.says("lower the rate")]) as scripted:
         reply = OpenAIClient(scripted.url).ask(QUESTION, NEVER)
     words = ["lower ", "the ", "rate"]
     assert reply.token_ids == tuple(token_id(word) for word in words)
@@ -39,7 +39,7 @@ def test_the_learner_gets_the_token_ids_and_log_probabilities_of_vllm() -> None:
 
 
 def test_a_server_that_tells_no_tokens_still_answers() -> None:
-    with ScriptedServer([server.says("lower the rate")], ids=False, logprobs=False) as scripted:
+    with ScriptedServer([turns.says("lower the rate")], ids=False, logprobs=False) as scripted:
         reply = OpenAIClient(scripted.url).ask(QUESTION, NEVER)
     assert (reply.text, reply.token_ids, reply.logprobs) == ("lower the rate", None, None)
 
@@ -56,14 +56,14 @@ def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
 
 
 def test_a_server_without_schemas_does_not_cost_other_questions_their_tokens() -> None:
-    with ScriptedServer(after=server.says("yes"), refuses=["response_format"]) as scripted:
+    with ScriptedServer(after=turns.says("yes"), refuses=["response_format"]) as scripted:
         client = OpenAIClient(scripted.url)
         assert client.ask(replace(QUESTION, schema=SCHEMA), NEVER).text == "yes"
         assert client.ask(QUESTION, NEVER).token_ids is not None
 
 
 def test_a_schema_that_a_server_refuses_by_name_costs_nothing_else() -> None:
-    with ScriptedServer(after=server.says("yes"), refuses=["response_format"]) as scripted:
+    with ScriptedServer(after=turns.says("yes"), refuses=["response_format"]) as scripted:
         reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
         assert len(scripted.questions) == 2
     assert reply.token_ids is not None
@@ -71,14 +71,14 @@ def test_a_schema_that_a_server_refuses_by_name_costs_nothing_else() -> None:
 
 
 def test_log_probabilities_drawn_under_a_schema_are_no_use_to_the_learner() -> None:
-    with ScriptedServer(after=server.says("yes")) as scripted:
+    with ScriptedServer(after=turns.says("yes")) as scripted:
         reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, schema=SCHEMA), NEVER)
     assert reply.logprobs is None
     assert reply.sampling["structured"] is True
 
 
 def test_a_request_that_is_refused_for_itself_is_no_reason_to_ask_for_less() -> None:
-    with ScriptedServer([server.bad_request()] * 3, after=server.says("fine")) as scripted:
+    with ScriptedServer([turns.bad_request()] * 3, after=turns.says("fine")) as scripted:
         client = OpenAIClient(scripted.url, "m")
         with pytest.raises(ModelError) as caught:
             client.ask(QUESTION, NEVER)
@@ -116,7 +116,7 @@ def test_a_reply_takes_at_most_half_of_a_small_context() -> None:
 
 
 def test_what_runs_at_home_costs_nothing_unless_the_user_says_so() -> None:
-    with ScriptedServer(after=server.says("one two")) as scripted:
+    with ScriptedServer(after=turns.says("one two")) as scripted:
         assert OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER).cost.usd == 0.0
         priced = OpenAIClient(scripted.url, "m", prices={"m": Price(input=1.0, output=10.0)})
         assert priced.ask(QUESTION, NEVER).cost.usd == pytest.approx((10 * 1.0 + 2 * 10.0) / 1e6)
@@ -128,7 +128,7 @@ PRICES = {"m": Price(input=1.0, output=10.0)}
 @pytest.mark.parametrize("choices", ["[]", '[{"index": 0}]', '[{"message": {"content": 7}}]', "null"])
 def test_a_reply_that_holds_no_answer_is_charged_as_the_server_counted(choices: str) -> None:
     body = f'{{"choices": {choices}, "usage": {{"prompt_tokens": 1000, "completion_tokens": 50}}}}'
-    with ScriptedServer([server.Turn(raw=body.encode())]) as scripted, pytest.raises(ModelError) as caught:
+    with ScriptedServer([turns.Turn(raw=body.encode())]) as scripted, pytest.raises(ModelError) as caught:
         OpenAIClient(scripted.url, "m", prices=PRICES).ask(QUESTION, NEVER)
     assert caught.value.trouble is Trouble.BROKEN_REPLY
     cost = caught.value.cost
@@ -138,7 +138,7 @@ def test_a_reply_that_holds_no_answer_is_charged_as_the_server_counted(choices: 
 
 
 def test_a_reply_too_long_to_be_read_is_charged_as_what_it_was_allowed_to_take() -> None:
-    with ScriptedServer([server.too_large(5_000_000)]) as scripted, pytest.raises(ModelError) as caught:
+    with ScriptedServer([turns.too_large(5_000_000)]) as scripted, pytest.raises(ModelError) as caught:
         client = OpenAIClient(scripted.url, "m", prices=PRICES)
         client.ask(QUESTION, NEVER)
     assert "not read to its end" in caught.value.what
@@ -150,7 +150,7 @@ def test_a_reply_too_long_to_be_read_is_charged_as_what_it_was_allowed_to_take()
 
 def test_the_key_is_sent_and_never_shown() -> None:
     key = "local-0123456789abcdef"
-    with ScriptedServer([server.says("in")], key=key) as scripted:
+    with ScriptedServer([turns.says("in")], key=key) as scripted:
         assert OpenAIClient(scripted.url, key=key).ask(QUESTION, NEVER).text == "in"
         with pytest.raises(ModelError) as caught:
             OpenAIClient(scripted.url, key="another-0123456789").ask(QUESTION, NEVER)
@@ -159,15 +159,15 @@ def test_the_key_is_sent_and_never_shown() -> None:
 
 
 def test_a_redirect_does_not_carry_the_key_to_another_server() -> None:
-    with ScriptedServer(after=server.says("stolen")) as thief:
-        turn = server.redirect(f"{thief.url}/chat/completions")
+    with ScriptedServer(after=turns.says("stolen")) as thief:
+        turn = turns.redirect(f"{thief.url}/chat/completions")
         with ScriptedServer([turn]) as scripted, pytest.raises(ModelError, match="elsewhere"):
             OpenAIClient(scripted.url, "m", key="secret-key-0123456789").ask(QUESTION, NEVER)
         assert thief.requests == []
 
 
 def test_a_proxy_of_the_environment_is_not_told_what_is_asked_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedServer() as proxy, ScriptedServer([server.says("direct")]) as scripted:
+    with ScriptedServer() as proxy, ScriptedServer([turns.says("direct")]) as scripted:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("ALL_PROXY", proxy.url)
         assert OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER).text == "direct"
@@ -177,7 +177,7 @@ def test_a_proxy_of_the_environment_is_not_told_what_is_asked_at_home(monkeypatc
 def test_a_body_without_end_is_not_read_to_its_end() -> None:
     body = b'{"choices": [{"message": {"content": "' + b"x" * 12_000_000 + b'"}}]}'
     with (
-        ScriptedServer([server.Turn(raw=body)]) as scripted,
+        ScriptedServer([turns.Turn(raw=body)]) as scripted,
         pytest.raises(ModelError, match="not read to its end") as caught,
     ):
         OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER)
@@ -186,7 +186,7 @@ def test_a_body_without_end_is_not_read_to_its_end() -> None:
 
 def test_a_cancelled_question_is_cut_off_at_the_server_too() -> None:
     cancel = threading.Event()
-    with ScriptedServer([server.hang()]) as scripted:
+    with ScriptedServer([turns.hang()]) as scripted:
         threading.Timer(0.2, cancel.set).start()
         with pytest.raises(Interrupted):
             OpenAIClient(scripted.url, "m").ask(QUESTION, cancel)
@@ -194,13 +194,13 @@ def test_a_cancelled_question_is_cut_off_at_the_server_too() -> None:
 
 
 def test_a_stop_text_that_the_server_overlooks_is_cut_off_with_its_tokens() -> None:
-    with ScriptedServer([server.says("first END second")], refuses=["stop"]) as scripted:
+    with ScriptedServer([turns.says("first END second")], refuses=["stop"]) as scripted:
         reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, stop=("END",)), NEVER)
     assert (reply.text, reply.token_ids, reply.logprobs) == ("first ", None, None)
 
 
 def test_a_server_that_lists_no_model_is_asked_for_whichever_it_has() -> None:
-    with ScriptedServer([server.says("here"), server.no_model()], model="") as scripted:
+    with ScriptedServer([turns.says("here"), turns.no_model()], model="") as scripted:
         client = OpenAIClient(scripted.url)
         assert client.ask(QUESTION, NEVER).text == "here"
         assert "model" not in scripted.questions[0]
@@ -210,7 +210,7 @@ def test_a_server_that_lists_no_model_is_asked_for_whichever_it_has() -> None:
 
 
 def test_a_server_that_lists_other_models_than_it_has_is_asked_without_a_name() -> None:
-    with ScriptedServer(after=server.says("here"), refuses=["model"]) as scripted:
+    with ScriptedServer(after=turns.says("here"), refuses=["model"]) as scripted:
         assert OpenAIClient(scripted.url).ask(QUESTION, NEVER).text == "here"
         with pytest.raises(ModelError):
             OpenAIClient(scripted.url, "named-by-the-user").ask(QUESTION, NEVER)

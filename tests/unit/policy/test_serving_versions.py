@@ -11,9 +11,10 @@ import pytest
 from autoresearchd.domain.version import BaseModel, ServedAdapter
 from autoresearchd.policy.client import ModelError, Trouble
 from autoresearchd.policy.openai_client import OpenAIClient
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.client_contract import QUESTION
-from autoresearchd.testing.model_server import ScriptedServer, Turn
+from autoresearchd.testing.model_server import ScriptedServer
+from autoresearchd.testing.model_turns import Turn
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
@@ -42,7 +43,7 @@ def models(scripted: ScriptedServer) -> list[object]:
 
 
 def test_the_version_in_use_is_loaded_asked_and_recorded() -> None:
-    with ScriptedServer(lora=server.loads()) as scripted:
+    with ScriptedServer(lora=turns.loads()) as scripted:
         client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
         replies = [client.ask(QUESTION, NEVER) for _ in range(2)]
         order = {"lora_name": "v1-0a", "lora_path": str(FIRST.folder), "load_inplace": True}
@@ -53,7 +54,7 @@ def test_the_version_in_use_is_loaded_asked_and_recorded() -> None:
 
 def test_what_is_promoted_in_the_middle_answers_after_the_next_look() -> None:
     chosen = Chosen(None)
-    with ScriptedServer(lora=server.loads()) as scripted:
+    with ScriptedServer(lora=turns.loads()) as scripted:
         client = OpenAIClient(scripted.url, adapters=chosen)
         answered = [client.ask(QUESTION, NEVER).adapter]
         for version in (FIRST, FIRST, SECOND, None):
@@ -67,7 +68,7 @@ def test_what_is_promoted_in_the_middle_answers_after_the_next_look() -> None:
 
 
 def test_a_server_that_was_started_again_is_told_again() -> None:
-    with ScriptedServer(lora=server.loads()) as scripted:
+    with ScriptedServer(lora=turns.loads()) as scripted:
         client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
         client.ask(QUESTION, NEVER)
         scripted.loaded.clear()
@@ -79,10 +80,10 @@ def test_a_server_that_was_started_again_is_told_again() -> None:
     ("lora", "words"),
     [
         (None, "404"),
-        (server.loads_not("/repo"), "No adapter found"),
-        (server.server_error(), "500"),
+        (turns.loads_not("/repo"), "No adapter found"),
+        (turns.server_error(), "500"),
         (Turn(status=403, raw=b"\x1b[2J not here"), "not here"),
-        (server.drop(), "broke off"),
+        (turns.drop(), "broke off"),
     ],
 )
 def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_once(
@@ -105,32 +106,32 @@ def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_
 
 
 def test_a_server_that_can_again_serves_the_version() -> None:
-    with ScriptedServer(lora=server.server_error()) as scripted:
+    with ScriptedServer(lora=turns.server_error()) as scripted:
         client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
         assert client.ask(QUESTION, NEVER).adapter == ""
-        scripted.lora = server.loads()
+        scripted.lora = turns.loads()
         client.renew()
         assert client.ask(QUESTION, NEVER).adapter == "v1-0a"
 
 
 def test_a_server_that_has_it_already_is_taken_at_its_word() -> None:
-    has_it = server.fails(400, "The lora adapter 'v1-0a' has already been loaded.", None, "InvalidUserInput")
+    has_it = turns.fails(400, "The lora adapter 'v1-0a' has already been loaded.", None, "InvalidUserInput")
     with ScriptedServer(lora=has_it) as scripted:
         scripted.loaded["v1-0a"] = "somewhere"
         assert OpenAIClient(scripted.url, "scripted-model", adapters=Chosen()).ask(QUESTION, NEVER).adapter == "v1-0a"
 
 
 def test_a_version_that_was_lost_and_cannot_be_loaded_again_costs_no_answer() -> None:
-    with ScriptedServer(lora=server.loads()) as scripted:
+    with ScriptedServer(lora=turns.loads()) as scripted:
         client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
         client.ask(QUESTION, NEVER)
         scripted.loaded.clear()
-        scripted.lora = server.loads_not()
+        scripted.lora = turns.loads_not()
         assert client.ask(QUESTION, NEVER).adapter == ""
 
 
 def test_a_plain_model_that_is_not_there_is_still_an_error() -> None:
-    with ScriptedServer([server.no_model("m")]) as scripted:
+    with ScriptedServer([turns.no_model("m")]) as scripted:
         with pytest.raises(ModelError) as caught:
             OpenAIClient(scripted.url, "m", adapters=Chosen(None)).ask(QUESTION, NEVER)
         assert len(scripted.questions) == 1

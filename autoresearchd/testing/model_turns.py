@@ -1,0 +1,154 @@
+"""What a provider of models may do with a question, good answers and every fault: the script of a ``model_server``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TOO_LARGE = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the server does with one question.
+
+    text, finish: of the answer; None: a message without content. refusal: beside it. status, error: of an answer that
+    is an error. headers: beside the usual ones. raw: a body to be sent as it is. fault: ``hang`` (no answer before the
+    client goes away), ``cut`` (the connection ends in the middle of the body), ``drop`` (it ends before the answer).
+    """
+
+    text: str | None = ""
+    finish: str = "stop"
+    refusal: str | None = None
+    status: int = 200
+    error: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    raw: bytes | None = None
+    fault: str = ""
+
+
+def says(text: str, finish: str = "stop") -> Turn:
+    """A good answer."""
+    return Turn(text, finish)
+
+
+def rate_limited(after: float | None = 1.0) -> Turn:
+    """429, with Retry-After in seconds where one is given."""
+    headers = {} if after is None else {"Retry-After": f"{after:g}"}
+    return fails(429, "Rate limit reached for requests", "rate_limit_exceeded", "requests", headers)
+
+
+def out_of_money() -> Turn:
+    """429 of an account whose money is spent: waiting does not help."""
+    return fails(429, "You exceeded your current quota, please check your plan.", "insufficient_quota", "requests")
+
+
+def server_error() -> Turn:
+    """500."""
+    return fails(500, "The server had an error while processing your request", None, "server_error")
+
+
+def overloaded() -> Turn:
+    """503."""
+    return fails(503, "That model is currently overloaded with other requests", None, "server_error")
+
+
+def unauthorised() -> Turn:
+    """401."""
+    return fails(401, "Incorrect API key provided", "invalid_api_key", "invalid_request_error")
+
+
+def no_model(name: str = "nobody") -> Turn:
+    """404 for a model."""
+    return fails(404, f"The model `{name}` does not exist", "model_not_found", "invalid_request_error")
+
+
+def context_too_long(most: int = 4096) -> Turn:
+    """400 of a prompt that does not fit."""
+    words = (
+        f"This model's maximum context length is {most} tokens. However, your messages resulted in {2 * most} tokens. "
+        "Please reduce the length of the messages."
+    )
+    return fails(400, words, "context_length_exceeded", "invalid_request_error")
+
+
+def bad_request() -> Turn:
+    """400 for no reason that anything could be done about."""
+    return fails(400, "messages: must not be like this", None, "invalid_request_error")
+
+
+def hang() -> Turn:
+    """No answer, until the client goes away or the server ends."""
+    return Turn(fault="hang")
+
+
+def cut(text: str = "an answer that nobody sees the end of") -> Turn:
+    """The connection ends in the middle of the body."""
+    return Turn(text, fault="cut")
+
+
+def drop() -> Turn:
+    """The connection ends before the answer."""
+    return Turn(fault="drop")
+
+
+def empty() -> Turn:
+    """An answer without a word."""
+    return Turn("")
+
+
+def refusal(words: str = "I cannot help with that.") -> Turn:
+    """The provider's filter has withheld the answer."""
+    return Turn(None, "content_filter", refusal=words)
+
+
+def invalid_json() -> Turn:
+    """200 with a body that is no JSON."""
+    return Turn(raw=b'{"choices": [{"message": {"content": "half')
+
+
+def no_choices() -> Turn:
+    """200 with JSON that holds no answer."""
+    return Turn(raw=b'{"object": "chat.completion", "model": "scripted-model", "choices": []}')
+
+
+def too_large(size: int = TOO_LARGE) -> Turn:
+    """An answer of two megabytes."""
+    return Turn("x" * size)
+
+
+def escapes(text: str = "done") -> Turn:
+    """An answer that would paint a terminal, set its title and clear its screen."""
+    return Turn(f"\x1b]0;owned\x07\x1b[2J\x1b[31m{text}\x1b[0m\x00\u202e\ud800")
+
+
+def edits(path: str, search: str, replace: str, words: str = "This may help.") -> Turn:
+    """An answer with one SEARCH/REPLACE block, for any path."""
+    return Turn(f"{words}\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n")
+
+
+def other_file() -> Turn:
+    """An answer that edits a file that is none of its business."""
+    return edits("../../.ssh/authorized_keys", "", "ssh-ed25519 AAAA nobody")
+
+
+def loads() -> Turn:
+    """The server loads the adapter that it is told to."""
+    return Turn(raw=b"Success: LoRA adapter added successfully.")
+
+
+def loads_not(path: str = "/nowhere") -> Turn:
+    """The server finds no adapter, because it runs on another machine, say."""
+    return fails(404, f"Loading lora failed: No adapter found for {path}", None, "NotFoundError")
+
+
+def redirect(to: str) -> Turn:
+    """307 to another address, which would be given the question and its key."""
+    return Turn(status=307, headers={"Location": to}, raw=b"")
+
+
+def fails(status: int, words: str, code: str | None, kind: str, headers: Mapping[str, str] | None = None) -> Turn:
+    """An answer that is an error, in the words and under the code of the server."""
+    error = {"message": words, "type": kind, "param": None, "code": code}
+    return Turn(status=status, error=error, headers=headers or {})
