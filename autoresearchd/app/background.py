@@ -13,6 +13,7 @@ from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.laboratory import BASELINE_RUNS
+from autoresearchd.loop.lock import announce
 from autoresearchd.workspace import layout
 
 _LOOK_EVERY = 0.1
@@ -37,6 +38,7 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
             stderr=stderr,
             start_new_session=True,
         )
+    announce(project.lock(tag), daemon.pid)
     try:
         code = _wait_for_daemon(project, tag, daemon, ready=not wait)
         if code is None:
@@ -99,11 +101,19 @@ def _first_step(project: Project, tag: str) -> _Step:
         return _Step("measuring the baseline")
     finally:
         store.close()
-    return first_step(parse_task(session.task_json), latest)
+    return first_step(parse_task(session.task_json), latest, session.reason)
 
 
-def first_step(task: Task, latest: Experiment | None) -> _Step:
-    """What a session is at before its first result, from its latest experiment (None: none is opened yet)."""
+def first_step(task: Task, latest: Experiment | None, reason: str = "") -> _Step:
+    """What a session is at before its first result.
+
+    Args:
+        task: its task.
+        latest: its latest experiment; None: none is opened yet.
+        reason: what holds it up.
+    """
+    if latest is None and reason:
+        return _Step(reason)
     if latest is None:
         setup = task.execution.setup_commands
         return _Step(f"setting up: {'; '.join(setup)}" if setup else "measuring the baseline")

@@ -9,7 +9,7 @@ from pathlib import Path
 from autoresearchd.app.project import Project
 from autoresearchd.errors import EnvironmentFailure, NothingRunning, StoreDamaged
 from autoresearchd.loop.clock import SystemClock
-from autoresearchd.loop.lock import holder
+from autoresearchd.loop.lock import holder, starting
 
 _DEAF = ("auto", "search", "random")
 """Policies that look at numbers only."""
@@ -25,6 +25,11 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
     try:
         session = project.pick(store, tag)
         pid = project.daemon(session.tag)
+        if pid is None and (coming := starting(project.lock(session.tag))) is not None:
+            raise NothingRunning(
+                f"session {session.tag} is only starting (process {coming}): it takes no request yet",
+                mend="ask again in a moment",
+            )
         if pid is None:
             how = f"`autoresearchd resume {session.tag}` goes on with it"
             what = f"nothing is running: session {session.tag} has no daemon"

@@ -43,9 +43,27 @@ def holder(path: Path, *, ready: bool = False) -> int | None:
 
 
 def starting(path: Path) -> int | None:
-    """Pid of the live daemon that has the session, but has yet to write so into its database; else None."""
-    note = _read(path)
+    """Pid of the live daemon that has the session, or is to have it, but has yet to write so into its database."""
+    note = _living(path)
     return int(note["pid"]) if note is not None and note.get("starts") is True else None
+
+
+def announce(path: Path, pid: int) -> None:
+    """Note that a process comes up as the daemon of a session; it takes the lock as soon as it can.
+
+    Nothing where a daemon has the session, or the disk takes no writing: the process will say so itself.
+    """
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Without "ready": nobody holds the session yet.
+            note = json.dumps({"pid": pid, "start": process_start(pid), "starts": True})
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, note.encode("ascii").ljust(NOTE_BYTES), 0)
+        finally:
+            os.close(fd)
 
 
 def waiting(path: Path) -> str:
@@ -77,10 +95,16 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The note of a live daemon."""
+    """The note of a live daemon that holds the session."""
+    note = _living(path)
+    return note if note is not None and "ready" in note else None
+
+
+def _living(path: Path) -> dict[str, Any] | None:
+    """The note of a live process, of one that is announced as well."""
     try:
         note = json.loads(path.read_text())
-        alive = process_start(int(note["pid"])) == note["start"] and "ready" in note
+        alive = process_start(int(note["pid"])) == note["start"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return note if alive else None

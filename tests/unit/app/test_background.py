@@ -39,6 +39,11 @@ def test_a_set_up_is_not_called_measuring(task: Task) -> None:
     assert first_step(task, baseline()) == ("measuring the baseline", False)
 
 
+def test_while_a_learner_is_waited_for_nothing_is_said_to_be_set_up(task: Task) -> None:
+    assert first_step(task, None, "experiments wait: a learner") == ("experiments wait: a learner", False)
+    assert first_step(task, baseline(), "stopping") == ("measuring the baseline", False)
+
+
 def test_the_first_figure_says_what_it_is_of(task: Task) -> None:
     words, over = first_step(task, baseline(0.113622))
     assert over

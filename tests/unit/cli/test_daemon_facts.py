@@ -15,7 +15,7 @@ from autoresearchd.cli.daemon_facts import DaemonFacts, Meanwhile, meanwhile_in,
 from autoresearchd.cli.render import Paint
 from autoresearchd.cli.status_view import status_lines
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.loop.lock import SessionLock, announce
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import Command, add_session
 
@@ -69,6 +69,20 @@ def test_a_set_up_in_which_an_earlier_daemon_was_killed_is_not_what_the_next_one
     with SessionLock(layout.lock_path(empty_repository, "fresh"), "fresh"):
         out = command("status", "--session", "fresh").out
     assert "set-up" not in out
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_daemon_that_was_started_a_moment_ago_is_not_said_to_be_stopped_and_asks_for_patience(
+    empty_repository: Path, command: Command
+) -> None:
+    add_session(empty_repository, "fresh")
+    announce(layout.lock_path(empty_repository, "fresh"), os.getpid())
+    found = json.loads(command("status", "--json", "--session", "fresh").out)["session"]
+    assert (found["state"], found["reason"], found["pid"]) == ("running", "starting", os.getpid())
+    answer = command("stop", "--session", "fresh")
+    assert answer.code == 1
+    assert "only starting" in answer.err
+    assert "ask again" in answer.err
 
 
 @pytest.mark.parametrize("stored", [SessionState.STOPPED, SessionState.RUNNING])

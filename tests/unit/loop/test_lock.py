@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.errors import SessionLocked
-from autoresearchd.loop.lock import SessionLock, holder
+from autoresearchd.loop.lock import SessionLock, announce, holder, starting
 
 HOLD = """
 import sys
@@ -59,3 +59,28 @@ def test_a_damaged_note_means_nobody(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.lock"
     path.write_text(text)
     assert holder(path) is None
+
+
+def test_a_process_that_comes_up_is_known_before_it_has_the_session_and_does_not_keep_it_from_anybody(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "locks" / "t.lock"
+    announce(path, os.getpid())
+    assert starting(path) == os.getpid()
+    assert holder(path) is None
+    with SessionLock(path, "t", starts=True) as lock:
+        assert (starting(path), holder(path)) == (os.getpid(), os.getpid())
+        lock.begun()
+        announce(path, os.getppid())
+        assert (starting(path), holder(path)) == (None, os.getpid()), "one that has the session is not talked over"
+    assert starting(path) is None
+
+
+def test_a_process_that_died_while_it_came_up_is_not_said_to_start(tmp_path: Path) -> None:
+    path = tmp_path / "t.lock"
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    announce(path, process.pid)
+    assert starting(path) == process.pid
+    process.kill()
+    process.communicate()
+    assert starting(path) is None
