@@ -64,9 +64,9 @@ def learner(root: Path, model: Path, doom: Doom) -> None:
     learn(request(model, steps=3, **small), root, lambda line: print(line, file=sys.stderr, flush=True))
 
 
-def killed(root: Path, model: Path, stream: random.Random, whole: dict[str, Any]) -> dict[str, Any]:
-    """A learner that is killed: at one of its instants, or after a part of the time that a whole one takes."""
-    if stream.random() < 0.5:
+def killed(root: Path, model: Path, stream: random.Random, whole: dict[str, Any], life: int) -> dict[str, Any]:
+    """A learner that is killed: by turns at one of its instants, and after a part of the time that it would take."""
+    if life % 2:
         nth = stream.randint(1, whole["instants"])
         _, status = os.waitpid(alone(lambda: learner(root, model, Doom(Fate(nth=nth)))), 0)
         return {"at": f"instant {nth}", "died": os.WIFSIGNALED(status), "code": os.waitstatus_to_exitcode(status)}
@@ -134,9 +134,9 @@ def main(folder: Path, seed: int, kills: int) -> None:
     tell(whole | found(project))
     sys.stdin.readline()
     stream = random.Random(seed)
-    for _ in range(kills):
+    for life in range(kills):
         signal.sigtimedwait({signal.SIGCHLD}, 0)  # that of the one before
-        tell(killed(project.root, model, stream, whole) | found(project) | goes_on(project))
+        tell(killed(project.root, model, stream, whole, life) | found(project) | goes_on(project))
     ended(alone(lambda: learner(project.root, model, Doom(None))))
     with project.existing_store() as store:
         shelf_of(project, store).sweep()
