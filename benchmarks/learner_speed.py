@@ -1,13 +1,14 @@
-"""Tokens per second and peak memory of each algorithm of the learner, beside TRL's GRPOTrainer on the same batch.
+"""Time and peak memory of a step of each algorithm of the learner, beside TRL's GRPOTrainer on the same batch.
 
     python benchmarks/learner_speed.py --model DIR    # TRL's row needs pip install -c constraints.txt -e '.[learn,trl]'
 
-Every row is a process of its own. Groups of answers are stored first, of random tokens, with the log-probabilities that
-the model gives them; a step learns from all of them, and each step but the first counts. All train a LoRA adapter of
-the same shape in float32 without gradient checkpointing on ``--threads`` threads, ``--micro`` answers at a time. TRL is
-handed the same tokens by a ``rollout_func``, so that it does not generate; it cannot be handed their log-probabilities,
-and takes the ratio against its own. What differs is meant to: PPO makes four updates of each batch and has a value
-head, SDPO's teacher reads a longer prompt. A token counts once for each update that learned from it.
+Every row is a process of its own; each algorithm has two: the answers of a group share their prompt, or each has its
+own (``--set share_prompts=false``). Groups of answers are stored first, of random words and tokens, with the
+log-probabilities that the model gives them; a step learns from all of them, and each step but the first counts. All
+train a LoRA adapter of the same shape in float32 on ``--threads`` threads, ``--micro`` answers at a time. TRL is handed
+the same tokens by a ``rollout_func``, so that it does not generate; it cannot be handed their log-probabilities, and
+takes the ratio against its own. What differs is meant to: PPO makes four updates of each batch and has a value head,
+SDPO's teacher reads a longer prompt. A token counts once for each update that learned from it.
 """
 
 from __future__ import annotations
@@ -34,44 +35,80 @@ from autoresearchd.learner.loading import LoraOptions, ModelOptions
 from autoresearchd.learner.model import LocalModel
 from autoresearchd.learner.objectives import Sample, Who
 from autoresearchd.learner.options import Algo, Collapse, SftOptions, TrainOptions
-from autoresearchd.learner.training import train
+from autoresearchd.learner.training import StepFigures, train
 from autoresearchd.learner.trajectories import Trajectory
+from autoresearchd.policy.transformers_loading import Source, encoded, load_tokenizer
 
+WORDS = ("the", "of", "and", "to", "in", "is", "it", "for", "on", "as", "with", "by", "at", "from", "this", "that")
 ROWS = ("grpo", "ppo", "sdpo", "sft", "trl")
 
 
 @dataclass(frozen=True, slots=True)
+class Clocks:
+    """Seconds by the clock, and of processor time in all threads."""
+
+    wall: float
+    processor: float
+
+    @classmethod
+    def now(cls) -> Clocks:
+        """As they stand."""
+        return cls(time.monotonic(), time.process_time())
+
+
+def measured(seen: Sequence[Clocks], tokens: float) -> dict[str, float]:
+    """What all steps but the first took, told when each ended."""
+    first, last = seen[0], seen[-1]
+    return {
+        "tokens": tokens, "steps": len(seen) - 1,
+        "seconds": last.wall - first.wall, "processor": last.processor - first.processor,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """Token ids of a prompt and a completion, and what it earned; answers with the same ``group`` share the prompt."""
+    """A prompt and a completion with its reward; answers with the same ``group`` have the same prompt."""
 
     group: int
+    messages: tuple[dict[str, str], ...]
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
     reward: float
 
 
-def answers(options: argparse.Namespace, vocabulary: int) -> list[Answer]:
-    """The batch: random tokens, the same for every row."""
-    chance = random.Random(0)
+def answers(options: argparse.Namespace) -> list[Answer]:
+    """The batch, the same for every row: prompts of random words, which are a token each, answers of random tokens."""
+    chance, tokenizer = random.Random(0), load_tokenizer(Source.at(options.model))
 
     def tokens(count: int) -> tuple[int, ...]:
-        return tuple(chance.randrange(100, vocabulary) for _ in range(count))
+        return tuple(chance.randrange(100, options.vocabulary) for _ in range(count))
 
-    return [
-        Answer(group, prompt, tokens(options.completion), chance.gauss(0, 1))
-        for group in range(options.groups)
-        for prompt in [tokens(options.prompt)]
-        for _ in range(options.size)
-    ]
+    found = []
+    for group in range(options.groups):
+        messages = ({"role": "user", "content": " ".join(chance.choices(WORDS, k=options.prompt))},)
+        prompt = tuple(encoded(tokenizer, messages))
+        found += [
+            Answer(group, messages, prompt, tokens(options.completion), chance.gauss(0, 1)) for _ in range(options.size)
+        ]
+    return found
 
 
 def of_ours(options: argparse.Namespace, algo: Algo) -> dict[str, float]:
     """A row of the learner."""
     model = LocalModel.load(
         options.model,
-        ModelOptions(value_head=algo is Algo.PPO, dtype="float32", device="cpu", threads=options.threads),
+        ModelOptions(
+            value_head=algo is Algo.PPO,
+            dtype="float32",
+            device="cpu",
+            threads=options.threads,
+            checkpointing=options.checkpointing,
+            share_prompts=not options.apart,
+        ),
     )
-    batch = answers(options, options.vocabulary)
+    if (model.sharing is None) != options.apart:
+        raise SystemExit(f"answers cannot share their prompt: {model.apart}")
+    batch = answers(options)
     samples = [Sample(each.prompt, each.completion) for each in batch]
     with torch.no_grad():
         logprobs = [
@@ -83,9 +120,9 @@ def of_ours(options: argparse.Namespace, algo: Algo) -> dict[str, float]:
         Trajectory(
             session="s", number=number, attempt=0, group=str(each.group), state_id=str(each.group),
             at=datetime.fromtimestamp(number, UTC), policy_version="",
-            messages=({"role": "user", "content": f"state {each.group}"},), prompt_ids=each.prompt, completion="",
+            messages=each.messages, prompt_ids=each.prompt, completion="",
             token_ids=each.completion, logprobs=tuple(said), reward=each.reward, censored=False, label=Label.NO_GAIN,
-            feedback="It made the loss smaller by 0.01.",
+            feedback=f"It made the loss smaller by 0.{number:02}.",
         )
         for number, (each, said) in enumerate(zip(batch, logprobs, strict=True))
     ]  # fmt: skip
@@ -93,13 +130,16 @@ def of_ours(options: argparse.Namespace, algo: Algo) -> dict[str, float]:
         algo, steps=options.steps, batch=len(batch), micro=options.micro, warmup=0, learning_rate=1e-5, kl_every=10**6,
         collapse=Collapse(entropy=None, kl=None), sft=SftOptions(above=-100.0, kept=False),
     )  # fmt: skip
-    seen: list[tuple[float, float]] = []
-    found = train(
-        model, given, plan, on_step=lambda step: seen.append((time.monotonic(), step.values.get("tokens", 0.0)))
-    )
+    seen, tokens = [], []
+
+    def on_step(step: StepFigures) -> None:
+        seen.append(Clocks.now())
+        tokens.append(step.values.get("tokens", 0.0))
+
+    found = train(model, given, plan, on_step=on_step)
     if found.stopped or found.cold_start:
         raise SystemExit(f"{algo.value}: {found.stopped} {found.cold_start}")
-    return {"tokens": sum(count for _, count in seen[1:]), "seconds": seen[-1][0] - seen[0][0]}
+    return measured(seen, sum(tokens[1:]))
 
 
 def of_trl(options: argparse.Namespace) -> dict[str, float]:
@@ -109,7 +149,7 @@ def of_trl(options: argparse.Namespace) -> dict[str, float]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found, unused-ignore]
 
-    batch, lora = answers(options, options.vocabulary), LoraOptions()
+    batch, lora = answers(options), LoraOptions()
     of_group = {str(g): [each for each in batch if each.group == g] for g in range(options.groups)}
     rewards = {each.completion: each.reward for each in batch}
 
@@ -128,11 +168,11 @@ def of_trl(options: argparse.Namespace) -> dict[str, float]:
     def reward(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
         return [rewards[tuple(ids)] for ids in completion_ids]
 
-    seen: list[float] = []
+    seen = []
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            seen.append(time.monotonic())
+            seen.append(Clocks.now())
 
     with tempfile.TemporaryDirectory() as place:
         trainer = GRPOTrainer(
@@ -151,7 +191,7 @@ def of_trl(options: argparse.Namespace) -> dict[str, float]:
             ),
         )  # fmt: skip
         trainer.train()
-    return {"tokens": len(batch) * options.completion * (len(seen) - 1), "seconds": seen[-1] - seen[0]}
+    return measured(seen, len(batch) * options.completion * (len(seen) - 1))
 
 
 def main() -> int:
@@ -167,7 +207,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--vocabulary", type=int, default=40_000, help="token ids are below this")
+    parser.add_argument("--checkpointing", action="store_true", help="compute layers again in the backward pass")
     parser.add_argument("--only", choices=ROWS, help=argparse.SUPPRESS)
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
         torch.set_num_threads(options.threads)
@@ -178,16 +220,22 @@ def main() -> int:
     environment = os.environ | {
         "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1",
     }  # fmt: skip
-    print("| | tokens of completions per second | peak memory of the process, MB |\n|---|---|---|")
-    for name in options.rows.split(","):
-        done = subprocess.run(
-            [sys.executable, __file__, *sys.argv[1:], "--only", name], env=environment, capture_output=True, text=True
-        )
+    print("| | prompt | s per step | of processor time | tokens of completions per second | peak memory, MB |")
+    print("|---|---|---|---|---|---|")
+    rows = [
+        (name, apart) for name in options.rows.split(",") for apart in ((True,) if name == "trl" else (False, True))
+    ]
+    for name, apart in rows:
+        given = [*sys.argv[1:], "--only", name, *(["--apart"] if apart else [])]
+        done = subprocess.run([sys.executable, __file__, *given], env=environment, capture_output=True, text=True)
+        prompt = "each its own" if apart else "shared"
         if done.returncode:
-            print(f"| {name} | failed: {' '.join(done.stderr.strip().splitlines()[-1:])[:200]} | |")
+            print(f"| {name} | {prompt} | failed: {' '.join(done.stderr.strip().splitlines()[-1:])[:200]} | | | |")
             continue
         row = json.loads(done.stdout.strip().splitlines()[-1])
-        print(f"| {name} | {row['tokens'] / row['seconds']:.1f} | {row['peak_mb']:.0f} |", flush=True)
+        steps = row["steps"]
+        print(f"| {name} | {prompt} | {row['seconds'] / steps:.1f} | {row['processor'] / steps:.1f} | "
+              f"{row['tokens'] / row['seconds']:.1f} | {row['peak_mb']:.0f} |", flush=True)  # fmt: skip
     return 0
 
 

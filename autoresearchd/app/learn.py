@@ -26,6 +26,7 @@ from autoresearchd.learner import checkpoint, memory
 from autoresearchd.learner.adapters import AdapterShelf, Made
 from autoresearchd.learner.gate import Verdict
 from autoresearchd.learner.hub import fetched
+from autoresearchd.learner.loading import device_named
 from autoresearchd.learner.lock import LearnerLock
 from autoresearchd.learner.model import LocalModel
 from autoresearchd.learner.objectives import Who
@@ -39,6 +40,7 @@ from autoresearchd.learner.reading import (
     model_place,
     read_sessions,
 )
+from autoresearchd.learner.room import room_on
 from autoresearchd.learner.seen import Seen, lesson, seen
 from autoresearchd.learner.summary import describe, summarise
 from autoresearchd.learner.tracking import Tracking
@@ -186,14 +188,24 @@ class _Run:
         ground = replace(ground, parts=lengths.parts)
         taught = self._request.algo == "sdpo"
         plan = memory.Plan(
-            lengths.longest, constants.train.micro, options, teacher=taught or ground.adapter is not None
+            lengths.longest,
+            constants.train.micro,
+            options,
+            teacher=taught or ground.adapter is not None,
+            packed=lengths.packed,
         )
-        needed = memory.check(ground.place, plan)
+        room = room_on(device_named(options.device))
+        needed = memory.check(ground.place, plan, room=room)
         self._tell(f"about {needed.total / 1e9:.1f} GB of memory are needed")
         lessons = lesson(ground.parts.train, ground.reading.sessions)  # as it was read, whatever goes meanwhile
         gate = Gate(self._exam(ground), self._jobs, self._tell, self._cancel)
         gate.rehearse()
         model = LocalModel.load(ground.place, options)
+        if model.sharing is None:
+            self._tell(f"each answer is scored with a prompt of its own: {model.apart}")
+            memory.check(ground.place, replace(plan, packed=None), room=room)
+        else:
+            self._tell("answers to one prompt are scored together: it is computed once for all of them")
         before = model.adapter_state()
         folder = layout.public_dir(self._project.root) / "learner" / str(run_id)
         with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
@@ -221,6 +233,7 @@ class _Run:
             answer=constants.gate.max_tokens,
             most=constants.max_length,
             live=self._request.mode == "live",
+            count=constants.gate.count,
         )
         if found.left_out:
             self._tell(f"{found.left_out} answers are left out: with their prompts longer than {constants.max_length}")
@@ -254,7 +267,8 @@ class _Run:
 
     def _train(self, model: LocalModel, ground: _Ground, tracking: Tracking, answer: int) -> Trained:
         began = time.monotonic()
-        start = (None if ground.parent is None else ground.parent.version, self._constants.model.lora)
+        parent = None if ground.parent is None else ground.parent.version
+        start = (parent, self._constants.model.lora, model.sharing)
         options = replace(self._constants.train, start=repr(start))
         first: list[int] = []
 

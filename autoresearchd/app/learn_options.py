@@ -104,7 +104,7 @@ def constants_of(request: LearnRequest) -> Constants:
         lora=replace(LoraOptions(), **some("rank", "alpha", "dropout")),
         value_head=request.algo == "ppo",
         seed=train.seed,
-        **some("device", "dtype", "threads", "checkpointing", "generated"),
+        **some("device", "dtype", "threads", "checkpointing", "generated", "share_prompts"),
     )
     gate = replace(GateSettings(), **some("judge", "states", "count", "max_tokens", "temperature", "run_foreign"))
     return Constants(train, model, gate, **some("share", "rounds", "max_length", "trackers"))

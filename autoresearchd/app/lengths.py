@@ -19,13 +19,15 @@ class Lengths:
     """What a run takes, and how long that is.
 
     parts: what is not too long; left_out: how many answers are. longest: tokens of the longest prompt with its answer,
-    stored or fresh. answer: tokens that a fresh answer may have.
+    stored or fresh. answer: tokens that a fresh answer may have. packed: tokens of the largest group of answers to one
+    prompt that are learned from, with the prompt once.
     """
 
     parts: Split
     left_out: int
     longest: int
     answer: int
+    packed: int
 
 
 def prompt_tokens(place: Path) -> Callable[[Trajectory], int]:
@@ -43,7 +45,13 @@ def prompt_tokens(place: Path) -> Callable[[Trajectory], int]:
 
 
 def within(
-    parts: Split, prompt: Callable[[Trajectory], int], *, answer: int = 0, most: int | None = None, live: bool = False
+    parts: Split,
+    prompt: Callable[[Trajectory], int],
+    *,
+    answer: int = 0,
+    most: int | None = None,
+    live: bool = False,
+    count: int = 1,
 ) -> Lengths:
     """Leave out what is too long.
 
@@ -55,6 +63,7 @@ def within(
         answer: tokens that a fresh answer may have; 0: as many as the longest of those that were stored.
         most: tokens of a prompt with its answer; None: whatever there is.
         live: whether states of the training part are asked afresh, too.
+        count: answers to each of those.
 
     Raises:
         UsageError: nothing is left to learn from, or to ask about.
@@ -83,7 +92,13 @@ def within(
         )
     left_out = len(parts.train) + len(parts.held_out) - len(train) - len(held_out)
     longest = max(*(tokens(each, afresh=live) for each in train), *(tokens(each, afresh=True) for each in held_out))
-    return Lengths(replace(parts, train=train, held_out=held_out), left_out, longest, answer)
+    groups: dict[str, list[Trajectory]] = {}
+    for each in train:
+        groups.setdefault(each.prompt_hash, []).append(each)
+    packed = max(
+        prompt(own[0]) + (count * answer if live else sum(_own(each) for each in own)) for own in groups.values()
+    )
+    return Lengths(replace(parts, train=train, held_out=held_out), left_out, longest, answer, packed)
 
 
 def _own(each: Trajectory) -> int:

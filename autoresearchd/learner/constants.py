@@ -126,6 +126,7 @@ KNOWN: Mapping[str, Read] = {
     "threads": _whole(1, 256),
     "checkpointing": _flag,
     "generated": _whole(1, 1024),
+    "share_prompts": _flag,
     "max_length": _whole(16, 10_000_000),
     "run_foreign": _flag,
     "judge": _one_of("auto", "predicted", "real"),

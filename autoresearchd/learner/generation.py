@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.objectives import Generated
@@ -58,6 +59,7 @@ def write(
     padding: int,
     ends: frozenset[int],
     decode: Callable[[Sequence[int]], str],
+    share: bool = False,
 ) -> list[Generated]:
     """One completion for each prompt of a batch; padded to the left, so that all go on at the same place.
 
@@ -70,6 +72,7 @@ def write(
         padding: the token id that fills up.
         ends: tokens that end a turn.
         decode: from ids to text.
+        share: whether a prompt that is answered several times is read once, and its keys and values copied.
     """
     width = max(len(prompt) for prompt in prompts)
     ids = torch.full((len(prompts), width), padding, dtype=torch.long)
@@ -82,12 +85,33 @@ def write(
         output = model.generate(
             ids.to(model.device),
             attention_mask=attention.to(model.device),
+            past_key_values=_read(model, prompts, ids, attention) if share else None,
             max_new_tokens=max_tokens,
             do_sample=False,  # ``draw`` leaves one token to choose from
             logits_processor=library("transformers").LogitsProcessorList([draw]),
         )
     rows = zip(output[:, width:].tolist(), draw.logprobs, strict=True)
     return [_completion(drawn, logprobs, ends, decode) for drawn, logprobs in rows]
+
+
+def _read(model: Any, prompts: Sequence[Sequence[int]], ids: Tensor, attention: Tensor) -> Any:
+    """The cache of a batch whose prompts were each read once, up to their last token; None where all differ."""
+    first: dict[tuple[int, ...], int] = {}
+    rows = [first.setdefault(tuple(prompt), row) for row, prompt in enumerate(prompts)]
+    if len(first) == len(rows) or ids.shape[1] < 2:
+        return None
+    chosen = list(first.values())
+    seen = attention[chosen, :-1].to(model.device)
+    cache = library("transformers").DynamicCache(config=model.config)
+    model.get_decoder()(
+        input_ids=ids[chosen, :-1].to(model.device),
+        attention_mask=seen,
+        position_ids=(seen.cumsum(dim=-1) - 1).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    cache.batch_select_indices(torch.tensor([chosen.index(row) for row in rows], device=model.device))
+    return cache
 
 
 def _completion(

@@ -76,7 +76,8 @@ class ModelOptions:
     whether there is one, as PPO needs it. device, dtype, threads: as for the client that answers in this process;
     adapter and value head are float32 whatever the dtype. checkpointing: compute each layer again in the backward pass:
     about a third slower, with the memory of one layer instead of all. generated: completions that are written at once.
-    rows: tokens whose logits are in memory at once. seed: of a fresh adapter.
+    rows: tokens whose logits are in memory at once. seed: of a fresh adapter. share_prompts: whether answers to one
+    prompt are scored after one copy of it, where the model can do that.
     """
 
     adapter: Path | None = None
@@ -89,6 +90,7 @@ class ModelOptions:
     generated: int = 8
     rows: int = ROWS
     seed: int = 0
+    share_prompts: bool = True
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -126,21 +126,35 @@ def batch_statistics(
     at: Tensor | None = None,
     rows: int = ROWS,
 ) -> TokenStatistics:
-    """Statistics of the completions of a batch, [B, L−1]; ``features`` is [B, L, …] as the model gives it.
+    """Statistics of the completions of a batch, [B, L−1].
 
-    The rest is as for ``token_statistics``. The last position predicts nothing; it is masked instead of cut off, since
-    a cut would copy the logits.
+    The rest is as for ``token_statistics``.
+
+    Args:
+        features: [N, …], of the positions that predict a token of a completion, row by row.
+        batch: that they are of.
+        head: the output layer.
+        temperature: one number, or one for each completion.
+        top: how many of the likeliest tokens are told.
+        at: token ids [B, L−1, k] that are told instead.
+        rows: tokens at once.
     """
-    targets = torch.nn.functional.pad(batch.targets, (0, 1))
-    mask = torch.nn.functional.pad(batch.mask, (0, 1))
-    wide = None if at is None else torch.nn.functional.pad(at, (0, 0, 0, 1))
-    found = token_statistics(features, targets, mask, head=head, temperature=temperature, top=top, at=wide, rows=rows)
-    return TokenStatistics(
-        found.logprobs[:, :-1],
-        found.entropy[:, :-1],
-        None if found.top_indices is None else found.top_indices[:, :-1],
-        None if found.top_logprobs is None else found.top_logprobs[:, :-1],
+    mask = batch.mask
+    heat = _temperatures(temperature, mask.shape, features.device)[mask.flatten()]
+    found = token_statistics(
+        features[None],
+        batch.targets[mask][None],
+        mask.new_ones((1, len(features))),
+        head=head,
+        temperature=heat[None],
+        top=top,
+        at=None if at is None else at[mask][None],
+        rows=rows,
     )
+    told = (found.logprobs, found.entropy, found.top_indices, found.top_logprobs)
+    logprobs, entropy, indices, others = (None if each is None else _spread(each[0], mask) for each in told)
+    assert logprobs is not None and entropy is not None
+    return TokenStatistics(logprobs, entropy, indices, others)
 
 
 def token_statistics(

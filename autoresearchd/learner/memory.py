@@ -12,12 +12,15 @@ import torch
 from autoresearchd.errors import MissingCapability
 from autoresearchd.learner.loading import ModelOptions, device_named
 from autoresearchd.learner.room import Room, room_in_memory, room_on
+from autoresearchd.learner.sharing import reason_against
 from autoresearchd.policy.provider import environment
 from autoresearchd.policy.transformers_loading import OFFLINE, Source, library, told
 
 _FLOAT = 4
 _LIVE_LOGITS = 6
 """Numbers for each logit of a piece that live at once: what ``logprobs`` measured."""
+_MASK = 3
+"""Bytes of each pair of tokens while a mask is made."""
 _PER_PARAMETER = 5 * _FLOAT
 """Of a trained parameter: itself, its gradient, two moments of AdamW, and a copy while a checkpoint is made."""
 _SPARE = 256 * 2**20
@@ -36,7 +39,8 @@ class Shape:
     parameters. hidden, intermediate, vocabulary: sizes of the states, of the feed-forward layers, of the logits.
     queries, keys: heads × size of a head, of the queries and of keys. width: bytes of a number. bent: whether logits
     are bent or scaled after the output layer; those of a whole batch are then in memory at once. gguf: whether it is
-    loaded from such a file, and so unpacked first.
+    loaded from such a file, and so unpacked first. shares: whether answers to one prompt can share it, as far as the
+    configuration tells.
     """
 
     parameters: int
@@ -50,6 +54,7 @@ class Shape:
     width: int
     bent: bool = False
     gguf: bool = False
+    shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +62,15 @@ class Plan:
     """What a run will do at once.
 
     longest: tokens of the longest prompt with its completion (at most ``max_length``). together: completions that are
-    scored at once with gradients (``micro``). teacher: whether a second adapter scores too.
+    scored at once with gradients (``micro``). teacher: whether a second adapter scores too. packed: tokens of the
+    largest group of answers to one prompt, with the prompt once, where they share it; None: they do not.
     """
 
     longest: int
     together: int
     options: ModelOptions = field(default_factory=ModelOptions)
     teacher: bool = False
+    packed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,7 @@ def shape_of(place: Path, dtype: str = "auto") -> Shape:
                 getattr(text, name, None) for name in ("final_logit_softcapping", "logits_scaling", "logit_scale")
             ),
             gguf=source.gguf is not None,
+            shares=not reason_against(model),
         )
 
 
@@ -131,13 +139,18 @@ def estimate(shape: Shape, plan: Plan, waste: float = 1.0) -> Estimate:
         waste: how much more than that the allocator takes for what comes and goes.
     """
     s, options, width = shape, plan.options, shape.width
-    tokens = plan.together * plan.longest
+    tokens, shared = plan.together * plan.longest, None
+    if s.shares and options.share_prompts and plan.packed is not None:
+        tokens = shared = min(tokens, plan.packed)
     layer = (
         16 * s.hidden + 12 * s.queries + 8 * s.keys + 16 * s.intermediate
         if width == _FLOAT
         else 28 * s.hidden + 8 * s.queries + 4 * s.keys + 10 * s.intermediate
     )
     layer += 7 * options.lora.rank * _FLOAT
+    if shared:  # under a mask, keys and values are copied for each head that asks
+        layer += 2 * width * (s.queries - s.keys)
+    mask = 0 if not shared else shared**2 * (width + _MASK)
     # The backward pass holds, beside what was kept, about as much again of the layer that it is in.
     kept = s.layers * s.hidden * width + 2 * layer if options.checkpointing else (s.layers + 1) * layer
     trained = options.lora.rank * s.adapted
@@ -145,7 +158,7 @@ def estimate(shape: Shape, plan: Plan, waste: float = 1.0) -> Estimate:
     piece = s.vocabulary * _FLOAT * _LIVE_LOGITS * min(options.rows, max(1, tokens))
     learning = weights | {
         "adapter and optimiser": trained * (_PER_PARAMETER + (2 * _FLOAT if plan.teacher else 0)),
-        "activations": int(waste * tokens * (kept + 4 * s.hidden * width)),
+        "activations": int(waste * (tokens * (kept + 4 * s.hidden * width) + mask)),
         "logits": int(waste * (piece + (tokens * s.vocabulary * 2 * width if s.bent else 0))),
         "libraries": _SPARE,
     }

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from autoresearchd.errors import UsageError
-from autoresearchd.learner import generation
+from autoresearchd.learner import generation, sharing
 from autoresearchd.learner.loading import POLICY, Loaded, ModelOptions, fill, load, parameters_of, write_adapter
 from autoresearchd.learner.logprobs import Batch, batch_statistics, collate
 from autoresearchd.learner.memory import out_of_memory_told
 from autoresearchd.learner.objectives import Generated, Sample, Statistics, Who
+from autoresearchd.learner.packing import Pack, Sharing, laid_out
+from autoresearchd.policy.provider import words_of
 from autoresearchd.policy.transformers_loading import context_of, decoded, encoded, ends_of, rendered
 
 TEACHER = "teacher"
@@ -54,6 +56,10 @@ class LocalModel:
         if not self._in_pieces():
             self._head = None
         self._end = self._end_of_turn()
+        self._sharing: Sharing | None = None
+        self._apart = self._found_apart() if options.share_prompts else "share_prompts is false"
+        if not self._apart:
+            self._sharing = self._able_to_share()
 
     @classmethod
     def load(cls, place: Path, options: ModelOptions | None = None) -> LocalModel:
@@ -85,6 +91,15 @@ class LocalModel:
     @property
     def device(self) -> torch.device:
         return self._device
+
+    @property
+    def sharing(self) -> Sharing | None:
+        return self._sharing
+
+    @property
+    def apart(self) -> str:
+        """Why each answer goes through the model with a prompt of its own; empty: those to one prompt share it."""
+        return self._apart
 
     # -- text and tokens
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
@@ -122,21 +137,31 @@ class LocalModel:
     ) -> Statistics:
         if values and (who is not Who.POLICY or self._value_head is None):
             raise ValueError("values are the policy's, and need a model that was loaded with a value head")
-        batch = self._batch(samples)
-        temperature = torch.tensor([each.temperature for each in samples], dtype=torch.float64, device=self._device)
         with out_of_memory_told(f"scoring {len(samples)} completions"), self._scoring(who):
-            features, hidden = self._features(batch, hidden=values)
-            tokens = batch_statistics(
-                features,
-                batch,
-                head=self._head,
-                temperature=temperature,
-                top=top,
-                at=None if at is None else at.to(self._device),
-                rows=self._options.rows,
-            )
-            found = self._values(hidden, samples) if hidden is not None else None
-        return Statistics(batch, tokens, found)
+            return self._scored(samples, self._sharing, top=top, at=at, values=values)
+
+    def _scored(
+        self,
+        samples: Sequence[Sample],
+        shared: Sharing | None,
+        *,
+        top: int = 0,
+        at: Tensor | None = None,
+        values: bool = False,
+    ) -> Statistics:
+        batch = self._batch(samples)
+        packs = [] if shared is None else shared.packs([each.prompt for each in samples], _lengths(batch))
+        features, hidden = self._features(batch, packs, hidden=values)
+        tokens = batch_statistics(
+            features,
+            batch,
+            head=self._head,
+            temperature=torch.tensor([each.temperature for each in samples], dtype=torch.float64, device=self._device),
+            top=top,
+            at=None if at is None else at.to(self._device),
+            rows=self._options.rows,
+        )
+        return Statistics(batch, tokens, None if hidden is None else self._values(hidden, batch))
 
     def _batch(self, samples: Sequence[Sample]) -> Batch:
         stored = [(0.0,) * len(each.completion) if each.behaviour is None else each.behaviour for each in samples]
@@ -153,38 +178,76 @@ class LocalModel:
         moved = (batch.ids, batch.attention, batch.positions, batch.mask, batch.behaviour)
         return Batch(*(each.to(self._device) for each in moved))
 
-    def _features(self, batch: Batch, *, hidden: bool) -> tuple[Tensor, Tensor | None]:
-        """What the log-probabilities are computed from; the last hidden states besides, where they are asked for.
+    def _features(self, batch: Batch, packs: Sequence[Pack], *, hidden: bool) -> tuple[Tensor, Tensor | None]:
+        """What the log-probabilities are computed from, [N, …], row by row; the last hidden states, where asked for.
 
-        Completions of the same length go through the model together, others one after the other: padding them would
-        take a mask of L × L numbers in each layer, and keep the attention from its fast way.
+        They are those of the positions that predict the tokens of completions; the others' go away at once. Rows of a
+        pack go through the model as one. Of the others, those of the same length go together: padding them would take
+        a mask of L × L numbers, and keep the attention from its fast way.
         """
-        lengths = batch.attention.sum(dim=-1).tolist()
+        lengths, counts = _lengths(batch), batch.mask.sum(dim=-1).tolist()
         features: dict[int, Tensor] = {}
         states: dict[int, Tensor] = {}
-        for length in sorted(set(lengths)):
-            rows = [row for row, each in enumerate(lengths) if each == length]
+
+        def take(rows: Sequence[int], told: Tensor, last: Tensor | None, at: Tensor) -> None:
+            parts = [counts[row] for row in rows]
+            features.update(zip(rows, torch.split(told.flatten(0, 1)[at], parts), strict=True))
+            if last is not None:
+                states.update(zip(rows, torch.split(last.flatten(0, 1)[at], parts), strict=True))
+
+        packed = [pack for pack in packs if len(pack.rows) > 1]
+        for pack in packed:
+            layout = laid_out(pack, batch.ids)
+            mask = layout.mask(self._base.dtype)
+            told, last = self._forward(layout.ids, hidden=hidden, position_ids=layout.positions, attention_mask=mask)
+            at = [
+                places[:-1][batch.mask[row, : len(places) - 1]]
+                for row, places in zip(pack.rows, layout.places, strict=True)
+            ]
+            take(pack.rows, told, last, torch.cat(at))
+        alone = set(range(len(lengths))).difference(*(pack.rows for pack in packed))
+        for length in sorted({lengths[row] for row in alone}):
+            rows = sorted(row for row in alone if lengths[row] == length)
             told, last = self._forward(batch.ids[rows, :length], hidden=hidden)
-            features |= zip(rows, told.unbind(), strict=True)
-            states |= zip(rows, (told if last is None else last).unbind(), strict=True)
+            predicting = torch.nn.functional.pad(batch.mask[rows, : length - 1], (0, 1))
+            take(rows, told, last, predicting.flatten().nonzero().squeeze(-1))
         whole = _in_order(features)
         if not hidden:
             return whole, None
         return whole, whole if self._head is not None else _in_order(states)
 
-    def _forward(self, ids: Tensor, *, hidden: bool) -> tuple[Tensor, Tensor | None]:
+    def _forward(self, ids: Tensor, *, hidden: bool, **how: Tensor) -> tuple[Tensor, Tensor | None]:
         """Hidden states [B, L, D] for the output layer, or logits [B, L, V] and the states where they are asked for."""
         if self._head is not None:
-            return self._decoder(input_ids=ids, use_cache=False).last_hidden_state, None
-        output = self._base(input_ids=ids, use_cache=False, output_hidden_states=hidden)
+            return self._decoder(input_ids=ids, use_cache=False, **how).last_hidden_state, None
+        output = self._base(input_ids=ids, use_cache=False, output_hidden_states=hidden, **how)
         return output.logits, output.hidden_states[-1] if hidden else None
 
-    def _values(self, hidden: Tensor, samples: Sequence[Sample]) -> Tensor:
+    def _values(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Of the state at the last token of each prompt: the one that predicts the first of the completion."""
         assert self._value_head is not None
-        rows = torch.arange(len(samples), device=self._device)
-        last = torch.tensor([len(sample.prompt) - 1 for sample in samples], device=self._device)
-        found: Tensor = self._value_head(hidden[rows, last].float())
+        counts = batch.mask.sum(dim=-1)
+        found: Tensor = self._value_head(hidden[counts.cumsum(dim=0) - counts].float())
         return found.squeeze(-1)
+
+    def _found_apart(self) -> str:
+        """Why answers to one prompt cannot share it; empty where a probe shows that they can."""
+        against = sharing.reason_against(self._base)
+        if against:
+            return against
+        samples = sharing.probe(self.vocabulary)
+        try:
+            with self._still():
+                one = self._scored(samples, None, top=1).tokens
+                other = self._scored(samples, self._able_to_share(), at=one.top_indices).tokens
+        except Exception as error:  # noqa: BLE001 - the model's own code, made for other masks; it is told
+            return f"it fails where they are tried: {type(error).__name__}: {words_of(str(error))}"
+        assert one.top_logprobs is not None and other.top_logprobs is not None
+        apart, most = float((one.top_logprobs - other.top_logprobs).abs().max()), sharing.tolerance(self._base.dtype)
+        return "" if apart <= most else f"log-probabilities differ by {apart:.2g}, more than {most:g}"
+
+    def _able_to_share(self) -> Sharing:
+        return Sharing(int(self._base.get_input_embeddings().weight.shape[-1]))
 
     def _in_pieces(self) -> bool:
         """Whether the output layer alone makes logits of the hidden states: some models bend or scale them after it."""
@@ -291,11 +354,15 @@ class LocalModel:
                     padding=self.padding,
                     ends=self.ends,
                     decode=lambda ids: decoded(self._tokenizer, ids),
+                    share=self._sharing is not None,
                 )
                 found.update(zip(numbers, written, strict=True))
         return [found[number] for number in range(len(prompts))]
 
 
+def _lengths(batch: Batch) -> list[int]:
+    return [int(length) for length in batch.attention.sum(dim=-1).tolist()]
+
+
 def _in_order(rows: Mapping[int, Tensor]) -> Tensor:
-    """Rows of different lengths as one tensor, filled up with zeros on the right."""
-    return torch.nn.utils.rnn.pad_sequence([rows[row] for row in range(len(rows))], batch_first=True)
+    return torch.cat([rows[row] for row in range(len(rows))])

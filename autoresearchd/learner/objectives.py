@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from autoresearchd.learner.logprobs import Batch, TokenStatistics
+from autoresearchd.learner.packing import Sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,11 @@ class Learnable(Sampler, Protocol):
     @property
     def device(self) -> torch.device:
         """Where the model stands."""
+        ...
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How answers to one prompt share it where they are scored together; None: each has it anew."""
         ...
 
     def tokens(self, text: str) -> tuple[int, ...]:

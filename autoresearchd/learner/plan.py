@@ -104,7 +104,7 @@ def _cold(silent: str, counts: Mapping[str, int], options: TrainOptions) -> tupl
 
 
 def _sft(model: Learnable, kept: Examples, options: TrainOptions) -> Begin:
-    return lambda: SftObjective(Scorer(model, kept.kept, options.micro))
+    return lambda: SftObjective(Scorer(model, kept.kept, options.micro), options.batch)
 
 
 def _grpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[Begin, str]:

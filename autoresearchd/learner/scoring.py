@@ -69,7 +69,8 @@ class Scorer:
             NotFinite: they are not finite.
         """
         # A value stands at the last token of the prompt: any one token will do for the completion that must follow.
-        samples = [Sample(tuple(prompt), (self.model.padding,)) for prompt in prompts]
+        states = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
+        samples = [Sample(state, (self.model.padding,)) for state in states]
         found: list[Tensor] = []
         with torch.no_grad():
             for start in range(0, len(samples), self.micro):
@@ -79,7 +80,8 @@ class Scorer:
                 found.append(values.detach())
         together = torch.cat(found)
         finite(together)
-        return together
+        places = {state: place for place, state in enumerate(states)}
+        return together[[places[tuple(prompt)] for prompt in prompts]]
 
     def common(self, part: Sequence[int], found: Statistics, *, divergence: bool) -> dict[str, tuple[float, float]]:
         """Figures that all algorithms have: ``entropy``, and ``kl_base`` where it is asked for.

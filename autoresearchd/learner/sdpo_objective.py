@@ -17,7 +17,7 @@ from autoresearchd.learner.objectives import Learnable, Sample, Statistics, Who
 from autoresearchd.learner.options import TrainOptions
 from autoresearchd.learner.scoring import Scorer, finite
 from autoresearchd.learner.sdpo import ema_update, sdpo_loss
-from autoresearchd.learner.updates import Part, of_ratios
+from autoresearchd.learner.updates import Part, of_ratios, together
 
 FEEDBACK = (
     "The following is feedback from a previous attempt at this problem:\n\n{feedback}\n\n"
@@ -77,7 +77,8 @@ class SdpoObjective:
     def __init__(self, scorer: Scorer, lessons: Sequence[Sample | None], options: TrainOptions) -> None:
         self._scorer, self._lessons = scorer, lessons
         self._options, self._constants = options.teacher, options.sdpo
-        self._units = [[place] for place, lesson in enumerate(lessons) if lesson is not None]
+        taught = [place for place, lesson in enumerate(lessons) if lesson is not None]
+        self._units = together(scorer.examples, taught, options.batch, scorer.model.sharing)
         self._teacher = scorer.model.adapter_state()
         scorer.model.set_teacher(self._teacher)
         self._total = 0.0

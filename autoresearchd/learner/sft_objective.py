@@ -10,7 +10,7 @@ from autoresearchd.learner.examples import Example
 from autoresearchd.learner.ratios import masked_mean
 from autoresearchd.learner.scoring import Scorer
 from autoresearchd.learner.sdpo import TOP
-from autoresearchd.learner.updates import Part
+from autoresearchd.learner.updates import Part, together
 
 
 class SftObjective:
@@ -18,10 +18,12 @@ class SftObjective:
 
     Args:
         scorer: the model with the examples, all of which are worth imitating.
+        size: of a batch.
     """
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: Scorer, size: int) -> None:
         self._scorer = scorer
+        self._units = together(scorer.examples, range(len(scorer.examples)), size, scorer.model.sharing)
         self._total = 0.0
 
     @property
@@ -30,7 +32,7 @@ class SftObjective:
 
     @property
     def units(self) -> Sequence[Sequence[int]]:
-        return [[place] for place in range(len(self.examples))]
+        return self._units
 
     def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
         self._scorer.begin()

@@ -158,7 +158,7 @@ class _Loop:
             about = objective.begin(batch)
         except NotFinite:
             return self._note(phase, {"skipped": 1.0})
-        divided = parts(objective.examples, batch, self._options.micro)
+        divided = parts(objective.examples, batch, self._options.micro, self._model.sharing)
         for epoch in range(self._options.epochs_of(phase.algo)):
             if self._progress.steps >= phase.until:
                 break

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.examples import Example
+from autoresearchd.learner.packing import Sharing, cut
 from autoresearchd.learner.ratios import RatioFigures
 
 
@@ -89,11 +90,51 @@ def batches(units: Sequence[Sequence[int]], size: int, seed: int) -> Iterator[li
         number += 1
 
 
-def parts(examples: Sequence[Example], batch: Sequence[int], size: int) -> list[list[int]]:
-    """A batch in parts of at most ``size``, the longest first: little padding, and a lack of memory shows at once."""
+def parts(
+    examples: Sequence[Example], batch: Sequence[int], size: int, sharing: Sharing | None = None
+) -> list[list[int]]:
+    """A batch in parts, the longest first: little padding, and a lack of memory shows at once.
+
+    Args:
+        examples: what the batch is of.
+        batch: places of examples.
+        size: of a part, at most; where prompts are shared, a part has the answers to one prompt instead, as many as
+            have no more tokens, with the prompt once, than so many have with a prompt each.
+        sharing: how answers to one prompt share it; None: they do not.
+    """
     lengths = {place: len(examples[place].sample.prompt) + examples[place].tokens for place in batch}
-    ordered = sorted(batch, key=lambda place: (-lengths[place], place))
-    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    if sharing is None:
+        ordered = sorted(batch, key=lambda place: (-lengths[place], place))
+        return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    found = []
+    for own in alike(examples, batch):
+        prompts = [examples[place].sample.prompt for place in own]
+        for pack in sharing.packs(prompts, [lengths[place] for place in own]):
+            pieces = cut(pack, size * max(pack.lengths))
+            found += [(-piece.tokens, sorted(own[row] for row in piece.rows)) for piece in pieces]
+    return [part for _, part in sorted(found)]
+
+
+def alike(examples: Sequence[Example], places: Sequence[int]) -> list[list[int]]:
+    """Examples by their prompt: those in one list have the same."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for place in places:
+        found.setdefault(examples[place].sample.prompt, []).append(place)
+    return list(found.values())
+
+
+def together(examples: Sequence[Example], places: Sequence[int], size: int, sharing: Sharing | None) -> list[list[int]]:
+    """Units of examples that need not stay together: those with one prompt do where they share it.
+
+    Args:
+        examples: what there is.
+        places: those that are learned from.
+        size: of a batch: a unit has no more.
+        sharing: how answers to one prompt share it; None: they do not, and each is a unit.
+    """
+    if sharing is None:
+        return [[place] for place in places]
+    return [whole[at : at + size] for whole in alike(examples, places) for at in range(0, len(whole), size)]
 
 
 def of_ratios(found: RatioFigures, weight: float) -> dict[str, tuple[float, float]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from autoresearchd.learner.logprobs import batch_statistics, collate
 from autoresearchd.learner.objectives import Generated, Sample, Statistics, Who
+from autoresearchd.learner.packing import Sharing
 
 LETTERS = "abcdefghijklmn"
 """The vocabulary, after the tokens for padding (0) and for the end of a turn (1)."""
@@ -30,10 +31,17 @@ class TinyLearnable:
         context: tokens that a prompt and its completion may have.
         value_head: whether it has one.
         nan_calls: which of its scorings of the policy say NaN, from 1.
+        sharing: how it says that answers to one prompt share it.
     """
 
     def __init__(
-        self, seed: int = 0, *, context: int | None = None, value_head: bool = True, nan_calls: Collection[int] = ()
+        self,
+        seed: int = 0,
+        *,
+        context: int | None = None,
+        value_head: bool = True,
+        nan_calls: Collection[int] = (),
+        sharing: Sharing | None = None,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self._embedding = torch.randn((_SIZE, _WIDTH), generator=generator, dtype=torch.float64)
@@ -45,7 +53,7 @@ class TinyLearnable:
         if value_head:
             self._adapter["value"] = torch.nn.Parameter(torch.zeros(_WIDTH, dtype=torch.float64))
         self._teacher: dict[str, Tensor] | None = None
-        self._context, self._nan_calls = context, frozenset(nan_calls)
+        self._context, self._nan_calls, self._sharing = context, frozenset(nan_calls), sharing
         self.calls = 0
 
     @property
@@ -71,6 +79,10 @@ class TinyLearnable:
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
+
+    @property
+    def sharing(self) -> Sharing | None:
+        return self._sharing
 
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         return (*_ids("".join(f"{each['role'][0]}{each['content']}" for each in messages)), 1)
@@ -98,7 +110,8 @@ class TinyLearnable:
                 self.calls += 1
                 if self.calls in self._nan_calls:
                     logits = logits * float("nan")
-            found = batch_statistics(logits, batch, temperature=heat, top=min(top, _SIZE), at=at)
+            predicting = logits[:, :-1][batch.mask]
+            found = batch_statistics(predicting, batch, temperature=heat, top=min(top, _SIZE), at=at)
             value = None
             if values and "value" in self._adapter:
                 last = torch.tensor([len(prompt) - 1 for prompt in prompts])

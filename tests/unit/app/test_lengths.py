@@ -52,6 +52,12 @@ def test_states_that_are_asked_afresh_need_room_for_an_answer() -> None:
     assert [each.number for each in found.parts.train] == [1, 3], "the stored answers are not learned from"
 
 
+def test_the_largest_group_of_answers_to_one_prompt_is_counted_with_its_prompt_once() -> None:
+    assert within(PARTS, characters).packed == 100 + 20 + 250, "two answers to the prompt of 100 tokens"
+    assert within(PARTS, characters, most=342).packed == 300 + 40
+    assert within(PARTS, characters, answer=60, live=True, count=4).packed == 300 + 4 * 60
+
+
 @pytest.mark.parametrize(("most", "words"), [(119, "nothing to learn from"), (130, "nothing to ask about")])
 def test_a_bound_that_leaves_nothing_is_told_with_what_would_help(most: int, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:

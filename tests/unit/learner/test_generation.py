@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -55,6 +57,38 @@ def test_the_same_seed_writes_what_the_client_that_answers_would(folder: Path, m
     [written] = model.generate([model.encode(MESSAGES)], max_tokens=30, temperature=0.8, seeds=[7])
     assert (written.ids, written.text) == (reply.token_ids, reply.text)
     assert written.logprobs == pytest.approx(reply.logprobs, abs=1e-5)
+
+
+def test_a_prompt_that_is_answered_several_times_is_read_once_and_answered_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LocalModel.load(folder, ModelOptions(generated=8))
+    assert model.sharing is not None
+    prompts, seeds = [PROMPTS[0], PROMPTS[2]] * 3 + [PROMPTS[1]], list(range(7))
+    read: list[int] = []
+    decoder = type(model._decoder)
+    forward = decoder.forward
+
+    @wraps(forward)
+    def counted(self: Any, input_ids: Any = None, **more: Any) -> Any:
+        read.append(input_ids.numel())
+        return forward(self, input_ids=input_ids, **more)
+
+    monkeypatch.setattr(decoder, "forward", counted)
+    together = model.generate(prompts, max_tokens=20, temperature=0.9, seeds=seeds)
+    assert read[:2] == [3 * 8, 7], "each prompt but its last token, filled up to 9; then the last of all"
+    apart = LocalModel.load(folder, ModelOptions(generated=8, share_prompts=False))
+    alone = apart.generate(prompts, max_tokens=20, temperature=0.9, seeds=seeds)
+    assert [each.ids for each in together] == [each.ids for each in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert len({each.ids for each in together}) == 7
+
+
+def test_prompts_of_a_single_token_are_answered_too(model: LocalModel) -> None:
+    together = model.generate([(40,), (40,)], max_tokens=6, temperature=0.9, seeds=[1, 2])
+    alone = [model.generate([(40,)], max_tokens=6, temperature=0.9, seeds=[seed])[0] for seed in (1, 2)]
+    assert [each.ids for each in together] == [each.ids for each in alone]
 
 
 def test_log_probabilities_are_those_that_scoring_finds(model: LocalModel) -> None:

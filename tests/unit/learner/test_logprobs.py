@@ -219,7 +219,7 @@ class Toy:
 
     def __call__(self, batch: Batch) -> Tensor:
         sums = (self.words[batch.ids] * batch.attention.unsqueeze(-1)).cumsum(dim=1)
-        return torch.tanh(sums + self.places[batch.positions]) @ self.out
+        return (torch.tanh(sums + self.places[batch.positions]) @ self.out)[:, :-1][batch.mask]
 
 
 def completions_of(found: TokenStatistics, batch: Batch) -> list[list[float]]:

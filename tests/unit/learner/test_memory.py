@@ -49,6 +49,19 @@ def test_the_parts_are_those_of_the_model() -> None:
     assert estimate(replace(SMOL, bent=True), plan()).learning["logits"] > 1024 * 4 * 49_152 * 8
 
 
+def test_a_prompt_that_is_shared_is_counted_once() -> None:
+    shape, apart = replace(SMOL, shares=True), plan(924, 4)
+    shared = replace(apart, packed=900 + 4 * 24)
+    whole, less = estimate(shape, apart).learning["activations"], estimate(shape, shared).learning["activations"]
+    assert 0.25 * whole < less < 0.35 * whole
+    assert estimate(shape, replace(apart, packed=10**6)).learning["activations"] >= whole, "no more than micro allows"
+    for cannot in (
+        estimate(SMOL, shared),
+        estimate(shape, replace(shared, options=ModelOptions(share_prompts=False))),
+    ):
+        assert cannot.learning["activations"] == whole
+
+
 def test_a_model_tells_its_shape_without_being_loaded(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
     tiny.write_model(tmp_path)
@@ -62,6 +75,7 @@ def test_a_model_tells_its_shape_without_being_loaded(tmp_path: Path) -> None:
     assert shape.parameters == 2 * shape.vocabulary * 32 + matrices + 5 * 32
     assert shape_of(tmp_path, "bfloat16").width == 2
     assert not shape.bent
+    assert shape.shares
     assert shape_of(tiny.write_scaled_model(tmp_path / "scaled")).bent
 
 

@@ -12,24 +12,27 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.advantages import gae, normalised
-from autoresearchd.learner.examples import good, imitable, replayable, shuffled
+from autoresearchd.learner.examples import Example, good, imitable, replayable, shuffled
 from autoresearchd.learner.grpo_objective import GrpoObjective, advantages_of
 from autoresearchd.learner.objectives import Sample, Who
 from autoresearchd.learner.options import (
     Algo,
+    ColdStart,
     GroupOptions,
     MdpOptions,
     SftOptions,
     TeacherOptions,
     TrainOptions,
 )
+from autoresearchd.learner.packing import Sharing
 from autoresearchd.learner.ppo_objective import PpoObjective, windows
 from autoresearchd.learner.scoring import NotFinite, Scorer
 from autoresearchd.learner.sdpo_objective import SdpoObjective, lessons, with_feedback
 from autoresearchd.learner.sft_objective import SftObjective
 from autoresearchd.learner.signal import usable
+from autoresearchd.learner.training import train
 from autoresearchd.learner.trajectories import Trajectory
-from autoresearchd.learner.updates import batches, parts
+from autoresearchd.learner.updates import batches, parts, together
 from autoresearchd.testing.learnable import TinyLearnable
 from tests.unit.learner.played import messages, played
 
@@ -125,6 +128,55 @@ def test_the_parts_of_a_batch_hold_it_once_the_longest_first() -> None:
         for n, each in enumerate(numbered(*[1.0] * 7))
     ]
     assert parts(replayable(model, data).kept, [0, 2, 4, 6, 1], 2) == [[6, 4], [2, 1], [0]]
+
+
+def test_where_prompts_are_shared_a_part_is_the_answers_to_one_of_them() -> None:
+    model = TinyLearnable(sharing=Sharing(64))
+    data = [
+        replace(each, messages=({"role": "user", "content": "a" * 20 * (1 + n % 2)},))
+        for n, each in enumerate(numbered(*[1.0] * 7))
+    ]
+    kept = replayable(model, data).kept
+    assert parts(kept, range(7), 2, model.sharing) == [[1, 3, 5], [0, 2, 4, 6]], "whole, though micro is 2"
+    assert together(kept, range(7), 32, model.sharing) == [[0, 2, 4, 6], [1, 3, 5]]
+    assert together(kept, range(1, 7), 2, model.sharing) == [[1, 3], [5], [2, 4], [6]], "no unit is above the batch"
+    assert together(kept, [3, 5], 32, None) == [[3], [5]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 60)), min_size=1, max_size=30),
+    st.integers(1, 6),
+    st.integers(1, 64),
+)
+@settings(deadline=None)
+def test_a_part_has_no_more_tokens_than_so_many_answers_with_their_prompts(
+    rows: list[tuple[int, int]], size: int, width: int
+) -> None:
+    trajectory = numbered(1.0)[0]
+    examples = [Example(trajectory, Sample((7,) * 10 * state, (8,) * own)) for state, own in rows]
+    found = parts(examples, range(len(rows)), size, Sharing(width))
+    assert sorted(place for part in found for place in part) == list(range(len(rows)))
+    for part in found:
+        [prompt] = {examples[place].sample.prompt for place in part}
+        own = [examples[place].tokens for place in part]
+        longest = max(len(prompt) + own for other, own in rows if 10 * other == len(prompt))
+        assert len(prompt) + sum(own) <= size * longest
+
+
+@pytest.mark.parametrize("algo", list(Algo))
+def test_batches_of_whole_groups_are_taken_where_prompts_are_shared(algo: Algo) -> None:
+    """One step on all answers is the same step, however they are put into batches and parts."""
+    states = []
+    for sharing in (None, Sharing(64)):
+        model = TinyLearnable(sharing=sharing)
+        data = played(model, rounds=3, feedback="Say a.")
+        plan = TrainOptions(
+            algo, steps=1, batch=12, micro=4, warmup=0, cold_start=ColdStart(allowed=False),
+            mdp=MdpOptions(horizon=12),
+        )  # fmt: skip
+        assert train(model, data, plan, on_step=lambda _: None).steps == 1
+        states.append(model.adapter_state())
+    torch.testing.assert_close(states[0], states[1], rtol=1e-9, atol=1e-12)
 
 
 # -- scoring
@@ -316,7 +368,7 @@ def test_a_teacher_follows_the_policy_slowly_or_stays_where_it_began() -> None:
 def test_imitation_is_the_mean_negative_log_likelihood_of_all_tokens() -> None:
     model = TinyLearnable()
     scorer = scorer_of(model, played(model, rounds=2))
-    objective = SftObjective(scorer)
+    objective = SftObjective(scorer, 32)
     objective.begin(range(8))
     found = scorer.policy(range(8))
     whole = float(objective.loss(range(8), divergence=False).loss.detach())
@@ -328,7 +380,7 @@ def test_imitation_is_the_mean_negative_log_likelihood_of_all_tokens() -> None:
 def test_the_divergence_from_the_base_is_told_where_it_is_asked_for() -> None:
     model = TinyLearnable()
     scorer = scorer_of(model, played(model, rounds=1))
-    objective = SftObjective(scorer)
+    objective = SftObjective(scorer, 32)
     objective.begin([0, 1])
     assert "kl_base" not in objective.loss([0, 1], divergence=False).figures
     with torch.no_grad():

@@ -1,0 +1,363 @@
+"""A prompt that is computed once for several answers changes nothing of what is learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from autoresearchd.learner.loading import Loaded, ModelOptions
+from autoresearchd.learner.model import LocalModel
+from autoresearchd.learner.objectives import Sample, Statistics, Who
+from autoresearchd.learner.packing import Pack, Sharing, common, cut, laid_out
+from autoresearchd.learner.sharing import reason_against
+from autoresearchd.policy.transformers_loading import told
+from tests.unit.learner import tiny
+
+pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
+pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
+
+tokens = st.lists(st.integers(6, 200), min_size=1, max_size=12).map(tuple)
+groups = st.lists(st.tuples(tokens, st.lists(tokens, min_size=1, max_size=4)), min_size=1, max_size=3)
+
+
+def samples_of(groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]) -> list[Sample]:
+    """Answers to some prompts, those to one not next to each other."""
+    found = [
+        (number, Sample(prompt, answer, tuple(-0.1 * i - 1 for i in range(len(answer))), 0.5 + 0.5 * (number % 3)))
+        for prompt, answers in groups
+        for number, answer in enumerate(answers)
+    ]
+    return [sample for _, sample in sorted(found, key=lambda each: each[0])]
+
+
+# -- which rows go together
+@given(groups, st.integers(1, 64))
+def test_every_answer_is_in_one_pack_whose_rows_begin_alike_and_cost_no_more(
+    groups: list[tuple[tuple[int, ...], list[tuple[int, ...]]]], width: int
+) -> None:
+    samples, sharing = samples_of(groups), Sharing(width)
+    lengths = [len(each.prompt) + len(each.completion) for each in samples]
+    packs = sharing.packs([each.prompt for each in samples], lengths)
+    assert sorted(row for pack in packs for row in pack.rows) == list(range(len(samples)))
+    for pack in packs:
+        assert pack.lengths == tuple(lengths[row] for row in pack.rows)
+        assert len({samples[row].prompt[: pack.shared] for row in pack.rows}) == 1
+        assert pack.tokens <= sum(pack.lengths)
+        assert len(pack.rows) == 1 or sharing._cost(pack) < sum(
+            sharing._cost(Pack((row,), length, (length,))) for row, length in zip(pack.rows, pack.lengths, strict=True)
+        )
+
+
+def test_answers_to_one_long_prompt_share_it_and_long_answers_to_a_short_one_do_not() -> None:
+    long, short = tuple(range(900)), tuple(range(40))
+    sharing = Sharing(576)
+    [pack] = sharing.packs([long] * 4, [924] * 4)
+    assert (pack.shared, pack.tokens) == (900, 900 + 4 * 24)
+    assert len(sharing.packs([short] * 4, [3000] * 4)) == 4
+    feedback = [(*long, 1000 + row, 2000) for row in range(3)]
+    [pack] = sharing.packs(feedback, [930] * 3)
+    assert (pack.shared, pack.rows) == (900, (0, 1, 2)), "what a teacher reads differs in its end alone"
+
+
+def test_a_large_group_is_cut_into_packs_of_bounded_size() -> None:
+    pack = Pack(tuple(range(6)), 100, (110, 150, 130, 120, 260, 110))
+    pieces = cut(pack, 220)
+    assert [(each.rows, each.tokens) for each in pieces] == [((4,), 260), ((1, 2, 3, 0, 5), 220)], "the longest first"
+    assert [each.rows for each in cut(pack, 200)] == [(4,), (1, 2, 3), (0, 5)]
+    assert cut(pack, 10_000) == [Pack((4, 1, 2, 3, 0, 5), 100, (260, 150, 130, 120, 110, 110))]
+
+
+@given(tokens, tokens)
+def test_what_two_prompts_have_in_common_is_what_they_begin_with(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    length = common(one, other)
+    assert one[:length] == other[:length]
+    assert length in (len(one), len(other)) or one[length] != other[length]
+    assert common(one, (*one, 1)) == len(one)
+
+
+def test_each_answer_sees_the_prompt_and_itself_and_stands_behind_the_prompt() -> None:
+    rows = torch.tensor([[1, 2, 3, 4, 0], [9, 9, 9, 9, 9], [1, 2, 5, 6, 7]])
+    layout = laid_out(Pack((0, 2), 2, (4, 5)), rows)
+    assert layout.ids.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+    assert layout.positions.tolist() == [[0, 1, 2, 3, 2, 3, 4]]
+    assert [each.tolist() for each in layout.places] == [[0, 1, 2, 3], [0, 1, 4, 5, 6]]
+    seen = ["".join(str(int(each)) for each in row) for row in layout.seen.tolist()]
+    assert seen == ["1000000", "1100000", "1110000", "1111000", "1100100", "1100110", "1100111"]
+    mask = layout.mask(torch.float32)
+    assert mask.shape == (1, 1, 7, 7)
+    assert bool(((mask[0, 0] == 0) == layout.seen).all())
+
+
+# -- what comes out is the same
+def llama(**more: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**(tiny.sizes(262) | more)))
+
+
+def qwen2(**more: Any) -> Any:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM(Qwen2Config(**(tiny.sizes(262) | more)))
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=262, n_embd=32, n_layer=2, n_head=2, n_positions=tiny.CONTEXT, **still)
+    )
+
+
+def granite() -> Any:
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    return GraniteForCausalLM(GraniteConfig(**tiny.sizes(262), logits_scaling=3.0))
+
+
+def mistral() -> Any:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    return MistralForCausalLM(MistralConfig(**tiny.sizes(262), sliding_window=64))
+
+
+def gemma3() -> Any:
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    return Gemma3ForCausalLM(Gemma3TextConfig(**tiny.sizes(262), head_dim=16, sliding_window=64))
+
+
+def mamba() -> Any:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    return MambaForCausalLM(MambaConfig(vocab_size=262, hidden_size=32, state_size=4, num_hidden_layers=2))
+
+
+def bloom() -> Any:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    return BloomForCausalLM(BloomConfig(vocab_size=262, hidden_size=32, n_layer=2, n_head=2))
+
+
+MODELS = {"llama": llama, "qwen2": qwen2, "gpt2": gpt2, "granite": granite}
+Both = tuple[LocalModel, LocalModel]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from transformers import AutoTokenizer
+
+    place = tmp_path_factory.mktemp("tokenizer")
+    tiny.write_tokenizer(place)
+    return AutoTokenizer.from_pretrained(place)
+
+
+def made(base: Any, tokenizer: Any, *, wide: bool = True, **options: Any) -> LocalModel:
+    """A tiny random model with an adapter that changes what it says, in float64 where it is ``wide``."""
+    import peft
+    from transformers import GenerationConfig
+
+    base.generation_config = GenerationConfig(eos_token_id=[tiny.STOP, tiny.END], pad_token_id=tiny.PAD)
+    transposed = base.config.model_type == "gpt2"
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", fan_in_fan_out=transposed)
+    with told(Path()):
+        adapted = peft.get_peft_model(base.eval(), config, adapter_name="default").eval()
+    loaded = Loaded(adapted.double() if wide else adapted, base, tokenizer, ("m", "t", "c"), torch.device("cpu"))
+    model = LocalModel(loaded, ModelOptions(value_head=True, **options))
+    model.load_adapter_state({name: each.to(base.dtype) for name, each in tiny.state(model, 1).items()})
+    return model
+
+
+def built(name: str, **more: Any) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        base = MODELS[name](**more) if more else MODELS[name]()
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter.mul_(2.0)
+    return base
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def both(request: pytest.FixtureRequest, tokenizer: Any) -> Both:
+    """The same model twice: its answers share their prompt, and they do not."""
+    sharing, apart = (made(built(request.param), tokenizer, share_prompts=shared) for shared in (True, False))
+    assert sharing.sharing == Sharing(32), sharing.apart
+    assert (apart.sharing, apart.apart) == (None, "share_prompts is false")
+    return sharing, apart
+
+
+def figures(found: Statistics) -> list[Tensor]:
+    tokens = found.tokens
+    return [each.detach() for each in (tokens.logprobs, tokens.entropy, tokens.top_logprobs) if each is not None]
+
+
+def gradients(model: LocalModel, found: Statistics, weights: Tensor) -> list[Tensor]:
+    """Of a sum of all that is said of the tokens, each with its own weight."""
+    tokens = found.tokens
+    assert tokens.top_logprobs is not None
+    total = (weights * (tokens.logprobs + 0.3 * tokens.entropy + 0.1 * tokens.top_logprobs.square().sum(-1))).sum()
+    return list(torch.autograd.grad(total, list(model._policy.values())))
+
+
+@given(groups, st.integers(0, 5))
+@settings(max_examples=12, deadline=None)
+def test_what_is_said_of_each_token_and_the_gradient_are_the_same(
+    both: Both, groups: list[tuple[tuple[int, ...], list[tuple[int, ...]]]], seed: int
+) -> None:
+    samples = samples_of([((*prompt, 2, 3, *prompt, 4), answers) for prompt, answers in groups])
+    found, grads = [], []
+    for model in both:
+        at = None if not found else found[0].tokens.top_indices
+        found.append(model.statistics(samples, top=3 if at is None else 0, at=at))
+        weights = torch.rand(found[-1].batch.mask.shape, generator=torch.Generator().manual_seed(seed)).double()
+        grads.append(gradients(model, found[-1], weights))
+    for one, other in zip(*map(figures, found), strict=True):
+        assert float((one - other).abs().max()) < 1e-6
+    for one, other in zip(*grads, strict=True):
+        assert float((one - other).abs().max()) < 1e-6 * max(1.0, float(other.abs().max()))
+    assert torch.equal(found[0].batch.mask, found[1].batch.mask)
+    assert torch.equal(found[0].batch.behaviour, found[1].batch.behaviour)
+
+
+SAMPLES = samples_of([((7, 8, 9) * 12, [(10, 11), (12,), (13, 14, 15)]), ((20, 21), [(22, 23)])])
+
+
+def test_values_are_of_each_prompts_end_however_it_is_laid_out(both: Both) -> None:
+    found, grads = [], []
+    for model in both:
+        values = model.statistics(SAMPLES, values=True).values
+        assert values is not None
+        found.append(values)
+        grads.append(torch.autograd.grad(values.square().sum(), model.trainable()))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-4, atol=1e-5)
+    assert float(found[0][0]) == pytest.approx(float(found[0][2]), abs=1e-6), "answers to one prompt, one state"
+    assert len({round(float(value), 3) for value in found[0]}) == 2
+
+
+def test_base_and_teacher_say_the_same_too_where_prompts_differ_in_their_ends(both: Both) -> None:
+    lessons = [
+        Sample((*each.prompt, 30 + number, 31, 4), each.completion, temperature=each.temperature)
+        for number, each in enumerate(SAMPLES)
+    ]
+    for who in (Who.BASE, Who.TEACHER):
+        said = []
+        for model in both:
+            model.set_teacher({name: each.double() for name, each in tiny.state(model, 2).items()})
+            said.append(model.statistics(lessons, who=who).tokens.logprobs)
+        assert float((said[0] - said[1]).abs().max()) < 1e-6
+
+
+def test_the_prompt_goes_through_the_model_once(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = made(built("llama"), tokenizer), []
+    forward = model._forward
+
+    def counted(ids: Tensor, **how: Any) -> Any:
+        seen.append(ids.numel())
+        return forward(ids, **how)
+
+    monkeypatch.setattr(model, "_forward", counted)
+    model.statistics(SAMPLES)
+    assert sum(seen) == (36 + 2 + 1 + 3) + (2 + 2)
+
+
+def test_checkpointing_changes_memory_and_not_gradients(tokenizer: Any) -> None:
+    found = []
+    for checkpointing in (False, True):
+        base = built("llama")
+        model = made(base, tokenizer)
+        if checkpointing:
+            base.activation_checkpointing_enable({"use_reentrant": False})
+        told = model.statistics(SAMPLES, top=2)
+        found.append(gradients(model, told, torch.ones(told.batch.mask.shape, dtype=torch.float64)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+def test_bfloat16_shares_as_well(tokenizer: Any) -> None:
+    model = made(built("llama").to(torch.bfloat16), tokenizer, wide=False)
+    assert model.sharing is not None, model.apart
+    apart = made(built("llama").to(torch.bfloat16), tokenizer, wide=False, share_prompts=False)
+    with torch.no_grad():
+        one, other = (each.statistics(SAMPLES).tokens.logprobs for each in (model, apart))
+    assert float((one - other).abs().max()) < 0.1
+
+
+# -- models that cannot
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (mistral, "window"),
+        (gemma3, "sliding_attention"),
+        (partial(llama, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), "longest row"),
+        (mamba, "linear_attention"),
+        (bloom, "takes no positions or no mask"),
+    ],
+)
+def test_what_a_short_probe_could_not_show_is_known_from_the_configuration(make: Any, words: str) -> None:
+    assert words in reason_against(make())
+
+
+def test_attention_that_takes_no_mask_of_ours_is_told() -> None:
+    model = llama()
+    model.config._attn_implementation = "flash_attention_2"
+    assert "flash_attention_2" in reason_against(model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_known_against_plain_attention(name: str) -> None:
+    assert reason_against(MODELS[name]()) == ""
+
+
+class Leaky(torch.nn.Module):
+    """A layer that mixes what it is given along the row, as a convolution or a state does."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states: Tensor, *rest: Any, **more: Any) -> Tensor:
+        mixed: Tensor = self.inner(states + 0.5 * torch.nn.functional.pad(states, (0, 0, 1, 0))[:, :-1], *rest, **more)
+        return mixed
+
+
+def test_a_model_whose_answers_would_see_each_other_scores_them_apart_and_says_by_how_much(tokenizer: Any) -> None:
+    base = built("llama")
+    base.model.layers[0].mlp = Leaky(base.model.layers[0].mlp)
+    model = made(base, tokenizer)
+    assert model.sharing is None
+    assert "log-probabilities differ by" in model.apart
+    with torch.no_grad():
+        together = model.statistics(SAMPLES).tokens.logprobs
+        alone = [model.statistics([each]).tokens.logprobs[0] for each in SAMPLES]
+    for row, one in zip(together, alone, strict=True):
+        assert float((row[: len(one)] - one).abs().max()) < 1e-6
+
+
+def test_a_model_that_fails_where_it_is_tried_scores_apart_and_ends_no_run(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = built("llama")
+    forward = type(base.model).forward
+
+    @wraps(forward)
+    def picky(self: Any, *args: Any, attention_mask: Tensor | None = None, **more: Any) -> Any:
+        if attention_mask is not None and attention_mask.dim() == 4:
+            raise ValueError("masks of four dimensions\x1b[31m are not known here")
+        return forward(self, *args, attention_mask=attention_mask, **more)
+
+    monkeypatch.setattr(type(base.model), "forward", picky)
+    model = made(base, tokenizer)
+    assert model.sharing is None
+    assert "ValueError: masks of four dimensions" in model.apart
+    assert "\x1b" not in model.apart
+    assert torch.isfinite(model.statistics(SAMPLES).tokens.logprobs).all()
