@@ -235,16 +235,21 @@ class LocalModel:
         against = sharing.reason_against(self._base)
         if against:
             return against
-        samples = sharing.probe(self.vocabulary)
+        samples, others = sharing.probe(self.vocabulary)
+        shared = self._able_to_share()
         try:
             with self._still():
-                one = self._scored(samples, None, top=1).tokens
-                other = self._scored(samples, self._able_to_share(), at=one.top_indices).tokens
+                first = self._scored(samples, None, top=1).tokens
+                scored = [self._scored(each, shared, at=first.top_indices).tokens for each in (samples, others)]
         except Exception as error:  # noqa: BLE001 - the model's own code, made for other masks; it is told
             return f"it fails where they are tried: {type(error).__name__}: {words_of(str(error))}"
-        assert one.top_logprobs is not None and other.top_logprobs is not None
-        apart, most = float((one.top_logprobs - other.top_logprobs).abs().max()), sharing.tolerance(self._base.dtype)
-        return "" if apart <= most else f"log-probabilities differ by {apart:.2g}, more than {most:g}"
+        found = (each.top_logprobs for each in (first, *scored))
+        alone, together, beside = (each for each in found if each is not None)
+        apart, most = float((alone - together).abs().max()), sharing.tolerance(self._base.dtype)
+        if not apart <= most:
+            return f"log-probabilities differ by {apart:.2g}, more than {most:g}"
+        moved = float((together[-1] - beside[-1]).abs().max())
+        return "" if moved <= sharing.LEAK else f"what others answer moves an answer's log-probabilities by {moved:.2g}"
 
     def _able_to_share(self) -> Sharing:
         return Sharing(int(self._base.get_input_embeddings().weight.shape[-1]))

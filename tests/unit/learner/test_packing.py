@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, wraps
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -169,12 +170,21 @@ def made(base: Any, tokenizer: Any, *, wide: bool = True, **options: Any) -> Loc
     base.generation_config = GenerationConfig(eos_token_id=[tiny.STOP, tiny.END], pad_token_id=tiny.PAD)
     transposed = base.config.model_type == "gpt2"
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", fan_in_fan_out=transposed)
+    for module in base.modules() if wide else ():
+        if hasattr(module, "variance_epsilon"):
+            module.forward = MethodType(normed, module)
     with told(Path()):
         adapted = peft.get_peft_model(base.eval(), config, adapter_name="default").eval()
     loaded = Loaded(adapted.double() if wide else adapted, base, tokenizer, ("m", "t", "c"), torch.device("cpu"))
     model = LocalModel(loaded, ModelOptions(value_head=True, **options))
     model.load_adapter_state({name: each.to(base.dtype) for name, each in tiny.state(model, 1).items()})
     return model
+
+
+def normed(self: Any, states: Tensor) -> Tensor:
+    """The norm of Llama and its like without its detour through float32, which would hide what differs."""
+    scaled: Tensor = self.weight * states * torch.rsqrt(states.square().mean(-1, keepdim=True) + self.variance_epsilon)
+    return scaled
 
 
 def built(name: str, **more: Any) -> Any:
@@ -241,8 +251,9 @@ def test_values_are_of_each_prompts_end_however_it_is_laid_out(both: Both) -> No
         grads.append(torch.autograd.grad(values.square().sum(), model.trainable()))
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-4, atol=1e-5)
-    assert float(found[0][0]) == pytest.approx(float(found[0][2]), abs=1e-6), "answers to one prompt, one state"
-    assert len({round(float(value), 3) for value in found[0]}) == 2
+    first, other, *rest = found[0].tolist()
+    assert rest == pytest.approx([first, first], abs=1e-6), "answers to one prompt are actions in one state"
+    assert abs(first - other) > 1e-3
 
 
 def test_base_and_teacher_say_the_same_too_where_prompts_differ_in_their_ends(both: Both) -> None:
@@ -289,7 +300,7 @@ def test_bfloat16_shares_as_well(tokenizer: Any) -> None:
     apart = made(built("llama").to(torch.bfloat16), tokenizer, wide=False, share_prompts=False)
     with torch.no_grad():
         one, other = (each.statistics(SAMPLES).tokens.logprobs for each in (model, apart))
-    assert float((one - other).abs().max()) < 0.1
+    assert float((one - other).abs().max()) < 0.5
 
 
 # -- models that cannot
@@ -321,12 +332,14 @@ def test_nothing_is_known_against_plain_attention(name: str) -> None:
 class Leaky(torch.nn.Module):
     """A layer that mixes what it is given along the row, as a convolution or a state does."""
 
-    def __init__(self, inner: torch.nn.Module) -> None:
+    def __init__(self, inner: torch.nn.Module, share: float = 0.5) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.share = inner, share
 
     def forward(self, states: Tensor, *rest: Any, **more: Any) -> Tensor:
-        mixed: Tensor = self.inner(states + 0.5 * torch.nn.functional.pad(states, (0, 0, 1, 0))[:, :-1], *rest, **more)
+        mixed: Tensor = self.inner(
+            states + self.share * torch.nn.functional.pad(states, (0, 0, 1, 0))[:, :-1], *rest, **more
+        )
         return mixed
 
 
@@ -341,6 +354,13 @@ def test_a_model_whose_answers_would_see_each_other_scores_them_apart_and_says_b
         alone = [model.statistics([each]).tokens.logprobs[0] for each in SAMPLES]
     for row, one in zip(together, alone, strict=True):
         assert float((row[: len(one)] - one).abs().max()) < 1e-6
+
+
+def test_what_rounding_would_hide_is_found_by_changing_what_others_answer(tokenizer: Any) -> None:
+    base = built("llama").to(torch.bfloat16)
+    base.model.layers[0].mlp = Leaky(base.model.layers[0].mlp, 0.02)
+    model = made(base, tokenizer, wide=False)
+    assert "what others answer moves an answer's" in model.apart
 
 
 def test_a_model_that_fails_where_it_is_tried_scores_apart_and_ends_no_run(
