@@ -19,11 +19,12 @@ import pytest
 
 from autoresearchd.app.serve import Engine, ServeOptions, command_of
 from autoresearchd.app.serving import Patience, keep_up
-from autoresearchd.domain.version import BaseModel, ServedAdapter
+from autoresearchd.domain.version import ServedAdapter
 from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.policy.client import Reply
 from autoresearchd.policy.openai_client import OpenAIClient
 from autoresearchd.testing.client_contract import QUESTION
+from autoresearchd.testing.versions import Chosen
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
@@ -113,16 +114,6 @@ def serving(served: Served) -> Iterator[subprocess.Popen[str]]:
     process.kill()
     process.wait(30)
     listener.join(30)
-
-
-@dataclass
-class Chosen:
-    """Says which version is in use."""
-
-    version: ServedAdapter | None
-
-    def in_use(self, base: BaseModel) -> ServedAdapter | None:
-        return self.version
 
 
 def test_it_is_called_rightly_loads_versions_and_is_started_again_when_it_is_killed(

@@ -56,6 +56,7 @@ def test_every_constant_arrives_in_the_options_of_a_run() -> None:
         "learning_rate": "0.01", "weight_decay": "0.1", "clip": "0.5", "clip_low": "0.3", "clip_high": "0.4",
         "beta": "0.1", "c1": "0.1", "c2": "0.2", "gamma": "0.5", "lam": "0.5", "teacher_rate": "0.5",
         "valid_share": "0.5", "alpha": "8", "dropout": "0.1", "temperature": "0.5", "run_foreign": "true",
+        "share_prompts": "false",
     }  # fmt: skip
     for name in KNOWN.keys() - {"trackers"}:
         changed = constants_of(LearnRequest("ppo", options={name: other.get(name, "77" if name != "count" else "7")}))

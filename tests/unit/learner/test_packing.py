@@ -251,7 +251,7 @@ def test_values_are_of_each_prompts_end_however_it_is_laid_out(both: Both) -> No
         grads.append(torch.autograd.grad(values.square().sum(), model.trainable()))
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-4, atol=1e-5)
-    first, other, *rest = found[0].tolist()
+    first, other, *rest = found[0].detach().tolist()
     assert rest == pytest.approx([first, first], abs=1e-6), "answers to one prompt are actions in one state"
     assert abs(first - other) > 1e-3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -15,27 +14,12 @@ from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.client_contract import QUESTION
 from autoresearchd.testing.model_server import ScriptedServer
 from autoresearchd.testing.model_turns import Turn
+from autoresearchd.testing.versions import Chosen
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
 NEVER = threading.Event()
 FIRST, SECOND = (ServedAdapter(name, Path(f"/repo/.git/autoresearchd/adapters/{name}")) for name in ("v1-0a", "v2-0b"))
-
-
-@dataclass
-class Chosen:
-    """Says which version is in use, and was asked for which models."""
-
-    version: ServedAdapter | None = FIRST
-    asked: list[BaseModel] = field(default_factory=list)
-    bases: dict[str, BaseModel] = field(default_factory=dict)
-
-    def known(self, base: BaseModel) -> BaseModel:
-        return self.bases.get(base.name, base)
-
-    def in_use(self, base: BaseModel) -> ServedAdapter | None:
-        self.asked.append(base)
-        return self.version
 
 
 def orders(scripted: ScriptedServer) -> list[object]:
@@ -48,7 +32,7 @@ def models(scripted: ScriptedServer) -> list[object]:
 
 def test_the_version_in_use_is_loaded_asked_and_recorded() -> None:
     with ScriptedServer(lora=turns.loads()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
         replies = [client.ask(QUESTION, NEVER) for _ in range(2)]
         order = {"lora_name": "v1-0a", "lora_path": str(FIRST.folder)}
         assert orders(scripted) == [order], "once"
@@ -73,7 +57,7 @@ def test_what_is_promoted_in_the_middle_answers_after_the_next_look() -> None:
 
 def test_a_server_that_was_started_again_is_told_again() -> None:
     with ScriptedServer(lora=turns.loads()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
         client.ask(QUESTION, NEVER)
         scripted.loaded.clear()
         assert client.ask(QUESTION, NEVER).adapter == "v1-0a"
@@ -95,7 +79,7 @@ def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_
 ) -> None:
     told: list[str] = []
     with ScriptedServer(lora=lora) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(), warn=told.append)
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST), warn=told.append)
         replies = []
         for _ in range(3):
             client.renew()
@@ -111,7 +95,7 @@ def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_
 
 def test_a_server_that_can_again_serves_the_version() -> None:
     with ScriptedServer(lora=turns.server_error()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
         assert client.ask(QUESTION, NEVER).adapter == ""
         scripted.lora = turns.loads()
         client.renew()
@@ -122,12 +106,14 @@ def test_a_server_that_has_it_already_is_taken_at_its_word() -> None:
     has_it = turns.fails(400, "The lora adapter 'v1-0a' has already been loaded.", None, "InvalidUserInput")
     with ScriptedServer(lora=has_it) as scripted:
         scripted.loaded["v1-0a"] = "somewhere"
-        assert OpenAIClient(scripted.url, "scripted-model", adapters=Chosen()).ask(QUESTION, NEVER).adapter == "v1-0a"
+        assert (
+            OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST)).ask(QUESTION, NEVER).adapter == "v1-0a"
+        )
 
 
 def test_a_version_that_was_lost_and_cannot_be_loaded_again_costs_no_answer() -> None:
     with ScriptedServer(lora=turns.loads()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen())
+        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
         client.ask(QUESTION, NEVER)
         scripted.loaded.clear()
         scripted.lora = turns.loads_not()
