@@ -113,7 +113,7 @@ def qwen2(**more: Any) -> Any:
 def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    still: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     return GPT2LMHeadModel(
         GPT2Config(vocab_size=262, n_embd=32, n_layer=2, n_head=2, n_positions=tiny.CONTEXT, **still)
     )
@@ -165,9 +165,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def made(base: Any, tokenizer: Any, *, wide: bool = True, **options: Any) -> LocalModel:
     """A tiny random model with an adapter that changes what it says, in float64 where it is ``wide``."""
     import peft
-    from transformers import GenerationConfig
+    import transformers
 
-    base.generation_config = GenerationConfig(eos_token_id=[tiny.STOP, tiny.END], pad_token_id=tiny.PAD)
+    settings_of: Any = transformers.GenerationConfig
+    base.generation_config = settings_of(eos_token_id=[tiny.STOP, tiny.END], pad_token_id=tiny.PAD)
     transposed = base.config.model_type == "gpt2"
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", fan_in_fan_out=transposed)
     for module in base.modules() if wide else ():
@@ -225,7 +226,8 @@ def test_what_is_said_of_each_token_and_the_gradient_are_the_same(
     both: Both, groups: list[tuple[tuple[int, ...], list[tuple[int, ...]]]], seed: int
 ) -> None:
     samples = samples_of([((*prompt, 2, 3, *prompt, 4), answers) for prompt, answers in groups])
-    found, grads = [], []
+    found: list[Statistics] = []
+    grads: list[list[Tensor]] = []
     for model in both:
         at = None if not found else found[0].tokens.top_indices
         found.append(model.statistics(samples, top=3 if at is None else 0, at=at))
