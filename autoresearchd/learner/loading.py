@@ -14,6 +14,7 @@ from torch import Tensor
 
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.learner.logprobs import ROWS
+from autoresearchd.learner.room import give_large_blocks_back
 from autoresearchd.policy.provider import words_of
 from autoresearchd.policy.transformers_loading import Source, device_of, library, load_base, load_tokenizer, told
 
@@ -132,6 +133,7 @@ def load(place: Path, options: ModelOptions) -> Loaded:
     source = Source.at(place)
     peft = library("peft")
     torch.set_num_threads(options.threads)
+    give_large_blocks_back()
     tokenizer = load_tokenizer(source)
     if not isinstance(tokenizer.chat_template, str):
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import resource
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from autoresearchd.errors import MissingCapability
 from autoresearchd.sandbox.ceilings import memory_of_machine
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Of glibc's mallopt."""
+_LARGE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,17 @@ def room_on(device: torch.device) -> Room:
         raise MissingCapability(
             f"the device {device} cannot be used: {str(error).partition(chr(10))[0]}", mend="take cpu, or auto"
         ) from error
+
+
+def give_large_blocks_back() -> None:
+    """From now on, blocks of a megabyte and more go back to the system as soon as they are free, in this process.
+
+    By itself glibc keeps blocks of up to 32 MB, between which tensors of other sizes find no room.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library, which has no such setting
+        libc = ctypes.CDLL(None)
+        for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+            libc.mallopt(setting, _LARGE)
 
 
 def room_in_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Room:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,21 @@ def test_a_limit_that_is_lifted_for_a_while_is_there_again_afterwards() -> None:
         assert resource.getrlimit(resource.RLIMIT_DATA) == (2**40, before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def test_memory_that_a_learner_frees_is_there_for_others_at_once() -> None:
+    program = """
+import ctypes
+from pathlib import Path
+from autoresearchd.learner.room import give_large_blocks_back
+def taken():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+give_large_blocks_back()
+bytearray(30_000_000)  # which glibc by itself takes for a reason to keep blocks of that size
+blocks = [bytearray(b"x") * 4_000_000 for _ in range(40)]
+before = taken()
+del blocks[:-1:2]
+print(before - taken())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 70_000_000, "every other of 40 blocks of 4 MB"
