@@ -24,12 +24,15 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
     store = project.existing_store()
     try:
         session = project.pick(store, tag)
-        pid = project.daemon(session.tag)
-        if pid is None and (coming := starting(project.lock(session.tag))) is not None:
+        coming = starting(project.lock(session.tag))
+        if (
+            coming is not None
+        ):  # what is asked of it before it is there would be thrown away with what is left of others
             raise NothingRunning(
                 f"session {session.tag} is only starting (process {coming}): it takes no request yet",
                 mend="ask again in a moment",
             )
+        pid = project.daemon(session.tag)
         if pid is None:
             how = f"`autoresearchd resume {session.tag}` goes on with it"
             what = f"nothing is running: session {session.tag} has no daemon"

@@ -212,8 +212,10 @@ def ensure_segment(lab: Laboratory, protected_fingerprint: str) -> bool:
     segment = lab.store.segment(lab.session_id)
     if segment is not None and segment.fingerprint == fingerprint:
         return False
-    python = lab.facts().get("python", "")
-    reason = "start" if segment is None else f"this is another machine or Python than before: {hardware}, {python}"
+    reason = "start"
+    if segment is not None:
+        known = f"{hardware}, Python {lab.facts().get('python', '')}"
+        reason = f"the machine, Python, environment or task is another one than before ({known})"
     lab.store.open_segment(lab.session_id, fingerprint, reason, hardware, lab.clock.now())
     if segment is not None:
         lab.emit(EventKind.WARNING, f"{reason}; the incumbent is measured again")

@@ -101,8 +101,8 @@ class Unlimited:
     def warnings(self, task: Task | None = None) -> Sequence[str]:
         return self._executor.warnings(task)
 
-    def describe(self) -> Mapping[str, str]:
-        return self._executor.describe()
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
+        return self._executor.describe(task, setup)
 
 
 # ---------------------------------------------------------------------- folders

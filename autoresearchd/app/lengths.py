@@ -27,7 +27,7 @@ class Lengths:
     left_out: int
     longest: int
     answer: int
-    packed: int
+    packed: int | None
 
 
 def prompt_tokens(place: Path) -> Callable[[Trajectory], int]:
@@ -95,8 +95,10 @@ def within(
     groups: dict[str, list[Trajectory]] = {}
     for each in train:
         groups.setdefault(each.prompt_hash, []).append(each)
+    sharing = [own for own in groups.values() if (count if live else len(own)) > 1]
     packed = max(
-        prompt(own[0]) + (count * answer if live else sum(_own(each) for each in own)) for own in groups.values()
+        (prompt(own[0]) + (count * answer if live else sum(_own(each) for each in own)) for own in sharing),
+        default=None,
     )
     return Lengths(replace(parts, train=train, held_out=held_out), left_out, longest, answer, packed)
 

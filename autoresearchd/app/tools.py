@@ -64,7 +64,8 @@ def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
         commit: the one that the session starts from.
     """
     named = [("execution.run_command", task.execution.run_command)]
-    named += [("execution.setup_commands", command) for command in task.execution.setup_commands]
+    # A later one may be a file whose bit an earlier one has set: set-up runs in a copy that it may write to.
+    named += [("execution.setup_commands", command) for command in task.execution.setup_commands[:1]]
     named += [("checks", check.command) for check in task.checks]
     if task.evaluation is not None:
         named.append(("evaluation.command", task.evaluation.command))

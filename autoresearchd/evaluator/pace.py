@@ -93,7 +93,7 @@ def starved(result: RunResult, others: Iterable[StageResult]) -> str:
     """That a run was kept waiting for the processor, in words; empty where other runs of the program do not show it.
 
     Something else ran on the machine: what such a run measures is worth less, and as one of the few runs that σ is
-    known from it can hide every gain of a session (a first run beside an installation: σ three times too large).
+    known from it can hide every gain of a session. For programs that are trusted only: one that sleeps looks the same.
 
     Args:
         result: how the run went.

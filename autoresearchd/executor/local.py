@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.task import Task
+from autoresearchd.errors import MissingCapability
 from autoresearchd.executor.device import Devices, find_devices, processor
 from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
 from autoresearchd.executor.plan import make_plan
@@ -109,13 +111,17 @@ class LocalExecutor:
         facts = report.facts
         return RunResult(report.stages, report.duration_s, facts.get("tier", ""), device=facts.get("device", "cpu"))
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
+        python = self._python
+        if task is not None and setup is not None:
+            with contextlib.suppress(MissingCapability):  # one that set-up has yet to make
+                python = resolve_python(task, setup)
         return {
             "tier": self.tier.name.value,
             "device": str(self._devices),
             "host": platform.node(),
             "cpu": processor(),
-            "python": self._interpreter(self._python).version,
+            "python": self._interpreter(python).version,
         }
 
     def _interpreter(self, executable: Path) -> Interpreter:

@@ -13,8 +13,8 @@ from autoresearchd.sandbox.view import is_inside, way_to
 from autoresearchd.sandbox.workshop import Surroundings
 
 _PROJECT = Path(__file__).parents[1]
-_NO_IMPORTS = (".git", ".autoresearchd")
-"""What lies in a checkout that is imported from, and is no part of a program: history, and sessions with their data."""
+_NO_IMPORTS = (".git", ".autoresearchd", ".env*")
+"""What lies in a checkout that is imported from, and is no part of a program: history, sessions' data, keys."""
 _PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "nvvm", "targets", "pyvenv.cfg")
 
 
@@ -57,10 +57,11 @@ def interpreter_folders(python: Interpreter, home: Path, setup: Path, own: Itera
     """The interpreter's folders and what else it imports; nothing that would show home, set-up or one of ``own``.
 
     Of a prefix around one of them only the parts that an interpreter has. An import path around one of them is left
-    out, and so is one inside of ``own``: edited code imports what was committed, never the user's checkout beside it.
+    out, and so is one inside of a repository of ``own``: edited code imports what was committed, never the user's
+    checkout beside it.
     A checkout of this project is left out as well: sessions that were started in it have their data there.
     """
-    inner = [way_to(place).real for place in own]
+    inner = [_checkout(way_to(place).real, way_to(home).real) for place in own]
     places = [way_to(home).real, way_to(setup).real, *inner, way_to(_PROJECT).real]
     found = [python.executable]
     for folder in python.folders:
@@ -76,6 +77,16 @@ def interpreter_folders(python: Interpreter, home: Path, setup: Path, own: Itera
     return found
 
 
+def _checkout(place: Path, home: Path) -> Path:
+    """The top of the repository that a folder lies in, or the folder: a repository around home is no task's own."""
+    for folder in (place, *place.parents):
+        if is_inside(home, [folder]):
+            break
+        if (folder / ".git").exists():
+            return folder
+    return place
+
+
 def hidden_places(task: Task, python: Interpreter) -> list[Path]:
     """The task's ``evaluation.hide``, in every Python that a job can see, and sessions beside what it imports."""
     hide = task.evaluation.hide if task.evaluation else ()
@@ -88,7 +99,7 @@ def hidden_places(task: Task, python: Interpreter) -> list[Path]:
                 break
         else:
             found.append(Path(entry).expanduser())
-    found += [path / name for path in python.imports for name in _NO_IMPORTS]
+    found += [place for path in python.imports for name in _NO_IMPORTS for place in path.glob(name)]
     return [p for p in found if p.exists()]
 
 

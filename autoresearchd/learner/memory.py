@@ -140,7 +140,7 @@ def estimate(shape: Shape, plan: Plan, waste: float = 1.0) -> Estimate:
     """
     s, options, width = shape, plan.options, shape.width
     tokens, shared = plan.together * plan.longest, None
-    if s.shares and options.share_prompts and plan.packed is not None:
+    if s.shares and options.share_prompts and plan.packed is not None and plan.together > 1:
         tokens = shared = min(tokens, plan.packed)
     layer = (
         16 * s.hidden + 12 * s.queries + 8 * s.keys + 16 * s.intermediate
@@ -242,6 +242,8 @@ def _advice(shape: Shape, plan: Plan, waste: float, room: Room) -> str:
 
     options = plan.options
     ways: dict[str, str | int] = {}
+    if options.share_prompts and plan.packed is not None and fits(replace(plan, packed=None)):
+        ways["share_prompts"] = "false"
     if not options.checkpointing and fits(replace(plan, options=replace(options, checkpointing=True))):
         ways["checkpointing"] = "true"
     if fewer := [count for count in range(1, plan.together) if fits(replace(plan, together=count))]:

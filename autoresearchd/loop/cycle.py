@@ -281,7 +281,7 @@ class Cycle:
             measurement = aborted(measurement, self._ended_by)
         self._aborts.end()
         measurement = self._pacing.held(run, result, self._watched.end(measurement))
-        measurement = self._starving.spared(e, run, result, measurement)
+        measurement = self._starving.spared(e, result, measurement)
         self._aborts.measured(run, measurement)
         if self._pulled_away(e, measurement):
             measurement = Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")

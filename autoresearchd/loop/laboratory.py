@@ -75,4 +75,4 @@ class Laboratory:
 
     def facts(self) -> Mapping[str, str]:
         """What makes results comparable, as the executor sees it."""
-        return self.executor.describe()
+        return self.executor.describe(self.task, self.site.setup)

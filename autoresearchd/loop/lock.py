@@ -53,13 +53,16 @@ def announce(path: Path, pid: int) -> None:
 
     Nothing where a daemon has the session, or the disk takes no writing: the process will say so itself.
     """
+    begun = process_start(pid)
+    if begun is None:  # it has ended already
+        return
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Without "ready": nobody holds the session yet.
-            note = json.dumps({"pid": pid, "start": process_start(pid), "starts": True})
+            note = json.dumps({"pid": pid, "start": begun, "starts": True})
             os.ftruncate(fd, 0)
             os.pwrite(fd, note.encode("ascii").ljust(NOTE_BYTES), 0)
         finally:
@@ -104,7 +107,8 @@ def _living(path: Path) -> dict[str, Any] | None:
     """The note of a live process, of one that is announced as well."""
     try:
         note = json.loads(path.read_text())
-        alive = process_start(int(note["pid"])) == note["start"]
+        begun = process_start(int(note["pid"]))
+        alive = begun is not None and begun == note["start"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return note if alive else None

@@ -181,6 +181,9 @@ class Executor(Protocol):
         """
         ...
 
-    def describe(self) -> Mapping[str, str]:
-        """Facts that make results comparable: ``tier``, ``device``, ``host``, ``cpu``, ``python``."""
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
+        """Facts that make results comparable: ``tier``, ``device``, ``host``, ``cpu``, ``python``.
+
+        With a task and its set-up folder ``python`` is what its jobs run with, as soon as that is there.
+        """
         ...

@@ -61,7 +61,8 @@ class Daybook:
         finally:
             os.close(file)
         if new:
-            _sync_folder(self._folder)
+            with contextlib.suppress(OSError):  # some file systems cannot; the amount is written, and counts
+                _sync_folder(self._folder)
 
     def spent(self, at: datetime) -> float:
         """US dollars of the day of ``at``. OSError where the file is there and cannot be read."""

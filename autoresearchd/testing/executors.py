@@ -161,7 +161,7 @@ class FakeExecutor:
         result = self.recoverable.get(run_dir) or ended.get(run_dir)
         return None if result is None or result.stages[-1].outcome in ("killed", "lost") else result
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
         return {"tier": "fake", "device": "cpu", "host": "fake", "cpu": "fake", "python": "3.11.0"}
 
     def warnings(self, task: Task | None = None) -> list[str]:
@@ -217,8 +217,8 @@ class TimedExecutor:
     def warnings(self, task: Task | None = None) -> Sequence[str]:
         return self._executor.warnings(task)
 
-    def describe(self) -> Mapping[str, str]:
-        return self._executor.describe()
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
+        return self._executor.describe(task, setup)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> bool:

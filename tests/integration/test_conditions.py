@@ -103,7 +103,7 @@ class _Elsewhere(FakeExecutor):
         super().__init__(job)
         self._facts = facts
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
         return {**super().describe(), **self._facts}
 
 

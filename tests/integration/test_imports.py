@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Evaluation
+from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import inspect
+from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.sight import interpreter_folders
 from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.testing.executor_contract import make_request, make_task
@@ -46,9 +49,8 @@ def test_a_library_that_the_user_develops_is_imported_and_its_history_is_not_see
     for place in (".git", ".autoresearchd"):
         (library / place).mkdir()
         (library / place / "answers").write_text("ANSWERS\n")
-    command = (
-        f"python -c 'import beside; print(beside.word)'; cat {library}/.git/answers {library}/.autoresearchd/answers"
-    )
+    answers = [f"{library}/{place}" for place in (".git/answers", ".autoresearchd/answers", ".env")]
+    command = f"python -c 'import beside; print(beside.word)'; cat {' '.join(answers)}"
     for tier, seen in ((PLAIN, True), (BEST, False)):
         run(tier, tmp_path, make_task(f"{command}; true", execution={"python": str(python)}))
         assert "GOT IT" in training_log(tmp_path)
@@ -93,3 +95,34 @@ def test_a_checkout_of_this_project_is_not_shown(python: Path, tmp_path: Path) -
     asked = inspect(python)
     assert project in asked.imports
     assert project not in interpreter_folders(asked, tmp_path, tmp_path, ())
+
+
+def test_a_package_of_the_tasks_own_repository_is_imported_from_the_commit_alone(python: Path, tmp_path: Path) -> None:
+    """What is edited in the checkout while a session runs would change its metric, and be in no commit."""
+    repository = tmp_path / "repository"
+    (repository / ".git").mkdir(parents=True)
+    (repository / "task").mkdir()
+    install(python, repository / "src")
+    found = interpreter_folders(inspect(python), tmp_path / "home", tmp_path / "setup", (repository / "task",))
+    assert repository / "src" not in found
+
+
+def test_a_home_that_is_a_repository_hides_no_library(python: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / ".git").mkdir(parents=True)
+    install(python, home / "library")
+    own = (home / "task", home / "other" / "run")
+    assert home / "library" in interpreter_folders(inspect(python), home, tmp_path / "setup", own)
+
+
+def test_what_jobs_run_with_is_the_python_that_results_are_compared_by(python: Path, tmp_path: Path) -> None:
+    """An environment of another Python gives other results; that of the daemon plays no part."""
+    executor = LocalExecutor(tier=PLAIN, devices=Devices())
+    python.unlink()
+    other = "import sys; sys.version_info = (3, 99, 1); exec(sys.argv[1])"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{other}' \"$2\"\n")
+    python.chmod(0o755)
+    task = make_task(execution={"python": str(python)})
+    assert executor.describe(task, tmp_path)["python"] == "3.99.1"
+    missing = make_task(execution={"python": "made/by/setup"})
+    assert executor.describe(missing, tmp_path) == executor.describe(), "before it is there"

@@ -23,6 +23,7 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.settings import LearnSettings, ModelSettings
+from autoresearchd.domain.task import Task
 from autoresearchd.learner.lock import LearnerLock
 from autoresearchd.ports import Cancel, NewSession
 from autoresearchd.store.repository import SqlStore
@@ -188,7 +189,7 @@ class Somewhere(FakeExecutor):
         super().__init__(lambda request: "", slots=slots)
         self._device = device
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
         return {"device": self._device}
 
 

@@ -104,7 +104,7 @@ def commands(key: str, command: str) -> Task:
         case "execution.run_command":
             return replace(TASK, execution=replace(TASK.execution, run_command=command))
         case "execution.setup_commands":
-            return replace(TASK, execution=replace(TASK.execution, setup_commands=("true", command)))
+            return replace(TASK, execution=replace(TASK.execution, setup_commands=(command, "true")))
         case "evaluation.command":
             return replace(TASK, evaluation=Evaluation(command))
         case "evaluation.model_command":
@@ -126,6 +126,12 @@ def test_a_script_that_was_committed_without_its_executable_bit_is_named_with_it
     assert "./no.sh may not be executed" in caught.value.what
     assert "git add --chmod=+x -- no.sh" in caught.value.mend
     assert "sh ./no.sh" in caught.value.mend
+
+
+def test_a_script_whose_bit_set_up_may_have_set_is_let_pass(root: Path) -> None:
+    task = replace(TASK, execution=replace(TASK.execution, setup_commands=("chmod +x no.sh", "./no.sh")))
+    with opened(root) as workspace:
+        require_bits(task, workspace, workspace.head())
 
 
 @pytest.mark.parametrize(

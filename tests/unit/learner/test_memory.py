@@ -60,6 +60,8 @@ def test_a_prompt_that_is_shared_is_counted_once() -> None:
         estimate(shape, replace(shared, options=ModelOptions(share_prompts=False))),
     ):
         assert cannot.learning["activations"] == whole
+    alone = plan(924, 1)
+    assert estimate(shape, replace(alone, packed=924)) == estimate(shape, alone), "one answer at once shares nothing"
 
 
 def test_a_model_tells_its_shape_without_being_loaded(tmp_path: Path) -> None:

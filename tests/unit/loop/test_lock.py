@@ -84,3 +84,14 @@ def test_a_process_that_died_while_it_came_up_is_not_said_to_start(tmp_path: Pat
     process.kill()
     process.communicate()
     assert starting(path) is None
+
+
+def test_a_process_that_had_died_before_it_was_announced_is_not_said_to_start(tmp_path: Path) -> None:
+    path = tmp_path / "t.lock"
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie until its parent asks
+    announce(path, process.pid)
+    assert starting(path) is None
+    path.write_text(json.dumps({"pid": process.pid, "start": None, "starts": True}))
+    assert starting(path) is None
+    process.wait()
