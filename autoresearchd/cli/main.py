@@ -20,6 +20,8 @@ from autoresearchd.cli import (
     session,
     status,
     task,
+    task_check,
+    task_init,
 )
 from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
@@ -101,10 +103,11 @@ def _tasks() -> typer.Typer:
     tasks.command("init", epilog=examples(
         f"{PROGRAM} task init autoresearch ./mytask",
         f"{PROGRAM} task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
-    ))(task.init)  # fmt: skip
+        f"{PROGRAM} task init night1 ./pi-project --no-measure",
+    ))(task_init.init)  # fmt: skip
     tasks.command("check", epilog=examples(
-        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all"
-    ))(task.check)  # fmt: skip
+        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all --run --short"
+    ))(task_check.check)  # fmt: skip
     return tasks
 
 
