@@ -18,6 +18,7 @@ from autoresearchd.cli import (
     report_commands,
     serve,
     session,
+    skills,
     status,
     task,
     task_check,
@@ -80,6 +81,7 @@ def build() -> typer.Typer:
         f"{PROGRAM} learn --algo sdpo --from ../other --export trajectories.parquet",
     ))(learn.learn)  # fmt: skip
     app.add_typer(_adapters(), name="adapters")
+    app.add_typer(_skills(), name="skills")
     app.command("doctor", epilog=examples(f"{PROGRAM} doctor", f"{PROGRAM} doctor --json"))(doctor.doctor)
     return app
 
@@ -121,6 +123,17 @@ def _adapters() -> typer.Typer:
     group.command(
         "prune", epilog=examples(f"{PROGRAM} adapters prune --dry-run", f"{PROGRAM} adapters prune --keep 1")
     )(adapters.prune)
+    return group
+
+
+def _skills() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Skills for coding agents.")
+    group.command("list", epilog=examples(f"{PROGRAM} skills list", f"{PROGRAM} skills list --json"))(
+        skills.list_skills
+    )
+    group.command(
+        "add", epilog=examples(f"{PROGRAM} skills add --claude", f"{PROGRAM} skills add --dir .claude/skills")
+    )(skills.add)
     return group
 
 
