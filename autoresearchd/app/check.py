@@ -1,37 +1,34 @@
-"""``task check --run``: a trial run of a task exactly as a session would run it, without leaving a session behind."""
+"""``task check --run``: trial runs of a task exactly as a session would make them, without leaving a session behind.
+
+A task without a check.yaml is run once. One that has it is held to what that says: its documented baseline and noise,
+honest edits that must be accepted, and cheats of which none may pay.
+"""
 
 from __future__ import annotations
 
-import shutil
-import signal
-import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from statistics import median
 
-from autoresearchd.app.compose import open_workspace, require_sandbox
-from autoresearchd.app.project import Project
-from autoresearchd.app.start import TASK_FILE, read_task
-from autoresearchd.config import check_files
+from autoresearchd.app.bench import Bench, Ended, open_bench, with_budget
+from autoresearchd.config.check_file import load_check
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import BaselineError
-from autoresearchd.evaluator.measure import measure
-from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.artifacts import read_logs, read_result_file
-from autoresearchd.loop.hints import mend_job
-from autoresearchd.ports import RunHandle, RunRequest
-from autoresearchd.resources import bundled
-from autoresearchd.sandbox.tiers import AUTO
-from autoresearchd.workspace import preflight
+from autoresearchd.domain.task_check import SIGMAS, Documented, TaskCheck, Variant
+from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.legality import check_edit, required_symbols
+from autoresearchd.evaluator.measure import EVALUATION, TRAINING
+from autoresearchd.evaluator.noise import estimate_sigma, mean
+from autoresearchd.evaluator.pace import pace_of, reads_budget
+from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
 
 SEED = 1
-_SHOWN = 5
+PROFILE = "cpu"
+"""What tasks are held to unless another is asked for: that of every machine."""
+_RUNS, _SHORT_CHEATS = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,121 +39,170 @@ class Checked:
     notes: tuple[str, ...] = ()
 
 
-def check_run(folder: Path, budget: float | None = None, sandbox: str | None = None) -> Checked:
-    """Set the task up as the last commit has it, run it once and measure it.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of an edit. right: whether it ended as it had to."""
 
-    Nothing but the commit and the data that task.yaml names is there, as in a session. A bundled task is taken as it
-    is, as ``start`` would commit it.
+    name: str
+    label: str
+    detail: str
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How a task stood up to its check.yaml.
+
+    values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
+    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included;
+    faults: what is not as it should be, a sentence each; notes: as in ``Checked``.
+    """
+
+    metric: str
+    profile: str
+    budget: float
+    values: tuple[float, ...]
+    sigma: float | None
+    documented: Documented | None
+    run_s: float
+    evaluation: float
+    seconds: float
+    edits: tuple[Tried, ...]
+    cheats: tuple[Tried, ...]
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def caught(self) -> int:
+        """How many cheats ended as they had to."""
+        return sum(cheat.right for cheat in self.cheats)
+
+
+def check_run(folder: Path, budget: float | None = None, sandbox: str | None = None) -> Checked:
+    """Run a task once and measure it.
 
     Raises:
         BaselineError: it gives no metric.
         RepositoryError: the folder is in no repository that a session could start from.
         MissingCapability: the ``sandbox`` (None: any) does not work.
     """
-    executor = LocalExecutor(tier=sandbox or AUTO)
-    require_sandbox(executor)
-    task = read_task(folder, budget)
-    source = (folder / task.source_dir).resolve()
-    check_files(task, source, folder / TASK_FILE)
-    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
-        top = Path(scratch)
-        notes = _copies(task, folder, source, (top / "pristine", top / "workspace"))
-        executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
-        request = RunRequest(
-            key=f"check/{task.name}",
-            task=task,
-            commit="",
-            seed=SEED,
-            workspace=top / "workspace",
-            pristine=top / "pristine",
-            setup=top / "setup",
-            run_dir=top / "run",
-            source=source,
-        )
-        result = _run(executor.start(request))
-        if result is None:
-            raise BaselineError("the run gave no result", mend="try again")
-        logs = read_logs(result)
-        measurement = measure(task, result, logs, result_file=read_result_file(task, top / "run"))
-        if measurement.label is not Label.NONE or measurement.value is None:
-            tail = "\n".join(logs.get("training", "").rstrip().splitlines()[-15:])
-            ended = f"the end of its log:\n{tail}" if tail else "it printed nothing"
-            raise BaselineError(
-                f"{task.name} gives no {task.metric.name}: {measurement.label.value}: {measurement.detail}",
-                mend=mend_job(measurement.detail, source, top / "pristine") or ended,
-            )
+    with open_bench(folder, budget=budget, sandbox=sandbox) as bench:
+        ended = bench.baseline(SEED)
+        scoring = bench.task.scoring
         return Checked(
-            f"{task.metric.name} {measurement.value:.6g} in {format_duration(result.duration_s)} "
-            f"({result.tier}, {task.scoring.source.value})",
-            notes,
+            f"{scoring.metric.name} {ended.measurement.value:.6g} in {format_duration(ended.result.duration_s)} "
+            f"({ended.result.tier}, {scoring.source.value})",
+            bench.notes,
         )
 
 
-def repository_notes(folder: Path) -> tuple[str, ...]:
-    """What would stand in the way of ``start`` in a folder, or be left out by it.
+def check_held(
+    folder: Path,
+    *,
+    short: bool = False,
+    profile: str = PROFILE,
+    runs: int | None = None,
+    sandbox: str | None = None,
+) -> Held:
+    """Hold a task to its check.yaml; one that has none only gives its baseline and noise.
 
-    Raises RepositoryError when it is in no repository that a session could start from.
+    Args:
+        folder: the task's.
+        short: one run of the unedited program, one edit and two cheats, all under the budget of the edits.
+        profile: ``cpu`` or ``cuda``.
+        runs: of the baseline, two or more; None: three.
+        sandbox: the tier; None: the best.
+
+    Raises:
+        ConfigError: check.yaml cannot be used, or an edit in it does not fit the program any more.
+        BaselineError, RepositoryError, MissingCapability: as ``check_run``.
     """
-    project = Project.at(folder)
-    preflight.check_repository(project.root, modified=True)
-    changed = preflight.uncommitted(project.root, folder)
-    if not changed:
-        return ()
-    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    return (
-        f"not as in the last commit, which is what is run: {', '.join(changed[:_SHOWN])}{more}; "
-        "commit what the task needs before `autoresearchd start`",
-    )
+    began = time.monotonic()
+    wanted = load_check(folder) or TaskCheck()
+    documented = wanted.baseline.get(profile)
+    budget = wanted.budget if short else documented.budget if documented else None
+    with open_bench(folder, budget=budget, profile=profile, sandbox=sandbox) as bench:
+        first = bench.task.editable[0]
+        for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
+            changed(variant, _all_files(bench, variant, first), first, {})
+        ended = [bench.baseline(SEED + index) for index in range(1 if short else runs or _RUNS)]
+        trials = _Trials(bench, wanted, documented, ended)
+        edits = tuple(trials.edit(one) for one in (wanted.edits[:1] if short else wanted.edits))
+        cheats = tuple(trials.cheat(one) for one in (wanted.cheats[:_SHORT_CHEATS] if short else wanted.cheats))
+        values = tuple(value for one in ended if (value := one.measurement.value) is not None)
+        faults = doubts(documented, values) if documented and len(values) > 1 else []
+        faults += [f"the edit {one.name!r} was refused: {one.label}: {one.detail}" for one in edits if not one.right]
+        faults += [f"the cheat {one.name!r} ended as {one.label}: {one.detail}" for one in cheats if not one.right]
+        return Held(
+            metric=bench.task.metric.name,
+            profile=bench.task.profile,
+            budget=bench.task.execution.budget.training,
+            values=values,
+            sigma=estimate_sigma(values),
+            documented=documented,
+            run_s=median(one.result.duration_s for one in ended),
+            evaluation=mean([_share(one) for one in ended]),
+            seconds=time.monotonic() - began,
+            edits=edits,
+            cheats=cheats,
+            faults=tuple(faults),
+            notes=bench.notes,
+        )
 
 
-def is_bundled(folder: Path) -> bool:
-    """Whether a folder is that of a bundled task: it needs no repository, ``start`` makes one of a copy."""
-    return folder.resolve().parent == bundled("templates").resolve()
+def _share(ended: Ended) -> float:
+    """The share of the evaluation in a run."""
+    stage = ended.result.stage(EVALUATION)
+    return stage.duration_s / ended.result.duration_s if stage and ended.result.duration_s > 0 else 0.0
 
 
-def _copies(task: Task, folder: Path, source: Path, targets: tuple[Path, ...]) -> tuple[str, ...]:
-    """Write out what a session would start from; notes on what is not part of it."""
-    if is_bundled(folder):
-        for target in targets:
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
-        return ()
-    notes = repository_notes(folder)
-    workspace = open_workspace(Project.at(folder), "check", task, source)
-    try:
-        base = workspace.head()
-        workspace.check_tracked(base, [*task.editable, *task.protected])
-        for target in targets:
-            workspace.materialise(base, target)
-    finally:
-        workspace.close()
-    return notes
+def _all_files(bench: Bench, variant: Variant, first: str) -> dict[str, str]:
+    """The editable files, and what else a variant names."""
+    return {path: bench.text(path) for path in {*bench.task.editable, *(s.file or first for s in variant.change)}}
 
 
-def _run(handle: RunHandle) -> RunResult | None:
-    """Wait for the end of a run; whatever ends the waiting ends the run, so that it does not use a folder that goes."""
-    try:
-        return handle.wait(None)
-    finally:
-        handle.kill()
-        handle.wait(None)
+class _Trials:
+    """Runs of edits and cheats beside the unedited program, all under one budget and one seed."""
+
+    def __init__(self, bench: Bench, wanted: TaskCheck, documented: Documented | None, ended: Sequence[Ended]) -> None:
+        self._bench, self._budget = bench, wanted.budget
+        task = bench.task
+        same = self._budget in (None, task.execution.budget.training)
+        unedited = ended if same else [bench.baseline(SEED, self._budget)] if wanted.edits or wanted.cheats else ended
+        self._task = task
+        self._files, sources = bench.files(), bench.sources()
+        self._required = required_symbols(task, sources)
+        self._places = bench.places()
+        pace = None
+        if reads_budget([task.execution.run_command, *sources.values(), *self._files.values()]):
+            stages = [stage for one in unedited if (stage := one.result.stage(TRAINING))]
+            pace = pace_of(_under(task, self._budget), stages)
+        value = unedited[0].measurement.value or 0.0
+        noise = estimate_sigma([v for one in ended if (v := one.measurement.value) is not None]) or 0.0
+        if documented is not None:  # what is larger on this machine is noisier on it, too
+            noise = max(noise, documented.sigma * max(1.0, abs(value / (documented.value or value or 1.0))))
+        self._reference = Reference(value, unedited[0].measurement.metrics, pace, SIGMAS * noise)
+
+    def edit(self, variant: Variant) -> Tried:
+        """An honest edit: it has to be legal and to give a metric."""
+        label, detail = self._try(variant)
+        return Tried(variant.name, label.value or "better", detail, label in (Label.NONE, Label.NO_GAIN))
+
+    def cheat(self, variant: Variant) -> Tried:
+        """A cheat: it has to end with a label that it may end with."""
+        label, detail = self._try(variant)
+        return Tried(variant.name, label.value or "better", detail, label in variant.expected)
+
+    def _try(self, variant: Variant) -> tuple[Label, str]:
+        first = self._task.editable[0]
+        files = changed(variant, _all_files(self._bench, variant, first), first, self._places)
+        try:
+            check_edit(self._task, self._files, files, required=self._required)
+        except PolicyError as error:
+            return error.label, error.what
+        ended = self._bench.run(SEED, files, self._budget)
+        return verdict(_under(self._task, self._budget), ended.measurement, ended.result, self._reference)
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """TERM, INT and HUP end the check in an orderly way, once: what was made for it is removed."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-    def end(number: int, frame: FrameType | None) -> None:
-        for other in numbers:
-            signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # only there may signals be handled
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _under(task: Task, budget: float | None) -> Task:
+    return task if budget is None else with_budget(task, budget)

@@ -20,6 +20,7 @@ from autoresearchd.cli import (
     session,
     status,
     task,
+    task_check,
 )
 from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
@@ -103,8 +104,8 @@ def _tasks() -> typer.Typer:
         f"{PROGRAM} task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
     ))(task.init)  # fmt: skip
     tasks.command("check", epilog=examples(
-        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all"
-    ))(task.check)  # fmt: skip
+        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all --run --short"
+    ))(task_check.check)  # fmt: skip
     return tasks
 
 

@@ -1,28 +1,24 @@
-"""The commands task list, task init and task check."""
+"""The commands task list and task init, and where tasks are found."""
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from autoresearchd.cli import render
-from autoresearchd.cli.failure import say, tell
-from autoresearchd.cli.options import JsonOption, SandboxOption
-from autoresearchd.cli.render import Paint, clean, json_text
+from autoresearchd.cli.failure import say
+from autoresearchd.cli.options import JsonOption
+from autoresearchd.cli.render import Paint, json_text
 from autoresearchd.cli.session import here
-from autoresearchd.errors import AutoresearchdError, ConfigError, MissingCapability, RepositoryError, UsageError
-
-if TYPE_CHECKING:
-    from autoresearchd.domain.task import Task
+from autoresearchd.errors import ConfigError, UsageError
 
 TASK_FILE = "task.yaml"
-_LEFT_BEHIND = ("__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
+_LEFT_BEHIND = ("check.yaml", "__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
 
 
 class DirectionName(StrEnum):
@@ -78,30 +74,6 @@ def init(
     say(f"  next: autoresearchd task check {directory} --run, then autoresearchd start --task {directory}")
 
 
-def check(
-    which: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME|DIR]", help="A bundled task or a folder (default: here).", show_default=False),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All bundled tasks.")] = False,
-    run: Annotated[bool, typer.Option("--run", help="Also run it once and measure it.")] = False,
-    sandbox: SandboxOption = None,
-) -> None:
-    """Check a task and its files.
-
-    With --run it is also run once, to see that it gives its metric: the last commit, as `start` would run it.
-    """
-    if every and which is not None:
-        raise UsageError("--all checks the bundled tasks, a name only one", mend="use one of them")
-    if sandbox is not None and not run:
-        raise UsageError("--sandbox is about running", mend="add --run, or leave --sandbox out")
-    folders = bundled_tasks() if every else [find_task(which)]
-    worst = 0
-    for folder in folders:
-        worst = max(worst, _check_one(folder, run, sandbox))
-    raise typer.Exit(worst)
-
-
 def bundled_tasks() -> list[Path]:
     """Folders of the bundled tasks, by name."""
     from autoresearchd.resources import bundled
@@ -121,57 +93,6 @@ def find_task(which: str | None) -> Path:
         return folder
     names = ", ".join(path.name for path in bundled_tasks())
     raise UsageError(f"{which!r} is neither a bundled task nor a folder", mend=f"bundled tasks: {names}")
-
-
-def _check_one(folder: Path, run: bool, sandbox: str | None) -> int:
-    from autoresearchd.app.check import check_run
-    from autoresearchd.app.start import read_task
-    from autoresearchd.config import check_files
-
-    paint = Paint(sys.stdout)
-    measured, notes = "", tuple[str, ...]()
-    name = folder.resolve().name
-    try:
-        task = read_task(folder, None)
-        name = task.name
-        check_files(task, folder / task.source_dir, folder / TASK_FILE)
-        if run:
-            say(f"running the baseline of {task.name} once: {_longest(task)}")
-            checked = check_run(folder, sandbox=sandbox)
-            measured, notes = checked.measured, checked.notes
-        else:
-            notes = _notes(folder)
-    except MissingCapability as error:
-        tell(f"{folder}: {error.what}", error.mend)
-        return error.exit_code
-    except AutoresearchdError as error:
-        print(f"{paint('✗', 'red')} {clean(name)}")
-        tell(error.what, error.mend)
-        return error.exit_code
-    words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
-    print(f"{paint('✓', 'green')} {clean(task.name)}: {clean(words)}" + (f"; {clean(measured)}" if measured else ""))
-    for note in notes:
-        say(f"note: {note}")
-    return 0
-
-
-def _longest(task: Task) -> str:
-    """How long a trial run may take, so that nobody waits in doubt."""
-    wall = task.execution.budget.wall
-    most = f"up to {math.ceil(wall / 60)} min" if wall > 90 else f"up to {wall:.0f} s"
-    return f"{most}, after its set-up" if task.execution.setup_commands else most
-
-
-def _notes(folder: Path) -> tuple[str, ...]:
-    """What would keep ``start`` from a task that is in order itself."""
-    from autoresearchd.app.check import is_bundled, repository_notes
-
-    if is_bundled(folder):
-        return ()
-    try:
-        return repository_notes(folder)
-    except RepositoryError as error:
-        return (f"`autoresearchd start` needs a git repository: {error.what}; {error.mend}",)
 
 
 def _facts(folder: Path) -> dict[str, Any]:
