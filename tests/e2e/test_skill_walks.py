@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.resources import bundled
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing.model_server import ScriptedServer
+from autoresearchd.testing.model_turns import edits
 from tests.e2e.conftest import Project, wait_until
 
 SKILLS = bundled("skills")
@@ -94,8 +95,8 @@ def test_the_skill_that_reports(project: Project, tmp_path: Path) -> None:
 def test_the_skill_that_learns(project: Project, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     project.environment["AUTORESEARCHD_CONFIG"] = str(config)
-    better = server.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
-    with server.ScriptedServer([better]) as scripted:
+    better = edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
+    with ScriptedServer([better]) as scripted:
         config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 0\ntemperature: 1\n")
         done = project.cli("start", "--tag", TAG, "--policy", "local:m", "--max-experiments", "1", "--foreground")
     assert done.returncode == 0, done.stderr
