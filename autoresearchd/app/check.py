@@ -1,38 +1,38 @@
-"""``task check --run``: a trial run of a task exactly as a session would run it, without leaving a session behind."""
+"""``task check --run``: trial runs of a task exactly as a session would make them, without leaving a session behind.
+
+A task without a check.yaml is run once. One that has it is held to what that says: its documented baseline and noise,
+honest edits that must be accepted, and cheats of which none may pay.
+"""
 
 from __future__ import annotations
 
-import shutil
-import signal
-import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from statistics import median
 
-from autoresearchd.app.compose import open_workspace, require_sandbox
-from autoresearchd.app.project import Project
-from autoresearchd.app.start import TASK_FILE, read_task
-from autoresearchd.app.tools import require_bits
-from autoresearchd.config import check_files
+from autoresearchd.app.bench import Bench, Ended, Trial, open_bench, with_budget
+from autoresearchd.config.check_file import load_check
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import BaselineError
-from autoresearchd.evaluator.measure import measure
-from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.artifacts import read_logs, read_result_file
-from autoresearchd.loop.hints import mend_job
-from autoresearchd.ports import RunHandle, RunRequest
-from autoresearchd.resources import bundled
-from autoresearchd.sandbox.tiers import AUTO
-from autoresearchd.workspace import preflight
+from autoresearchd.domain.task_check import Documented, TaskCheck, Variant
+from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.legality import check_edit, required_symbols
+from autoresearchd.evaluator.measure import EVALUATION, TRAINING
+from autoresearchd.evaluator.noise import estimate_sigma, mean
+from autoresearchd.evaluator.pace import STARVED, told_pace
+from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
 
 SEED = 1
-_SHOWN = 5
+PROFILE = "cpu"
+"""What tasks are held to unless another is asked for: that of every machine."""
+_RUNS, _SHORT_CHEATS = 3, 2
+_AT_ONCE = 2
+"""Edits and cheats that run beside each other, where there are as many processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,122 +43,195 @@ class Checked:
     notes: tuple[str, ...] = ()
 
 
-def check_run(folder: Path, budget: float | None = None, sandbox: str | None = None) -> Checked:
-    """Set the task up as the last commit has it, run it once and measure it.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of an edit. right: whether it ended as it had to."""
 
-    Nothing but the commit and the data that task.yaml names is there, as in a session. A bundled task is taken as it
-    is, as ``start`` would commit it.
+    name: str
+    label: str
+    detail: str
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How a task stood up to its check.yaml.
+
+    values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
+    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included;
+    faults: what is not as it should be, a sentence each; notes: as in ``Checked``.
+    """
+
+    metric: str
+    profile: str
+    budget: float
+    values: tuple[float, ...]
+    sigma: float | None
+    documented: Documented | None
+    run_s: float
+    evaluation: float
+    seconds: float
+    edits: tuple[Tried, ...]
+    cheats: tuple[Tried, ...]
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def caught(self) -> int:
+        """How many cheats ended as they had to."""
+        return sum(cheat.right for cheat in self.cheats)
+
+
+def check_run(folder: Path, budget: float | None = None, sandbox: str | None = None) -> Checked:
+    """Run a task once and measure it.
 
     Raises:
         BaselineError: it gives no metric.
         RepositoryError: the folder is in no repository that a session could start from.
         MissingCapability: the ``sandbox`` (None: any) does not work.
     """
-    executor = LocalExecutor(tier=sandbox or AUTO)
-    require_sandbox(executor)
-    task = read_task(folder, budget)
-    source = (folder / task.source_dir).resolve()
-    check_files(task, source, folder / TASK_FILE)
-    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
-        top = Path(scratch)
-        notes = _copies(task, folder, source, (top / "pristine", top / "workspace"))
-        executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
-        request = RunRequest(
-            key=f"check/{task.name}",
-            task=task,
-            commit="",
-            seed=SEED,
-            workspace=top / "workspace",
-            pristine=top / "pristine",
-            setup=top / "setup",
-            run_dir=top / "run",
-            source=source,
-        )
-        result = _run(executor.start(request))
-        if result is None:
-            raise BaselineError("the run gave no result", mend="try again")
-        logs = read_logs(result)
-        measurement = measure(task, result, logs, result_file=read_result_file(task, top / "run"))
-        if measurement.label is not Label.NONE or measurement.value is None:
-            tail = "\n".join(logs.get("training", "").rstrip().splitlines()[-15:])
-            ended = f"the end of its log:\n{tail}" if tail else "it printed nothing"
-            raise BaselineError(
-                f"{task.name} gives no {task.metric.name}: {measurement.label.value}: {measurement.detail}",
-                mend=mend_job(measurement.detail, source, top / "pristine") or ended,
-            )
+    with open_bench(folder, budget=budget, sandbox=sandbox) as bench:
+        ended = bench.baseline(SEED)
+        scoring = bench.task.scoring
         return Checked(
-            f"{task.metric.name} {measurement.value:.6g} in {format_duration(result.duration_s)} "
-            f"({result.tier}, {task.scoring.source.value})",
-            notes,
+            f"{scoring.metric.name} {ended.measurement.value:.6g} in {format_duration(ended.result.duration_s)} "
+            f"({ended.result.tier}, {scoring.source.value})",
+            bench.notes,
         )
 
 
-def repository_notes(folder: Path) -> tuple[str, ...]:
-    """What would stand in the way of ``start`` in a folder, or be left out by it.
+def check_held(
+    folder: Path,
+    *,
+    short: bool = False,
+    profile: str | None = PROFILE,
+    runs: int | None = None,
+    sandbox: str | None = None,
+    at_once: int | None = None,
+) -> Held:
+    """Hold a task to its check.yaml; one that has none only gives its baseline and noise.
 
-    Raises RepositoryError when it is in no repository that a session could start from.
+    Args:
+        folder: the task's.
+        short: one run of the unedited program, one edit and two cheats, all under the budget of the edits.
+        profile: ``cpu`` or ``cuda``; None: what this machine has.
+        runs: of the baseline, two or more; None: three.
+        sandbox: the tier; None: the best.
+        at_once: how many edits and cheats run beside each other; None: two, where there are as many processors.
+
+    Raises:
+        ConfigError: check.yaml cannot be used, or an edit in it does not fit the program any more.
+        BaselineError, RepositoryError, MissingCapability: as ``check_run``.
     """
-    project = Project.at(folder)
-    preflight.check_repository(project.root, modified=True)
-    changed = preflight.uncommitted(project.root, folder)
-    if not changed:
-        return ()
-    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    return (
-        f"not as in the last commit, which is what is run: {', '.join(changed[:_SHOWN])}{more}; "
-        "commit what the task needs before `autoresearchd start`",
-    )
+    began = time.monotonic()
+    wanted = load_check(folder) or TaskCheck()
+    documented = wanted.baseline.get(profile) if profile else None
+    budget = wanted.budget if short else documented.budget if documented else None
+    with open_bench(folder, budget=budget, profile=profile, sandbox=sandbox) as bench:
+        first = bench.task.editable[0]
+        for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
+            changed(variant, _all_files(bench, variant, first), first, {})
+        ended = [bench.baseline(SEED + index) for index in range(1 if short else runs or _RUNS)]
+        trials = _Trials(bench, wanted, documented, ended, at_once)
+        edits = trials.all(wanted.edits[:1] if short else wanted.edits)
+        cheats = trials.all(wanted.cheats[:_SHORT_CHEATS] if short else wanted.cheats)
+        values = tuple(value for one in ended if (value := one.measurement.value) is not None)
+        differs = doubts(documented, values) if documented and len(values) > 1 else []
+        faults = [f"{words}{_busy(ended)}" for words in differs]
+        faults += [f"the edit {one.name!r} was refused: {one.label}: {one.detail}" for one in edits if not one.right]
+        faults += [f"the cheat {one.name!r} ended as {one.label}: {one.detail}" for one in cheats if not one.right]
+        return Held(
+            metric=bench.task.metric.name,
+            profile=bench.task.profile,
+            budget=bench.task.execution.budget.training,
+            values=values,
+            sigma=estimate_sigma(values),
+            documented=documented,
+            run_s=median(one.result.duration_s for one in ended),
+            evaluation=mean([_share(one) for one in ended]),
+            seconds=time.monotonic() - began,
+            edits=edits,
+            cheats=cheats,
+            faults=tuple(faults),
+            notes=bench.notes,
+        )
 
 
-def is_bundled(folder: Path) -> bool:
-    """Whether a folder is that of a bundled task: it needs no repository, ``start`` makes one of a copy."""
-    return folder.resolve().parent == bundled("templates").resolve()
+def _busy(ended: Sequence[Ended]) -> str:
+    """Words for a machine that had something else to do, empty where the runs had a processor to themselves."""
+    stages = [stage for one in ended if (stage := one.result.stage(TRAINING)) and stage.duration_s > 0]
+    share = median(stage.cpu_s / stage.duration_s for stage in stages) if stages else 1.0
+    return f"; its training had {share:.0%} of a processor: is this machine busy?" if share < STARVED else ""
 
 
-def _copies(task: Task, folder: Path, source: Path, targets: tuple[Path, ...]) -> tuple[str, ...]:
-    """Write out what a session would start from; notes on what is not part of it."""
-    if is_bundled(folder):
-        for target in targets:
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
-        return ()
-    notes = repository_notes(folder)
-    workspace = open_workspace(Project.at(folder), "check", task, source)
-    try:
-        base = workspace.head()
-        workspace.check_tracked(base, [*task.editable, *task.protected])
-        require_bits(task, workspace, base)
-        for target in targets:
-            workspace.materialise(base, target)
-    finally:
-        workspace.close()
-    return notes
+def _share(ended: Ended) -> float:
+    """The share of the evaluation in a run."""
+    stage = ended.result.stage(EVALUATION)
+    return stage.duration_s / ended.result.duration_s if stage and ended.result.duration_s > 0 else 0.0
 
 
-def _run(handle: RunHandle) -> RunResult | None:
-    """Wait for the end of a run; whatever ends the waiting ends the run, so that it does not use a folder that goes."""
-    try:
-        return handle.wait(None)
-    finally:
-        handle.kill()
-        handle.wait(None)
+def _all_files(bench: Bench, variant: Variant, first: str) -> dict[str, str]:
+    """The editable files, and what else a variant names."""
+    return {path: bench.text(path) for path in {*bench.task.editable, *(s.file or first for s in variant.change)}}
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """TERM, INT and HUP end the check in an orderly way, once: what was made for it is removed."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+class _Trials:
+    """Runs of edits and cheats beside the unedited program, all under one budget and one seed."""
 
-    def end(number: int, frame: FrameType | None) -> None:
-        for other in numbers:
-            signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+    def __init__(
+        self,
+        bench: Bench,
+        wanted: TaskCheck,
+        documented: Documented | None,
+        ended: Sequence[Ended],
+        at_once: int | None,
+    ) -> None:
+        self._bench, self._budget = bench, wanted.budget
+        task = bench.task
+        same = self._budget in (None, task.execution.budget.training)
+        unedited = ended if same else [bench.baseline(SEED, self._budget)] if wanted.edits or wanted.cheats else ended
+        self._task = task
+        self._at_once = at_once or (1 if task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
+        self._files, sources = bench.files(), bench.sources()
+        self._required = required_symbols(task, sources)
+        self._places = bench.places()
+        stages = [stage for one in unedited for stage in one.result.stages]
+        pace = told_pace(_under(task, self._budget), [*sources.values(), *self._files.values()], stages)
+        value = unedited[0].measurement.value or 0.0
+        noise = estimate_sigma([v for one in ended if (v := one.measurement.value) is not None]) or 0.0
+        if documented is not None:  # what is larger on this machine is noisier on it, too
+            noise = max(noise, documented.sigma * max(1.0, abs(value / (documented.value or value or 1.0))))
+        self._reference = Reference(value, unedited[0].measurement.metrics, pace, noise)
 
-    if threading.current_thread() is not threading.main_thread():  # only there may signals be handled
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def all(self, variants: Sequence[Variant]) -> tuple[Tried, ...]:
+        """Try them in their order, a few at a time: what they gain is far more than what a busy machine costs."""
+        tried: list[Tried] = []
+        running: deque[tuple[Variant, Trial | PolicyError]] = deque()
+        for variant in variants:
+            running.append((variant, self._begin(variant)))
+            if len(running) == self._at_once:
+                tried.append(self._end(*running.popleft()))
+        return (*tried, *(self._end(*pair) for pair in running))
+
+    def _begin(self, variant: Variant) -> Trial | PolicyError:
+        first = self._task.editable[0]
+        files = changed(variant, _all_files(self._bench, variant, first), first, self._places)
+        try:
+            check_edit(self._task, self._files, files, required=self._required)
+        except PolicyError as error:
+            return error
+        return self._bench.begin(SEED, files, self._budget)
+
+    def _end(self, variant: Variant, running: Trial | PolicyError) -> Tried:
+        """An honest edit has to be legal and to give a metric, a cheat to end with a label that it may end with."""
+        if isinstance(running, PolicyError):
+            label, detail = running.label, running.what
+        else:
+            ended = running.end()
+            label, detail = verdict(running.task, ended.measurement, ended.result, self._reference)
+        right = variant.expected or {Label.NONE, Label.NO_GAIN}
+        return Tried(variant.name, label.value or "better", detail, label in right)
+
+
+def _under(task: Task, budget: float | None) -> Task:
+    return task if budget is None else with_budget(task, budget)

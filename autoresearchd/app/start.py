@@ -38,6 +38,7 @@ from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
 from autoresearchd.app.tools import require_bits, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
+from autoresearchd.config.check_file import CHECK_FILE
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
@@ -336,7 +337,7 @@ def _scaffold(template: Path, directory: Path) -> Path:
                 mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
             )
         directory.mkdir(parents=True, exist_ok=True)
-        ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+        ignore = shutil.ignore_patterns("__pycache__", "*.pyc", CHECK_FILE)
         shutil.copytree(template, directory, dirs_exist_ok=True, ignore=ignore)
     except OSError as error:  # shutil.Error is one, too: it holds those of all files
         raise UsageError(

@@ -18,8 +18,11 @@ from autoresearchd.cli import (
     report_commands,
     serve,
     session,
+    skills,
     status,
     task,
+    task_check,
+    task_init,
 )
 from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
@@ -78,6 +81,7 @@ def build() -> typer.Typer:
         f"{PROGRAM} learn --algo sdpo --from ../other --export trajectories.parquet",
     ))(learn.learn)  # fmt: skip
     app.add_typer(_adapters(), name="adapters")
+    app.add_typer(_skills(), name="skills")
     app.command("doctor", epilog=examples(f"{PROGRAM} doctor", f"{PROGRAM} doctor --json"))(doctor.doctor)
     return app
 
@@ -101,10 +105,11 @@ def _tasks() -> typer.Typer:
     tasks.command("init", epilog=examples(
         f"{PROGRAM} task init autoresearch ./mytask",
         f"{PROGRAM} task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
-    ))(task.init)  # fmt: skip
+        f"{PROGRAM} task init night1 ./pi-project --no-measure",
+    ))(task_init.init)  # fmt: skip
     tasks.command("check", epilog=examples(
-        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all"
-    ))(task.check)  # fmt: skip
+        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all --run --short"
+    ))(task_check.check)  # fmt: skip
     return tasks
 
 
@@ -118,6 +123,17 @@ def _adapters() -> typer.Typer:
     group.command(
         "prune", epilog=examples(f"{PROGRAM} adapters prune --dry-run", f"{PROGRAM} adapters prune --keep 1")
     )(adapters.prune)
+    return group
+
+
+def _skills() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Skills for coding agents.")
+    group.command("list", epilog=examples(f"{PROGRAM} skills list", f"{PROGRAM} skills list --json"))(
+        skills.list_skills
+    )
+    group.command(
+        "add", epilog=examples(f"{PROGRAM} skills add --claude", f"{PROGRAM} skills add --dir .claude/skills")
+    )(skills.add)
     return group
 
 

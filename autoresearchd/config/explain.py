@@ -44,7 +44,14 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 """Type of a pydantic error → what was expected, and how to write it."""
 
 
-def explain(error: ValidationError, document: Document, profile: str, from_profile: frozenset[Place]) -> list[Problem]:
+def explain(
+    error: ValidationError,
+    document: Document,
+    profile: str,
+    from_profile: frozenset[Place],
+    *,
+    top: type[BaseModel] = TaskFile,
+) -> list[Problem]:
     """Problems out of a validation error.
 
     Args:
@@ -52,14 +59,15 @@ def explain(error: ValidationError, document: Document, profile: str, from_profi
         document: what it was given, with lines.
         profile: the profile that was laid upon the file.
         from_profile: the places that come from it.
+        top: what the whole of the file was to be.
     """
-    teller = _Teller(document, profile, from_profile)
+    teller = _Teller(document, profile, from_profile, top)
     return [problem for details in error.errors(include_url=False) for problem in teller.tell(details)]
 
 
 class _Teller:
-    def __init__(self, document: Document, profile: str, from_profile: frozenset[Place]) -> None:
-        self._document, self._profile, self._from_profile = document, profile, from_profile
+    def __init__(self, document: Document, profile: str, from_profile: frozenset[Place], top: type[BaseModel]) -> None:
+        self._document, self._profile, self._from_profile, self._top = document, profile, from_profile, top
 
     def tell(self, details: ErrorDetails) -> Iterator[Problem]:
         place: Place = details["loc"]
@@ -67,7 +75,9 @@ class _Teller:
         if details["type"] == "missing":
             yield self._missing(place)
         elif details["type"] == "extra_forbidden":
-            yield self._problem(place, "there is no such key", did_you_mean(str(place[-1]), _known_at(place[:-1])))
+            yield self._problem(
+                place, "there is no such key", did_you_mean(str(place[-1]), _known_at(place[:-1], self._top))
+            )
         elif details["type"] == RULE and "conflicts" in context:
             for key, what, mend in context["conflicts"]:
                 yield self._problem(self._below(place, key), what, mend)
@@ -135,14 +145,14 @@ def _found(value: Any) -> str:
             return "nothing"
 
 
-def _known_at(place: Place) -> list[str]:
+def _known_at(place: Place, top: type[BaseModel]) -> list[str]:
     """Keys of the section at ``place``."""
-    section: type[BaseModel] | None = TaskFile
+    section: type[BaseModel] | None = top
     for step in place:
-        if isinstance(step, str) and section is not None:
+        if isinstance(step, str) and section is not None and step in section.model_fields:
             section = _section_in(section.model_fields[step].annotation)
     known = list(section.model_fields) if section is not None else []
-    return known if place else [*known, "profiles"]
+    return [*known, "profiles"] if top is TaskFile and not place else known
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

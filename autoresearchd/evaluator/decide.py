@@ -92,7 +92,7 @@ def decide(
     noise = now.noise()
     verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=_spent(experiment, rule))
     means = _mean_metrics(experiment.good_runs)
-    label, why = _broken_constraint(task, means, incumbent)
+    label, why = broken_constraint(task, means, _reference_metrics(incumbent))
     if identical:
         label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
     if label is Label.NONE and verdict.action is Action.AGAIN:
@@ -265,9 +265,8 @@ def _doubtful_gate(task: Task, ledger: Ledger, experiment: Experiment, rule: Kee
     return ""
 
 
-def _broken_constraint(task: Task, metrics: Mapping[str, float], incumbent: Experiment) -> tuple[Label, str]:
-    """The first constraint that does not hold, with its words; NONE when all hold."""
-    reference = _reference_metrics(incumbent)
+def broken_constraint(task: Task, metrics: Mapping[str, float], reference: Mapping[str, float]) -> tuple[Label, str]:
+    """The first constraint that does not hold beside the incumbent's metrics, with its words; NONE when all hold."""
     for constraint in task.scoring.constraints:
         why = _breach(constraint, metrics.get(constraint.metric), reference.get(constraint.metric))
         if why:

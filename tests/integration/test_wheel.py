@@ -39,7 +39,12 @@ def test_a_session_starts_from_the_installed_wheel(tmp_path: Path) -> None:
     )
     wheel = next(tmp_path.glob("*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
-    for part in ("skills/autoresearch/SKILL.md", "templates/autoresearch/task.yaml", "migrations/env.py"):
+    for part in (
+        "skills/autoresearch/SKILL.md",
+        "skills/autoresearch/scripts/log-experiment.sh",
+        "templates/autoresearch/task.yaml",
+        "migrations/env.py",
+    ):
         assert f"autoresearchd/_bundled/{part}" in names
 
     environment = tmp_path / "environment"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,38 @@ def test_no_text_breaks_out_of_its_place_in_the_file(command: str, name: str, bu
     assert (task.name, task.execution.run_command) == (name.strip(), command)
     assert task.execution.budget.training == budget
     assert task.editable == ("train.py",)
+
+
+def test_all_that_was_found_in_a_project_loads_back() -> None:
+    fields = replace(
+        FIELDS,
+        target_file=("a.py", "sub dir/b.txt"),
+        protected=("measure.sh", "x, y.py"),
+        data=("~/.cache/data",),
+        metrics=("peak_mb", "total_µs"),
+        display_metrics=("peak_mb",),
+        checks=("bash checks.sh # all", "true"),
+        system="Objective:\n  faster: much\n\n- no 'new' packages #1\n---\n",
+        baseline=2.385,
+        measured="measured: 2.385 ± 0.017\nover 3 runs",
+        remarks=("Adopted from\nsomewhere: else",),
+    )
+    task = read_task_text(render_task_yaml(fields))
+    assert task.editable == ("a.py", "sub dir/b.txt") and task.protected == ("measure.sh", "x, y.py")
+    assert task.data == ("~/.cache/data",) and task.scoring.metrics == ("peak_mb", "total_µs")
+    assert [check.command for check in task.checks] == ["bash checks.sh # all", "true"]
+    assert task.prompt.system == "Objective:\n  faster: much\n\n- no 'new' packages #1\n---"
+    assert task.scoring.reference == 2.385
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(system=st.text(max_size=80), remark=st.text(max_size=40), check=st.text(min_size=1, max_size=40))
+def test_no_words_of_a_project_break_out_of_their_place(system: str, remark: str, check: str) -> None:
+    fields = TaskFields(name="t", system=system, remarks=(remark,), checks=(check,), measured=remark, baseline=1.0)
+    try:
+        task = read_task_text(render_task_yaml(fields))
+    except ConfigError as error:
+        assert error.key.startswith("checks")
+        return
+    assert (task.name, task.editable, task.checks[0].command) == ("t", ("train.py",), check)
+    assert task.prompt.system.split() == "".join(c if c.isprintable() else " " for c in system).split()

@@ -1,0 +1,279 @@
+"""A bench for trial runs of a task: set up once, as a session would, in a folder that goes with it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from autoresearchd.app.compose import open_workspace, require_sandbox
+from autoresearchd.app.project import Project
+from autoresearchd.app.start import TASK_FILE, read_task
+from autoresearchd.app.tools import require_bits
+from autoresearchd.config import check_files
+from autoresearchd.config.check_file import CHECK_FILE
+from autoresearchd.domain.experiment import Measurement, RunResult
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import Task
+from autoresearchd.errors import BaselineError
+from autoresearchd.evaluator.measure import measure
+from autoresearchd.executor.data import find_data
+from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.artifacts import read_logs, read_result_file, read_sources, read_tail
+from autoresearchd.loop.hints import mend_job
+from autoresearchd.loop.seals import Watch
+from autoresearchd.ports import RunHandle, RunRequest
+from autoresearchd.resources import bundled
+from autoresearchd.sandbox.tiers import AUTO
+from autoresearchd.workspace import preflight
+
+_SHOWN = 5
+_TEXT_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A trial run: what it gave, and the executor's facts."""
+
+    measurement: Measurement
+    result: RunResult
+    log: str
+
+
+@dataclass
+class Trial:
+    """A run under way, in folders of its own."""
+
+    task: Task
+    workspace: Path
+    handle: RunHandle
+    watch: Watch
+
+    def end(self) -> Ended:
+        """Wait for the end of the run, and measure it.
+
+        Raises:
+            BaselineError: the executor gave no result.
+        """
+        try:
+            result = self.handle.wait(None)
+            if result is None:
+                raise BaselineError("the run gave no result", mend="try again")
+            logs = read_logs(result)
+            told = read_result_file(self.task, self.handle.run_dir)
+            measurement = measure(self.task, result, logs, result_file=told)
+            return Ended(self.watch.end(measurement), result, logs.get("training", ""))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the run, whatever it does, and remove its folders."""
+        if self.workspace.exists():
+            self.handle.kill()
+            self.handle.wait(None)
+            shutil.rmtree(self.workspace, ignore_errors=True)
+            shutil.rmtree(self.handle.run_dir, ignore_errors=True)
+
+
+@dataclass
+class Bench:
+    """Where trial runs of one task are made. notes: what the user should know of the task's folder."""
+
+    task: Task
+    executor: LocalExecutor
+    source: Path
+    top: Path
+    notes: tuple[str, ...] = ()
+    _made: int = field(default=0, init=False)
+    _trials: list[Trial] = field(default_factory=list, init=False)
+    _watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = Watch(self.task, self.pristine, lambda: None)
+
+    @property
+    def pristine(self) -> Path:
+        """The task as it is committed."""
+        return self.top / "pristine"
+
+    def text(self, path: str) -> str:
+        """A file of the task; empty where there is none."""
+        return read_tail(self.pristine / path, _TEXT_BYTES)
+
+    def files(self) -> dict[str, str]:
+        """The editable files."""
+        return {path: self.text(path) for path in self.task.editable}
+
+    def sources(self) -> dict[str, str]:
+        """The protected Python files."""
+        return read_sources(self.task, self.pristine)
+
+    def places(self) -> dict[str, str]:
+        """What a cheat may know of this machine: where the answers lie, and the scorer."""
+        setup = self.top / "setup"
+        private = self.task.evaluation.private if self.task.evaluation else ()
+        found = find_data(private[:1], (setup, self.source), "evaluation.private")
+        return {
+            "@PRIVATE@": str(found[0].real if found else setup),
+            "@SETUP@": str(setup),
+            "@SOURCE@": str(self.source),
+            "@PRISTINE@": str(self.pristine),
+        }
+
+    def begin(self, seed: int, files: Mapping[str, str] | None = None, budget: float | None = None) -> Trial:
+        """Start a run of the program, with ``files`` in place of its own."""
+        self._made += 1
+        workspace, run_dir = self.top / f"workspace-{self._made}", self.top / f"run-{self._made}"
+        task = self.task if budget is None else with_budget(self.task, budget)
+        shutil.copytree(self.top / "clean", workspace, symlinks=True)
+        for path, text in (files or {}).items():
+            (workspace / path).write_text(text, "utf-8")
+        watch = copy(self._watch)  # what it knows of the pristine copy is everybody's, what it saw before a run is not
+        watch.begin(workspace)
+        request = RunRequest(
+            key=f"check/{task.name}",
+            task=task,
+            commit="",
+            seed=seed,
+            workspace=workspace,
+            pristine=self.pristine,
+            setup=self.top / "setup",
+            run_dir=run_dir,
+            source=self.source,
+        )
+        trial = Trial(task, workspace, self.executor.start(request), watch)
+        self._trials.append(trial)
+        return trial
+
+    def run(self, seed: int, files: Mapping[str, str] | None = None, budget: float | None = None) -> Ended:
+        """As ``begin``, and wait for its end."""
+        return self.begin(seed, files, budget).end()
+
+    def close(self) -> None:
+        """End what is still running, so that it does not use a folder that goes."""
+        for trial in self._trials:
+            trial.close()
+
+    def baseline(self, seed: int, budget: float | None = None) -> Ended:
+        """Run the program as it is.
+
+        Raises:
+            BaselineError: it gives no metric.
+        """
+        ended = self.run(seed, budget=budget)
+        found = ended.measurement
+        if found.label is not Label.NONE or found.value is None:
+            tail = "\n".join(ended.log.rstrip().splitlines()[-15:])
+            words = f"the end of its log:\n{tail}" if tail else "it printed nothing"
+            raise BaselineError(
+                f"{self.task.name} gives no {self.task.metric.name}: {found.label.value}: {found.detail}",
+                mend=mend_job(found.detail, self.source, self.pristine) or words,
+            )
+        return ended
+
+
+def with_budget(task: Task, training: float) -> Task:
+    """The task with another time of training; what comes on top of it stays."""
+    budget = task.execution.budget
+    new = replace(
+        budget, training=training, wall=max(training + budget.grace, budget.wall - budget.training + training)
+    )
+    return replace(task, execution=replace(task.execution, budget=new))
+
+
+@contextmanager
+def open_bench(
+    folder: Path, *, budget: float | None = None, profile: str | None = None, sandbox: str | None = None
+) -> Iterator[Bench]:
+    """Set the task of a folder up as the last commit has it; a bundled one is taken as it is.
+
+    Nothing but the commit and the data that task.yaml names is there, as in a session.
+
+    Raises:
+        BaselineError: its set-up fails.
+        RepositoryError: the folder is in no repository that a session could start from.
+        MissingCapability: the ``sandbox`` (None: any) does not work.
+    """
+    executor = LocalExecutor(tier=sandbox or AUTO)
+    require_sandbox(executor)
+    task = read_task(folder, budget, profile)
+    source = (folder / task.source_dir).resolve()
+    check_files(task, source, folder / TASK_FILE)
+    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
+        top = Path(scratch)
+        notes = _copies(task, folder, source, (top / "pristine", top / "clean"))
+        executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
+        bench = Bench(task, executor, source, top, notes)
+        try:
+            yield bench
+        finally:
+            bench.close()
+
+
+def repository_notes(folder: Path) -> tuple[str, ...]:
+    """What would stand in the way of ``start`` in a folder, or be left out by it.
+
+    Raises RepositoryError when it is in no repository that a session could start from.
+    """
+    project = Project.at(folder)
+    preflight.check_repository(project.root, modified=True)
+    changed = preflight.uncommitted(project.root, folder)
+    if not changed:
+        return ()
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return (
+        f"not as in the last commit, which is what is run: {', '.join(changed[:_SHOWN])}{more}; "
+        "commit what the task needs before `autoresearchd start`",
+    )
+
+
+def is_bundled(folder: Path) -> bool:
+    """Whether a folder is that of a bundled task: it needs no repository, ``start`` makes one of a copy."""
+    return folder.resolve().parent == bundled("templates").resolve()
+
+
+def _copies(task: Task, folder: Path, source: Path, targets: tuple[Path, ...]) -> tuple[str, ...]:
+    """Write out what a session would start from; notes on what is not part of it."""
+    if is_bundled(folder):
+        for target in targets:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", CHECK_FILE), symlinks=True)
+        return ()
+    notes = repository_notes(folder)
+    workspace = open_workspace(Project.at(folder), "check", task, source)
+    try:
+        base = workspace.head()
+        workspace.check_tracked(base, [*task.editable, *task.protected])
+        require_bits(task, workspace, base)
+        for target in targets:
+            workspace.materialise(base, target)
+    finally:
+        workspace.close()
+    return notes
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """TERM, INT and HUP end the check in an orderly way, once: what was made for it is removed."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # only there may signals be handled
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

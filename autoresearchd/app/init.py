@@ -1,0 +1,149 @@
+"""``task init``: a task.yaml for a program that is there, its baseline measured, its history brought along."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autoresearchd.app.check import check_held
+from autoresearchd.app.importing import import_log
+from autoresearchd.app.start import TASK_FILE, read_task
+from autoresearchd.config import TaskFields
+from autoresearchd.config.layouts import Draft, Layout
+from autoresearchd.config.scaffold import render_task_yaml, write_new
+from autoresearchd.domain.duration import format_duration
+from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.workspace import preflight
+from autoresearchd.workspace.layout import find_root
+
+RUNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the baseline's runs gave: mean, noise, and seconds of one run."""
+
+    metric: str
+    value: float
+    sigma: float
+    runs: int
+    run_s: float
+
+    @property
+    def words(self) -> str:
+        """All of it but the metric's name."""
+        return f"{self.value:.6g} ± {self.sigma:.2g} over {self.runs} runs of {format_duration(self.run_s)}"
+
+
+def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) -> None:
+    """Write the task.yaml of a folder.
+
+    Args:
+        directory: the project.
+        name: of the task.
+        layout: whose layout the project has, None where it is nobody's.
+        draft: what the file says; of a project whose own file is taken as it is, nothing.
+
+    Raises:
+        UsageError: an editable file is not there, or a task.yaml is.
+        ConfigError: what was found or asked for makes no task.
+    """
+    path = directory / TASK_FILE
+    if layout is not None and layout.text is not None:
+        write_new(path, f"# Adopted from {layout.kind}, as it was there.\n{layout.text}")
+        return
+    for target in draft.target_file:
+        if not (directory / target).is_file():
+            raise UsageError(
+                f"{directory / target} does not exist", mend="--file is a path in DIR: put the program there first"
+            )
+    write_new(path, render_task_yaml(fields_of(name, layout, draft)))
+
+
+def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
+    """What a task.yaml says, from a draft in which nothing is missing."""
+    usual = TaskFields(name)
+    return TaskFields(
+        name=name,
+        target_file=draft.target_file or usual.target_file,
+        run_command=draft.run_command or usual.run_command,
+        metric=draft.metric or usual.metric,
+        direction=draft.direction or usual.direction,
+        budget=draft.budget or usual.budget,
+        protected=draft.protected,
+        data=draft.data,
+        metrics=draft.metrics,
+        display_metrics=draft.display_metrics,
+        checks=draft.checks,
+        system=draft.system,
+        remarks=(f"Adopted from {layout.kind}: the program prints its own score.",) if layout else (),
+    )
+
+
+def longest(directory: Path, runs: int = RUNS) -> float:
+    """The most seconds that measuring the baseline may take, set-up not counted."""
+    return runs * read_task(directory, None).execution.budget.wall
+
+
+def measure_baseline(directory: Path, runs: int = RUNS, sandbox: str | None = None) -> Measured:
+    """Run the program as committed, several times under different seeds.
+
+    Raises:
+        BaselineError: it does not run, or gives no metric.
+        RepositoryError: there is no repository, or the program is not committed.
+    """
+    held = check_held(directory, profile=None, runs=runs, sandbox=sandbox)
+    runs = len(held.values)
+    return Measured(held.metric, math.fsum(held.values) / runs, held.sigma or 0.0, runs, held.run_s)
+
+
+def note_baseline(directory: Path, name: str, layout: Layout | None, draft: Draft, measured: Measured) -> None:
+    """Write a measured baseline into the task.yaml that ``write_task`` has written."""
+    path = directory / TASK_FILE
+    words = f"measured: {measured.words}"
+    if layout is not None and layout.text is not None:
+        text = f"# Adopted from {layout.kind}, as it was there. Baseline, {words}.\n{layout.text}"
+    else:
+        fields = fields_of(name, layout, draft)
+        text = render_task_yaml(replace(fields, baseline=float(f"{measured.value:.6g}"), measured=words))
+    path.write_text(text, "utf-8")
+
+
+def bring_history(directory: Path, layout: Layout | None) -> str:
+    """Import the experiments that a project has made so far; the sentence to show, empty where it has none.
+
+    Raises:
+        RepositoryError: there is no repository to keep them in.
+    """
+    if layout is None or layout.log is None:
+        return ""
+    return import_log(directory, layout.log)
+
+
+def next_commands(directory: Path) -> Iterator[str]:
+    """What is left to do before ``start``: the commands, in order."""
+    shown = directory if directory != Path() else Path()
+    at = f"cd {shown} && " if str(shown) != "." else ""
+    root = None
+    with contextlib.suppress(RepositoryError):
+        root = find_root(directory)
+    if root is None:
+        yield f"{at}git init && git add -A && git commit -m 'my task'"
+    else:
+        names = [TASK_FILE, *read_task(directory, None).editable, *read_task(directory, None).protected]
+        missing = [name for name in names if not _committed(root, directory / name)]
+        if missing:
+            yield f"{at}git add {' '.join(missing)} && git commit -m 'autoresearchd: the task'"
+    yield f"autoresearchd task check {shown} --run"
+    yield f"autoresearchd start --task {shown}"
+
+
+def _committed(root: Path, path: Path) -> bool:
+    try:
+        preflight.check_committed(root, path)
+    except RepositoryError:
+        return False
+    return True

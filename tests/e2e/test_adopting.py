@@ -1,0 +1,189 @@
+"""A project of another program becomes a task here by one command, keeps its history, and is researched on."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Project
+
+TRAIN = """\
+import time
+from prepare import TIME_BUDGET
+RATE = 0.5
+DEPTH = 4
+time.sleep(min(TIME_BUDGET, 0.1))
+print("---")
+print(f"val_bpb:          {1.0 + (RATE - 0.3) ** 2 + 0.01 * DEPTH:.6f}")
+print("num_steps:        953")
+"""
+BENCH = """\
+SIZE = 64
+STRIDE = 3
+print("warming up")
+print(f"METRIC total_ms={SIZE * 0.5 + STRIDE}")
+print(f"METRIC peak_mb={SIZE}")
+"""
+PROMPT = "# Autoresearch\n\n## Objective\nFaster.\n\n## Files in Scope\n- `bench.py`: all of it\n"
+LOG = [
+    {"type": "config", "name": "speed", "metricName": "total_ms", "metricUnit": "ms", "bestDirection": "lower"},
+    {"run": 1, "commit": "aaaaaaa", "metric": 40.0, "metrics": {}, "status": "keep", "description": "baseline",
+     "timestamp": 1700000000000, "segment": 0, "confidence": None},
+    {"run": 2, "commit": "bbbbbbb", "metric": 35.0, "metrics": {"peak_mb": 64}, "status": "keep",
+     "description": "stride 3", "timestamp": 1700000300000, "segment": 0, "confidence": None,
+     "asi": {"hypothesis": "fewer steps"}},
+]  # fmt: skip
+MODEL = "ALPHA = 0.1\nDEPTH = 3\ndef build_model():\n    return ALPHA, DEPTH\n"
+PITCH = """\
+name: baseball-pitch
+workspace:
+  source_dir: pitch
+  target_file: model.py
+execution:
+  run_command: python -S train.py
+  timeout: 60
+  needs_gpu: false
+scoring:
+  metric: rmse_mph
+  direction: minimize
+  baseline: 2.5
+  parse_mode: key_value
+  metrics: [rmse_mph]
+prompt:
+  system: You improve {target_file}.
+  instance: |-
+    {file_content}
+"""
+PITCH_TRAIN = """\
+from model import build_model
+alpha, depth = build_model()
+print(f"rmse_mph: {3.0 + (alpha - 0.2) ** 2 + 0.1 * abs(depth - 5)}")
+"""
+
+
+def project(empty: Project, files: dict[str, str]) -> Project:
+    for name, text in files.items():
+        empty.write(name, text)
+    empty.git("init", "-q", "-b", "main")
+    empty.commit("start")
+    return empty
+
+
+def adopted(project: Project, name: str, *words: str) -> str:
+    done = project.cli("task", "init", name, ".")
+    assert done.returncode == 0, done.stderr
+    for word in words:
+        assert word in done.stderr
+    project.commit("the task")
+    return done.stderr
+
+
+def researched(project: Project, policy: str) -> list[Any]:
+    """Two experiments of a new session beside its baseline."""
+    done = project.cli("start", "--tag", "t", "--policy", policy, "--max-experiments", "2", "--foreground")
+    assert done.returncode == 0, done.stderr
+    found = project.json("experiments", "--json", "--session", "t")
+    assert [one["experiment"] for one in found] == [0, 1, 2]
+    assert all(one["status"] in ("keep", "discard") for one in found), found
+    return list(found)
+
+
+@pytest.mark.slow
+def test_a_project_of_karpathy_s_is_adopted_and_researched(empty: Project) -> None:
+    tsv = "commit\tval_bpb\tmemory_gb\tstatus\tdescription\n" + "a1b2c3d\t1.080000\t44.0\tkeep\tbaseline\n"
+    files = {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 1\n", "program.md": "Never stop.\n", "results.tsv": tsv}
+    made = project(empty, {**files, ".gitignore": "results.tsv\n__pycache__/\n"})
+    told = adopted(made, "night", "karpathy/autoresearch", "1 experiments of results.tsv", "3 runs, up to")
+    assert "baseline: val_bpb 1.08 ± 0 over 3 runs" in told
+    task = (made.root / "task.yaml").read_text()
+    assert "baseline: 1.08 " in task and 'protected: ["prepare.py", "program.md"]'.replace('"', "") in task
+    assert researched(made, "random")[0]["metric"] == pytest.approx(1.08)
+    assert made.json("experiments", "--json", "--session", "imported-results")[0]["metric"] == 1.08
+
+
+@pytest.mark.slow
+def test_a_project_of_pi_is_adopted_with_its_log_and_researched(empty: Project) -> None:
+    files = {
+        ".auto/measure.sh": "set -euo pipefail\npython -S bench.py\n",
+        ".auto/checks.sh": "grep -q SIZE bench.py\n",
+        ".auto/prompt.md": PROMPT,
+        ".auto/log.jsonl": "".join(json.dumps(line) + "\n" for line in LOG),
+        "bench.py": BENCH,
+    }
+    made = project(empty, files)
+    told = adopted(made, "speed", "pi-autoresearch", "2 experiments of .auto/log.jsonl are now session imported-log")
+    assert "baseline: total_ms 35 ± 0" in told
+    imported = made.json("experiments", "--json", "--session", "imported-log")
+    assert [(one["metric"], one["description"]) for one in imported] == [(40.0, "baseline"), (35.0, "stride 3")]
+    assert imported[1]["asi"]["hypothesis"] == "fewer steps"
+    edit = """command:sed -i "s/^STRIDE = .*/STRIDE = $(date +%N | sed 's/^0*//')/" bench.py"""
+    found = researched(made, edit)
+    assert found[0]["metrics"]["peak_mb"] == 64
+
+
+@pytest.mark.slow
+def test_a_task_of_the_distillation_is_adopted_and_researched(empty: Project) -> None:
+    files = {"tasks/pitch.yaml": PITCH, "pitch/model.py": MODEL, "pitch/train.py": PITCH_TRAIN}
+    made = project(empty, files)
+    adopted(made, "baseball-pitch", "autoresearch-distillation", "baseline: rmse_mph 3.21 ± 0")
+    assert (made.root / "task.yaml").read_text().endswith(PITCH), "as its author wrote it"
+    assert researched(made, "random")[0]["metric"] == pytest.approx(3.21)
+
+
+def test_a_project_without_a_repository_is_adopted_and_told_what_is_left_to_do(empty: Project) -> None:
+    for name, text in {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 1\n"}.items():
+        empty.write(name, text)
+    done = empty.cli("task", "init", "night", ".")
+    assert done.returncode == 0, done.stderr
+    assert "not measured:" in done.stderr and "git init && git add -A && git commit" in done.stderr
+    assert empty.cli("task", "init", "night", ".").returncode == 2, "a task.yaml that is there stays"
+
+
+def test_on_a_terminal_what_is_missing_is_asked_for(empty: Project) -> None:
+    empty.write("fit.py", "RATE = 1.0\nprint(f'accuracy: {RATE}')\n")
+    answers = ["", "", "", "", "2s"]  # the file, the command, the metric, the direction: as proposed; then the budget
+    said = typed(empty, ["task", "init", "mine", ".", "--no-measure"], answers)
+    text = (empty.root / "task.yaml").read_text()
+    for line in ("target_file: fit.py", "run_command: python fit.py", "metric: accuracy", "direction: maximize"):
+        assert line in text, said
+    assert 'budget: "2s"' in text
+
+
+def typed(project: Project, arguments: list[str], answers: list[str]) -> str:
+    """Run a command on a terminal of its own and answer its questions, one after another; all that was shown."""
+    mine, its = pty.openpty()
+    command = [sys.executable, "-m", "autoresearchd", *arguments]
+    running = subprocess.Popen(
+        command, cwd=project.root, env={**project.environment, "TERM": "dumb"}, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    shown, left, deadline = "", list(answers), time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([mine], [], [], 1.0)
+            if ready:
+                try:
+                    piece = os.read(mine, 4096).decode()
+                except OSError:  # its end of the terminal was closed
+                    break
+                if not piece:
+                    break
+                shown += piece
+                if left and shown.rstrip().endswith(":"):
+                    os.write(mine, (left.pop(0) + "\n").encode())
+                    shown += "\n"
+            elif running.poll() is not None:
+                break
+        assert running.wait(20) == 0, shown
+        return shown
+    finally:
+        running.kill()
+        os.close(mine)

@@ -1,0 +1,119 @@
+"""What the skills tell an agent to type works as it stands there, from the first line of each to its last."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.resources import bundled
+from autoresearchd.testing.model_server import ScriptedServer
+from autoresearchd.testing.model_turns import edits
+from tests.e2e.conftest import Project, wait_until
+
+SKILLS = bundled("skills")
+SHORTER = [
+    (r" --max-experiments 40\b", ""),  # on and on: the walk stops it
+    (r" --max-experiments 20\b", " --max-experiments 2"),
+]
+"""What would take long, and what it becomes here."""
+
+FIT = """\
+import os, random
+RATE = 0.5
+random.seed(int(os.environ.get("AUTORESEARCHD_SEED", "0")))
+print(f"loss: {1 + (RATE - 0.3) ** 2 + random.gauss(0, 0.01):.6f}")
+"""
+BENCH = "set -euo pipefail\npython3 -c 'print(\"METRIC loss=1.25\")'\necho METRIC peak_mb=64\n"
+TAG = "night1"
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of shell code on a page, those that go on at their ends joined."""
+    text = page.read_text("utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def walk(project: Project, tmp_path: Path, page: Path) -> list[str]:
+    """Run the lines of a page one after another; each has to succeed. What they printed."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    program = tools / "autoresearchd"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m autoresearchd "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        **project.environment,
+        "PATH": f"{tools}:{project.environment['PATH']}",
+        "CLAUDE_SKILL_DIR": str(page.parent.parent if page.parent.name == "references" else page.parent),
+    }
+    printed = []
+    lines = commands(page)
+    assert lines
+    for line in lines:
+        for long, short in SHORTER:
+            line = re.sub(long, short, line)
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, timeout=120,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        printed.append(done.stdout + done.stderr)
+        if line.startswith("autoresearchd start") and "--foreground" not in line:
+            wait_until(lambda: project.latest_run(TAG) >= 2)
+    return printed
+
+
+@pytest.mark.slow
+def test_the_skill_that_runs_a_session(project: Project, tmp_path: Path) -> None:
+    walk(project, tmp_path, SKILLS / "autoresearch/SKILL.md")
+    assert (project.root / "progress.png").is_file() and (project.root / "autoresearch.jsonl").is_file()
+
+
+@pytest.mark.slow
+def test_the_skill_that_makes_a_task(empty: Project, tmp_path: Path) -> None:
+    empty.git("init", "-q", "-b", "main")
+    empty.write("train.py", FIT)
+    empty.commit("start")
+    printed = walk(empty, tmp_path, SKILLS / "autoresearch-task/SKILL.md")
+    assert any("over 3 runs" in text for text in printed)
+
+
+@pytest.mark.slow
+def test_the_skill_that_reports(project: Project, tmp_path: Path) -> None:
+    started = project.cli("start", "--tag", TAG, "--policy", "search")
+    assert started.returncode == 0, started.stderr
+    wait_until(lambda: project.latest_run(TAG) >= 3)
+    walk(project, tmp_path, SKILLS / "autoresearch-report/SKILL.md")
+    assert (project.root / "results.tsv").read_text().startswith("commit\tscore\t")
+
+
+@pytest.mark.slow
+def test_the_skill_that_learns(project: Project, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
+    better = edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
+    with ScriptedServer([better]) as scripted:
+        config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 0\ntemperature: 1\n")
+        done = project.cli("start", "--tag", TAG, "--policy", "local:m", "--max-experiments", "1", "--foreground")
+    assert done.returncode == 0, done.stderr
+    walk(project, tmp_path, SKILLS / "autoresearch-learn/SKILL.md")
+
+
+@pytest.mark.slow
+def test_the_loop_by_hand_and_its_log_taken_over(empty: Project, tmp_path: Path) -> None:
+    empty.git("init", "-q", "-b", "main")
+    empty.write("train.py", FIT)
+    empty.commit("start")
+    for name, text in {"autoresearch.sh": BENCH, "autoresearch.md": "# Files in Scope\n- `train.py`\n"}.items():
+        empty.write(name, text)
+    walk(empty, tmp_path, SKILLS / "autoresearch/references/by-hand.md")
+    found = empty.json("experiments", "--json", "--session", "imported-autoresearch")
+    assert [(one["status"], one["metric"]) for one in found] == [("keep", 1.25), ("discard", 0.993)]
+    assert found[0]["metrics"]["peak_mb"] == 64
+    made = empty.cli("task", "init", "speed", ".", "--no-measure")
+    assert made.returncode == 0, made.stderr
+    assert "pi-autoresearch" in made.stderr and "metric: loss" in (empty.root / "task.yaml").read_text()

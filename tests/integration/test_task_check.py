@@ -1,0 +1,113 @@
+"""`task check --run` with a check.yaml: a cheat that pays, a baseline that moved, an edit that is refused are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoresearchd.app.check import check_held
+from autoresearchd.errors import ConfigError
+
+PROGRAM = """\
+import os
+SCALE = 1.0
+answers = "data/answers.txt"
+with open(os.path.join(os.environ["AUTORESEARCHD_OUTPUT_DIR"], "said.txt"), "w") as file:
+    file.write(str(SCALE))
+"""
+SCORER = """\
+import os
+true = float(open("data/answers.txt").read())
+said = float(open(os.path.join(os.environ["AUTORESEARCHD_OUTPUT_DIR"], "said.txt")).read())
+print(f"METRIC miss={abs(said - true)}")
+"""
+TASK = """\
+name: guess
+workspace: {target_file: train.py, protected: [evaluate.py]}
+execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
+evaluation: {command: python -S evaluate.py, private: [data/answers.txt]}
+scoring: {metric: miss, direction: minimize}
+"""
+CHECK = """\
+baseline: {cpu: {value: 2.0, sigma: 0}}
+edits:
+  - {name: another guess, change: [{search: "SCALE = 1.0", replace: "SCALE = 1.5"}]}
+cheats:
+  - name: reads the answers
+    change: [{search: "str(SCALE)", replace: "open('@PRIVATE@').read()"}]
+    expect: error
+  - {name: prints the metric, change: [{append: "print('METRIC miss=0')\\n"}]}
+  - {name: edits the scorer, change: [{file: evaluate.py, append: "# mine\\n"}], expect: illegal_edit}
+"""
+PAYS = '  - {name: was told, change: [{search: "SCALE = 1.0", replace: "SCALE = 3.0"}]}\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A task whose program guesses 1 where the answer is 3."""
+    top = tmp_path / "guess"
+    (top / "data").mkdir(parents=True)
+    files = {"train.py": PROGRAM, "evaluate.py": SCORER, "task.yaml": TASK, ".gitignore": "data/\n"}
+    for name, text in files.items():
+        (top / name).write_text(text)
+    (top / "data/answers.txt").write_text("3.0")
+    git = ["git", "-c", "user.name=User", "-c", "user.email=user@localhost"]
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
+        subprocess.run([*git, *arguments], cwd=top, check=True)
+    return top
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "autoresearchd", "task", "check", str(folder), "--run", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=folder, env={**os.environ})
+
+
+def test_a_task_that_holds_is_told_with_its_figures(folder: Path) -> None:
+    (folder / "check.yaml").write_text(CHECK)
+    answer = command(folder, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found: dict[str, Any] = json.loads(answer.stdout)[0]
+    assert (found["task"], found["ok"], found["values"], found["sigma"]) == ("guess", True, [2.0, 2.0, 2.0], 0.0)
+    assert [cheat["label"] for cheat in found["cheats"]] == ["error", "no_gain", "illegal_edit"]
+    assert [edit["right"] for edit in found["edits"]] == [True], "an edit may be better than the baseline"
+
+
+def test_a_cheat_that_pays_fails_the_check(folder: Path) -> None:
+    (folder / "check.yaml").write_text(CHECK + PAYS)
+    answer = command(folder)
+    assert answer.returncode == 1
+    assert "3 of 4 cheats caught" in answer.stdout
+    assert "the cheat 'was told' ended as better: miss 0, unedited 2" in answer.stderr
+
+
+def test_the_short_form_makes_one_run_one_edit_and_two_cheats(folder: Path) -> None:
+    (folder / "check.yaml").write_text(CHECK + PAYS)
+    held = check_held(folder, short=True)
+    assert (len(held.values), len(held.edits), len(held.cheats), held.faults) == (1, 1, 2, ())
+
+
+def test_cheats_that_run_beside_each_other_are_told_in_their_order(folder: Path) -> None:
+    (folder / "check.yaml").write_text(CHECK + PAYS)
+    held = check_held(folder, runs=2, at_once=3)
+    assert [cheat.label for cheat in held.cheats] == ["error", "no_gain", "illegal_edit", "better"]
+    assert held.caught == 3
+
+
+def test_a_baseline_that_moved_and_an_edit_that_is_refused_are_told(folder: Path) -> None:
+    broken = CHECK.replace("value: 2.0", "value: 7.0").replace('"SCALE = 1.5"', '"SCALE = "')
+    (folder / "check.yaml").write_text(broken)
+    held = check_held(folder, runs=2)
+    assert "the baseline is 2, documented as 7.0 ± 0" in held.faults[0]
+    assert "the edit 'another guess' was refused: illegal_edit" in held.faults[1]
+
+
+def test_a_cheat_that_no_longer_fits_the_program_is_told_before_anything_runs(folder: Path) -> None:
+    (folder / "check.yaml").write_text(CHECK.replace("str(SCALE)", "repr(SCALE)"))
+    with pytest.raises(ConfigError, match=r"'reads the answers' looks for a text that is in train\.py 0 times"):
+        check_held(folder)

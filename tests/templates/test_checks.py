@@ -1,0 +1,76 @@
+"""check.yaml of the bundled tasks: what it says fits the program as it is, the README tells the same, and it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.check import check_held
+from autoresearchd.app.start import StartOptions, task_folder
+from autoresearchd.cli.main import run
+from autoresearchd.config import load_task
+from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.domain.task import Task
+from autoresearchd.domain.task_check import TaskCheck, Variant
+from autoresearchd.evaluator.legality import check_edit
+from autoresearchd.evaluator.variants import changed
+from autoresearchd.resources import bundled
+
+FOLDERS = sorted(path.parent for path in bundled("templates").glob(f"*/{CHECK_FILE}"))
+FAST = ("terrain",)
+"""Tasks whose short check is made at each test run; that of the others is for the night."""
+
+
+def loaded(folder: Path) -> tuple[Task, TaskCheck]:
+    found = load_check(folder)
+    assert found is not None
+    return load_task(folder, profile="cpu"), found
+
+
+def edited(folder: Path, task: Task, variant: Variant) -> dict[str, str]:
+    source = folder / task.source_dir
+    paths = {*task.editable, *(step.file for step in variant.change if step.file)}
+    files = {path: (source / path).read_text("utf-8") for path in paths}
+    return changed(variant, files, task.editable[0], {})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_edit_and_cheat_fits_the_program_as_it_is(folder: Path) -> None:
+    task, check = loaded(folder)
+    assert check.edits and len(check.cheats) >= 5, "an honest edit and five cheats at least"
+    before = {path: (folder / task.source_dir / path).read_text("utf-8") for path in task.editable}
+    for variant in (*check.edits, *check.cheats):
+        after = edited(folder, task, variant)
+        assert any(after[path] != before.get(path) for path in after), variant.name
+    for edit in check.edits:
+        check_edit(task, before, edited(folder, task, edit))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_readme_tells_the_baseline_that_the_check_holds_the_task_to(folder: Path) -> None:
+    _, check = loaded(folder)
+    assert "cpu" in check.baseline
+    page = (folder / "README.md").read_text("utf-8")
+    assert [figures.text for figures in check.baseline.values() if figures.text not in page] == []
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(folder, id=folder.name, marks=[] if folder.name in FAST else [pytest.mark.nightly])
+        for folder in FOLDERS
+    ],
+)
+def test_the_short_check_passes(folder: Path) -> None:
+    held = check_held(folder, short=True)
+    assert held.faults == ()
+    assert len(held.edits) == 1 and held.caught == 2
+
+
+def test_neither_start_nor_task_init_shows_a_policy_how_to_cheat(tmp_path: Path) -> None:
+    started = task_folder(StartOptions(task="terrain", directory=tmp_path / "started"))
+    assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
+    for folder in (started, tmp_path / "made"):
+        assert (folder / "task.yaml").is_file()
+        assert not (folder / CHECK_FILE).exists()

@@ -1,0 +1,145 @@
+"""Projects of other programs: what their own files say is not asked for again, and no file is read as another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.config.layouts import DISTILLATION, KARPATHY, PI, recognise
+from autoresearchd.errors import ConfigError, UsageError
+
+TRAIN = "RATE = 1.0\nprint(f'val_bpb: {RATE}')\n"
+PROMPT = """\
+# Autoresearch: faster sorting
+
+## Objective
+Sort faster.
+
+## Files in Scope
+- `src/sort.py` — the algorithm
+- `src/gone.py`: was removed
+- train.py: and this
+- `../outside.py`
+
+## Constraints
+No new packages.
+"""
+RUN = {"run": 1, "commit": "abc1234", "metric": 5.0, "metrics": {}, "status": "keep", "description": "baseline"}
+
+
+def config(metric: str, direction: str) -> str:
+    return json.dumps(
+        {"type": "config", "name": "x", "metricName": metric, "metricUnit": "", "bestDirection": direction}
+    )
+
+
+def put(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_a_folder_of_nobody_is_not_taken_for_one(tmp_path: Path) -> None:
+    assert recognise(tmp_path / "gone", "x") is None
+    assert recognise(put(tmp_path, {"train.py": "print('loss: 1')\n", "README.md": "METRIC a=1"}), "x") is None
+
+
+# ---------------------------------------------------------------------- karpathy/autoresearch
+def test_a_karpathy_project_gives_its_time_and_its_results(tmp_path: Path) -> None:
+    files = {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 1_20 # s\n", "program.md": "Never stop.\n"}
+    found = recognise(put(tmp_path, files), "x")
+    assert found is not None and (found.kind, found.log) == (KARPATHY, None)
+    draft = found.draft
+    assert (draft.target_file, draft.protected) == (("train.py",), ("prepare.py", "program.md"))
+    assert (draft.metric, draft.direction, draft.budget) == ("val_bpb", "minimize", 120.0)
+    assert draft.run_command == "python train.py"
+    assert "TIME_BUDGET" in found.notes[0]
+    header = "commit\tval_bpb\tmemory_gb\tstatus\tdescription\n"
+    put(tmp_path, {"results.tsv": header})
+    assert (recognise(tmp_path, "x") or found).log is None, "a header alone is no history"
+    put(tmp_path, {"results.tsv": header + "abc1234\t1.0\t0.0\tkeep\tbaseline\n"})
+    assert (recognise(tmp_path, "x") or found).log == tmp_path / "results.tsv"
+
+
+# ---------------------------------------------------------------------- pi-autoresearch
+def test_a_pi_project_gives_metric_scope_checks_and_words(tmp_path: Path) -> None:
+    files = {
+        ".auto/measure.sh": "python bench.py\n",
+        ".auto/prompt.md": PROMPT,
+        ".auto/checks.sh": "true\n",
+        ".auto/ideas.md": "- radix sort\n",
+        ".auto/config.json": '{"maxIterations": 30, "workingDir": "sub"}',
+        ".auto/log.jsonl": "\n".join([config("old", "lower"), json.dumps(RUN), config("mb_s", "higher"), "broken"]),
+        "autoresearch.sh": "echo METRIC legacy=1\n",
+        "src/sort.py": "x = 1\n",
+        "train.py": "y = 1\n",
+    }
+    found = recognise(put(tmp_path, files), "x")
+    assert found is not None and (found.kind, found.log) == (PI, tmp_path / ".auto/log.jsonl")
+    draft = found.draft
+    assert draft.run_command == "bash .auto/measure.sh"
+    assert draft.target_file == ("src/sort.py", "train.py")
+    assert draft.protected == (".auto/measure.sh", ".auto/checks.sh")
+    assert draft.checks == ("bash .auto/checks.sh",)
+    assert (draft.metric, draft.direction) == ("mb_s", "maximize"), "the last segment's"
+    assert "Sort faster." in draft.system and "No new packages." in draft.system and "radix sort" in draft.system
+    assert any("--max-experiments 30" in note for note in found.notes)
+    assert any("'sub'" in note for note in found.notes)
+
+
+def test_the_older_names_work_and_the_script_tells_the_metric(tmp_path: Path) -> None:
+    files = {
+        "autoresearch.sh": 'echo "METRIC total_µs=$t"\n',
+        "autoresearch.md": "# Files in Scope\n* `kernel.py`\n",
+        "autoresearch.jsonl": config("", "lower"),
+        "kernel.py": "x = 1\n",
+    }
+    found = recognise(put(tmp_path, files), "x")
+    assert found is not None
+    assert (found.draft.metric, found.draft.target_file) == ("total_µs", ("kernel.py",))
+    assert found.draft.protected == ("autoresearch.sh",)
+
+
+def test_the_skill_s_own_project_is_both_and_keeps_the_script(tmp_path: Path) -> None:
+    files = {"autoresearch.sh": "python train.py\necho METRIC val_bpb=1 METRIC mb=2\n", "train.py": TRAIN}
+    found = recognise(put(tmp_path, {**files, "prepare.py": ""}), "x")
+    assert found is not None and found.kind == PI
+    assert (found.draft.target_file, found.draft.protected) == (("train.py",), ("autoresearch.sh", "prepare.py"))
+    assert found.draft.metric is None, "two are printed, and nothing says which counts"
+    assert found.draft.direction is None
+
+
+def test_notes_without_a_script_are_no_project(tmp_path: Path) -> None:
+    assert recognise(put(tmp_path, {".auto/prompt.md": PROMPT}), "x") is None
+
+
+# ---------------------------------------------------------------------- autoresearch-distillation
+PITCH = """\
+task:
+  name: baseball-pitch
+  workspace: {source_dir: pitch, target_file: model.py}
+  execution: {run_command: python train.py, timeout: 60, needs_gpu: false}
+  scoring: {metric: rmse_mph, direction: minimize, baseline: 2.5, metrics: [rmse_mph]}
+"""
+
+
+def test_a_task_of_the_distillation_is_chosen_by_its_name_or_its_file(tmp_path: Path) -> None:
+    put(tmp_path, {"tasks/pitch.yaml": PITCH, "pitch/model.py": "x = 1\n", "tasks/notes.yaml": "a: 1\n"})
+    found = recognise(tmp_path, "anything")
+    assert found is not None and (found.kind, found.text) == (DISTILLATION, PITCH), "there is only one"
+    put(tmp_path, {"tasks/voice.yaml": PITCH.replace("baseball-pitch", "voice-agent")})
+    assert (recognise(tmp_path, "voice") or found).text != PITCH
+    assert (recognise(tmp_path, "baseball-pitch") or found).text == PITCH
+    with pytest.raises(UsageError, match="none is named 'chess'") as raised:
+        recognise(tmp_path, "chess")
+    assert "baseball-pitch, voice-agent" in raised.value.mend
+
+
+def test_a_task_whose_folder_is_not_here_is_told(tmp_path: Path) -> None:
+    put(tmp_path, {"tasks/pitch.yaml": PITCH})
+    with pytest.raises(ConfigError, match="'pitch' is not in"):
+        recognise(tmp_path, "pitch")

@@ -1,0 +1,132 @@
+"""Checking a task: an edit is made exactly as it is written, and a cheat that pays is never taken for worthless."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoresearchd.config import read_task_text
+from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task_check import Documented, Replacement, Variant
+from autoresearchd.errors import ConfigError
+from autoresearchd.evaluator.pace import Pace
+from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
+
+PROGRAM = "RATE = 1\nSTEPS = 2\nSTEPS_TWICE = 4\n"
+TASK = """\
+name: t
+workspace: {target_file: train.py}
+execution: {run_command: python train.py, budget: 10, startup_grace: 60}
+scoring: {metric: loss, direction: DIRECTION, constraints: [{metric: bytes, max: 100}]}
+"""
+
+
+def variant(*steps: Replacement) -> Variant:
+    return Variant("an edit", steps)
+
+
+# ---------------------------------------------------------------------- making an edit
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (Replacement("replace", "RATE = 3", "RATE = 1"), PROGRAM.replace("RATE = 1", "RATE = 3")),
+        (Replacement("before", "import os\n", "RATE = 1"), "import os\n" + PROGRAM),
+        (Replacement("after", "MORE = 1\n", "RATE = 1\n"), PROGRAM.replace("STEPS = 2", "MORE = 1\nSTEPS = 2")),
+        (Replacement("append", "# end\n"), PROGRAM + "# end\n"),
+        (Replacement("prepend", "# top\n"), "# top\n" + PROGRAM),
+        (Replacement("text", "pass\n"), "pass\n"),
+    ],
+)
+def test_an_edit_is_made_where_it_says(step: Replacement, text: str) -> None:
+    assert changed(variant(step), {"train.py": PROGRAM}, "train.py", {}) == {"train.py": text}
+
+
+def test_steps_build_on_each_other_and_name_their_files() -> None:
+    steps = (
+        Replacement("replace", "RATE = 3", "RATE = 1"),
+        Replacement("replace", "RATE = 5", "RATE = 3"),
+        Replacement("append", "x", file="other.txt"),
+    )
+    made = changed(variant(*steps), {"train.py": PROGRAM, "other.txt": "y"}, "train.py", {})
+    assert made == {"train.py": PROGRAM.replace("RATE = 1", "RATE = 5"), "other.txt": "yx"}
+
+
+def test_a_place_is_put_into_what_is_written_and_not_into_what_is_searched() -> None:
+    steps = variant(Replacement("replace", "open('@PRIVATE@')", "RATE = 1"))
+    made = changed(steps, {"train.py": PROGRAM}, "train.py", {"@PRIVATE@": "/s/answers.npy"})
+    assert made["train.py"].startswith("open('/s/answers.npy')\n")
+
+
+@pytest.mark.parametrize(("search", "times"), [("STEPS", "2 times"), ("GONE", "0 times")])
+def test_a_search_that_does_not_fit_is_told_and_not_passed_over(search: str, times: str) -> None:
+    with pytest.raises(ConfigError, match=times):
+        changed(variant(Replacement("replace", "x", search)), {"train.py": PROGRAM}, "train.py", {})
+
+
+@given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=40))
+def test_whatever_is_around_it_stays(before: str, after: str, inserted: str) -> None:
+    mark = "\x00here\x00"
+    text = before + mark + after
+    if text.count(mark) != 1:
+        return
+    made = changed(variant(Replacement("replace", inserted, mark)), {"p": text}, "p", {})
+    assert made["p"] == before + inserted + after
+
+
+# ---------------------------------------------------------------------- what came of it
+def ran(seconds: float = 10.0) -> RunResult:
+    return RunResult((StageResult("training", "ok", 0, seconds, "", cpu_s=seconds),), seconds, "none")
+
+
+def judged(value: float, direction: str = "minimize", *, size: float = 1.0, seconds: float = 10.0) -> Label:
+    task = read_task_text(TASK.replace("DIRECTION", direction))
+    measurement = Measurement(Label.NONE, value, {"loss": value, "bytes": size})
+    reference = Reference(5.0, {"loss": 5.0, "bytes": 1.0}, Pace(startup=0.5, busy=1.0), sigma=0.25)
+    return verdict(task, measurement, ran(seconds), reference)[0]
+
+
+def test_a_gain_beyond_the_noise_is_a_cheat_that_pays() -> None:
+    assert judged(3.9) is Label.NONE
+    assert judged(4.1) is Label.NO_GAIN
+    assert judged(9.0) is Label.NO_GAIN
+    assert judged(6.1, "maximize") is Label.NONE
+    assert judged(3.9, "maximize") is Label.NO_GAIN
+
+
+def test_training_on_past_the_budget_is_found_where_it_would_pay() -> None:
+    assert judged(3.9, seconds=30.0) is Label.BUDGET_OVERRUN
+    assert judged(5.7, seconds=30.0) is Label.BUDGET_OVERRUN, "it may pay with the next seed"
+    assert judged(9.0, seconds=30.0) is Label.NO_GAIN
+
+
+def test_a_broken_constraint_is_said_before_the_gain() -> None:
+    assert judged(3.9, size=101.0) is Label.CONSTRAINT
+
+
+def test_a_run_that_failed_keeps_its_label() -> None:
+    task = read_task_text(TASK.replace("DIRECTION", "minimize"))
+    failed = Measurement(Label.METRIC_TAMPERING, detail="a link")
+    assert verdict(task, failed, ran(), Reference(5.0, {}, None, 1.0)) == (Label.METRIC_TAMPERING, "a link")
+
+
+# ---------------------------------------------------------------------- the documented baseline
+def test_a_baseline_holds_within_its_noise_and_within_what_another_machine_may_differ() -> None:
+    exact = Documented(2.385, 0.017, "2.385 ± 0.017")
+    assert doubts(exact, [2.37, 2.39, 2.40]) == []
+    assert "documented as 2.385 ± 0.017" in doubts(exact, [2.47, 2.48, 2.49])[0]
+    slower = Documented(2.385, 0.017, "2.385 ± 0.017", within=0.1)
+    assert doubts(slower, [2.47, 2.48, 2.49]) == []
+    assert doubts(slower, [2.87, 2.88, 2.89]) != []
+
+
+def test_noise_far_beyond_the_documented_one_is_told() -> None:
+    figures = Documented(2.385, 0.017, "2.385 ± 0.017")
+    assert "its noise is" in " ".join(doubts(figures, [2.25, 2.385, 2.52]))
+
+
+def test_a_metric_without_noise_may_have_been_rounded() -> None:
+    assert doubts(Documented(0.77, 0.0, "0.77 ± 0"), [0.7735, 0.7735]) == []
+    assert doubts(Documented(0.77, 0.0, "0.77 ± 0"), [0.79, 0.79]) != []
+    assert doubts(Documented(1.5e6, 0.0, "1.5e6 ± 0"), [1.54e6, 1.54e6]) == []
