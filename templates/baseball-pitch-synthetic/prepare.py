@@ -16,7 +16,9 @@ file                 who     content
 
 from __future__ import annotations
 
+import importlib.util
 import secrets
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,8 @@ def pitches(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     """Write the three files."""
+    if importlib.util.find_spec("sklearn") is None:
+        sys.exit("package 'scikit-learn', which a run needs, is not installed: pip install 'autoresearchd[tasks]'")
     rows, mph = pitches(np.random.default_rng(secrets.randbits(128)))
     out = Path("data")
     out.mkdir(exist_ok=True)

@@ -86,6 +86,8 @@ def main() -> None:
     raw = installed() or fetched()
     if hashlib.sha256(raw).hexdigest() != MEMBER_SHA256:
         sys.exit(f"{MEMBER} is not the one of {PACKAGE} {VERSION}: {INSTALL}")
+    if importlib.util.find_spec("sklearn") is None:
+        sys.exit("package 'scikit-learn', which a run needs, is not installed: pip install 'autoresearchd[tasks]'")
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         seasons, people = table(archive, "Pitching"), {p["playerID"]: p for p in table(archive, "People")}
     good = [s for s in seasons if int(s["yearID"]) >= FIRST_YEAR and number(s["IPouts"]) >= LEAST_OUTS and s["ER"]]

@@ -104,6 +104,8 @@ def cifar() -> tuple[Images, Images]:
 def main() -> None:
     """Write the three files."""
     train, test = cifar() if os.environ.get("AUTORESEARCHD_PROFILE") == "cuda" else digits()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit("package 'torch', which a run needs, is not installed: pip install 'autoresearchd[train]'")
     out = Path("data")
     out.mkdir(exist_ok=True)
     np.savez(out / "train.npz", images=train[0], labels=train[1])

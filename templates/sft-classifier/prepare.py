@@ -128,7 +128,10 @@ def write(texts: dict[str, str], out: Path) -> dict[str, object]:
 def main() -> None:
     """Write the files of the profile."""
     out = Path("data")
-    meta = write(sources(), out)
+    texts = sources()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit("package 'torch', which a run needs, is not installed: pip install 'autoresearchd[train]'")
+    meta = write(texts, out)
     if os.environ.get("AUTORESEARCHD_PROFILE") == "cuda":
         meta["encoder"] = f"{ENCODER}@{fetch_encoder(out / 'encoder')}"
     (out / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")

@@ -38,6 +38,7 @@ def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sklearn")  # set-up refuses where a run could not import it
     folder = tmp_path_factory.mktemp("pitch")
     done = run("prepare.py", folder)
     assert done.returncode == 0, done.stderr
@@ -69,7 +70,6 @@ def test_what_no_program_can_know_is_the_noise_that_it_says() -> None:
 
 
 def test_training_predicts_more_than_the_mean(prepared: Path) -> None:
-    pytest.importorskip("sklearn")
     done = run("train.py", prepared, AUTORESEARCHD_SEED="3")
     assert done.returncode == 0, done.stderr
     scored = run("evaluate.py", prepared)
