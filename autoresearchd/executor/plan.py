@@ -20,6 +20,8 @@ from autoresearchd.sandbox.tiers import Tier
 from autoresearchd.sandbox.view import View
 
 OUTPUT = "output"
+TRAIN_SECONDS = "AUTORESEARCHD_TRAIN_SECONDS"
+"""Tells the evaluation how long training took, start-up included, by a clock that edited code cannot reach."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh folder is made in it
 _SHARED_MEMORY_NEEDED = 512 << 20
 _SCRATCH_BYTES = 4 << 30
@@ -115,7 +117,14 @@ class _Planner:
                 companion = self.program(evaluation.model_command, "model", view)
             program = self.program(evaluation.command, "evaluation", self.evaluation_view())
             stages.append(
-                Stage("evaluation", program, evaluation.timeout, companion=companion, reads=self.places.output)
+                Stage(
+                    "evaluation",
+                    program,
+                    evaluation.timeout,
+                    companion=companion,
+                    reads=self.places.output,
+                    seconds={TRAIN_SECONDS: "training"},
+                )
             )
         return stages
 

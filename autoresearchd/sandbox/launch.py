@@ -42,7 +42,8 @@ class Stage:
     """One stage of a run.
 
     timeout: seconds; late: the outcome after it; companion: runs beside it and ends with it; reads: a folder that
-    edited code has written, which is looked through before the stage starts (`autoresearchd.sandbox.outputs`).
+    edited code has written, which is looked through before the stage starts (`autoresearchd.sandbox.outputs`);
+    seconds: environment variables of its program that hold how long the stage named took, by the supervisor's clock.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Stage:
     append: bool = False
     banner: str = ""
     reads: Path | None = None
+    seconds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +332,7 @@ def _as_data(plan: Plan) -> dict[str, Any]:
                 "append": stage.append,
                 "banner": stage.banner,
                 "reads": None if stage.reads is None else str(stage.reads),
+                "seconds": dict(stage.seconds),
             }
             for stage in plan.stages
         ],

@@ -150,6 +150,8 @@ class Supervisor:
     def run(self) -> list[Plan]:
         results: list[Plan] = []
         for stage in self.plan["stages"]:
+            took = {before["name"]: before["duration_s"] for before in results}
+            stage["env"].update((name, f"{took[of]:.6f}") for name, of in stage["seconds"].items() if of in took)
             result = (self.look_through(stage, results) if stage["reads"] else None) or self.run_stage(stage)
             results.append(result)
             if result["outcome"] != "ok":

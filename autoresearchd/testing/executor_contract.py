@@ -194,6 +194,20 @@ class JobContract(ExecutorContract):
         assert [s.outcome for s in result.stages] == ["ok", "ok"]
         assert (request.run_dir / "evaluation.log").read_text() == "pristine\nedited\ntargets\n"
 
+    def test_the_scorer_alone_is_told_how_long_training_took(self, executor: Executor, tmp_path: Path) -> None:
+        """Else the edited program times itself where time is the metric, and says what it likes."""
+        told = "echo took=$AUTORESEARCHD_TRAIN_SECONDS"
+        claim = "export AUTORESEARCHD_TRAIN_SECONDS=0.001"
+        task = make_task(f"{told}; {claim}; sleep 0.3", checks=[Check(told)], evaluation=Evaluation(told))
+        request = make_request(tmp_path, task)
+        result = executor.start(request).wait(60)
+        assert result is not None
+        training, check, evaluation = (
+            (request.run_dir / f"{name}.log").read_text().strip() for name in ("training", "check-0", "evaluation")
+        )
+        assert training == check == "took="
+        assert float(evaluation.removeprefix("took=")) == result.stages[0].duration_s >= 0.3
+
     def test_scorer_and_model_process_meet_in_the_exchange_folder(self, executor: Executor, tmp_path: Path) -> None:
         """Else the model would have to run in the process that holds the targets."""
         scorer = "cd $AUTORESEARCHD_EXCHANGE_DIR && mkfifo in out && : > go; echo question > in; cat out"

