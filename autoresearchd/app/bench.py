@@ -225,13 +225,17 @@ def repository_notes(folder: Path) -> tuple[str, ...]:
     project = Project.at(folder)
     preflight.check_repository(project.root, modified=True)
     changed = preflight.uncommitted(project.root, folder)
+    told = f"{TASK_FILE} is checked as it is here, not as in the last commit; `autoresearchd start` wants it committed"
+    notes = [told] if TASK_FILE in changed else []
+    changed = [name for name in changed if name != TASK_FILE]
     if not changed:
-        return ()
+        return tuple(notes)
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    return (
+    notes.append(
         f"not as in the last commit, which is what is run: {', '.join(changed[:_SHOWN])}{more}; "
-        "commit what the task needs before `autoresearchd start`",
+        "commit what the task needs before `autoresearchd start`"
     )
+    return tuple(notes)
 
 
 def is_bundled(folder: Path) -> bool:

@@ -145,7 +145,9 @@ def _since(session: Mapping[str, Any], facts: DaemonFacts, now: datetime) -> str
     marks = [render.age((now - since).total_seconds())]
     marks += [_begun(session, now)] if resumed else []
     marks += [f"pid {session['pid']}"] if session.get("pid") else []
-    return f" since {_clock(since, now)} ({', '.join(marks)})"
+    # It has not been paused, or waited, for that long.
+    word = "since" if session.get("state") == "running" else "· up since"
+    return f" {word} {_clock(since, now)} ({', '.join(marks)})"
 
 
 def _begun(session: Mapping[str, Any], now: datetime) -> str:

@@ -29,7 +29,7 @@ _MEND = {
     "or name in scoring.metric what is printed",
     Label.NON_FINITE: "make the unmodified program end with a finite {metric}",
     Label.NAN_LOSS: "make the unmodified program train without a NaN loss",
-    Label.TIMEOUT: "raise execution.timeout or lower execution.budget",
+    Label.TIMEOUT: "raise execution.timeout, or execution.startup_grace, which it follows from where it is not named",
     Label.BUDGET_OVERRUN: "end training after AUTORESEARCHD_TIME_BUDGET seconds, "
     "or raise execution.startup_grace if loading takes long",
     Label.OOM: "make the model or the batch smaller, or raise execution.memory_mb",

@@ -45,6 +45,11 @@ def mend_job(detail: str, source: Path, committed: Path) -> str:
             f"jobs run with the Python that runs autoresearchd, which has no {module}: name your own in task.yaml, "
             f"execution.python: {own}"
         )
+    if module:
+        return (
+            f"the Python that jobs run with has no {module}: install it there, or name another one in task.yaml, "
+            "execution.python: /path/to/env/bin/python"
+        )
     if is_read_only(detail):
         return (
             "a job may write only to the folder that AUTORESEARCHD_OUTPUT_DIR names: "

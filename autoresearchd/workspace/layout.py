@@ -137,7 +137,7 @@ def daemon_log(root: Path) -> Path:
 
 
 def left_by_a_failed_start(root: Path) -> str:
-    """Where to look when a start failed before its first result, after which no session is left; empty when none did.
+    """Where to look when a baseline could not be measured, after which no session is left; empty when none was begun.
 
     Its branch and its row are gone then, but not its logs.
     """
@@ -149,7 +149,9 @@ def left_by_a_failed_start(root: Path) -> str:
     if newest is None or not daemon_log(root).exists():
         return ""
     shown = f"{PUBLIC}/runs/{newest.name}"
-    return f"a start failed before its first result: `autoresearchd logs` says why, its runs' logs are in {shown}"
+    return (
+        f"the last start could not measure its baseline: `autoresearchd logs` says why, its runs' logs are in {shown}"
+    )
 
 
 def branch_name(tag: str) -> str:

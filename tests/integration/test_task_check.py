@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.app.bench import repository_notes
 from autoresearchd.app.check import check_held
 from autoresearchd.errors import ConfigError
 
@@ -111,3 +112,21 @@ def test_a_cheat_that_no_longer_fits_the_program_is_told_before_anything_runs(fo
     (folder / "check.yaml").write_text(CHECK.replace("str(SCALE)", "repr(SCALE)"))
     with pytest.raises(ConfigError, match=r"'reads the answers' looks for a text that is in train\.py 0 times"):
         check_held(folder)
+
+
+def test_the_task_file_is_the_only_one_that_is_not_taken_from_the_commit_and_that_is_said(tmp_path: Path) -> None:
+    """A check that passes by an uncommitted line would be taken for one of the commit."""
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "task.yaml").write_text("name: t\n")
+    (tmp_path / "train.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)
+    assert repository_notes(tmp_path) == ()
+    (tmp_path / "task.yaml").write_text("name: u\n")
+    [note] = repository_notes(tmp_path)
+    assert note.startswith("task.yaml is checked as it is here")
+    (tmp_path / "train.py").write_text("x = 2\n")
+    first, second = repository_notes(tmp_path)
+    assert first == note
+    assert "what is run: train.py" in second
+    assert "task.yaml" not in second

@@ -101,4 +101,11 @@ def test_a_package_installed_from_the_users_checkout_is_imported_from_the_commit
     (folders[1] / "src" / "mylib").mkdir(parents=True)
     hint = mend_job("ModuleNotFoundError: No module named 'mylib.layers' (train.py:3)", *folders)
     assert "execution.env: {PYTHONPATH: src}" in hint
-    assert mend_job("ModuleNotFoundError: No module named 'other' (train.py:3)", *folders) == ""
+
+
+def test_a_package_that_is_nowhere_is_looked_for_in_the_environment_that_jobs_run_with(
+    folders: tuple[Path, Path],
+) -> None:
+    hint = mend_job("ModuleNotFoundError: No module named 'other' (train.py:3)", *folders)
+    assert "has no other: install it there" in hint
+    assert "execution.python: " in hint
