@@ -1,0 +1,155 @@
+"""The scorer of the `liquid-speedup` task: the edited engine's time, as a share of the reference's. Protected.
+
+It never imports the edited file. That runs in another process (`serve.py`), is sent batches of templates and
+returns what it made of them; how much processor time that took is read by a third (`meter.py`, which describes the
+protocol and why that can be believed). The reference (`reference.py`) renders the same batches here, each right
+after the other's answer, so that both meet the same machine.
+
+Every batch is drawn from a seed of its own that the system gives (`secrets`) and is sent once: there is nothing to
+recognise, and nothing to keep from one time to the next. The first batch tries every filter with every number of
+arguments, and every fault. Output must be that of the reference, byte for byte, in all batches; else
+`LABEL gate_miss`, exit 3.
+
+`relative_time` is the median over the batches of the program's time by the reference's, 1 being the reference itself.
+`combined_time_ms` is the median of the program's, parsing and rendering, in milliseconds of this machine.
+
+Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 output that is not the reference's.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import random
+import secrets
+import select
+import stat
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import reference
+from meter import REPLY, REQUEST
+from workload import batch, conformance, render_all, site
+
+BATCHES = 160
+WARM_UP = 10  # batches that are checked and not timed
+START_TIMEOUT = 30.0  # seconds until the other process has opened its pipes
+FIRST_TIMEOUT = 30.0  # seconds until the edited file has been imported
+REPLY_TIMEOUT = 10.0
+
+
+class EvaluationError(Exception):
+    """No score: the text says why, in one line."""
+
+
+class Program:
+    """The scorer's end of the exchange folder: what is sent to the edited program, and what comes back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inputs, self.outputs = self._file(folder / "inputs.bin"), self._file(folder / "outputs.bin")
+        for name in ("replies", "requests"):
+            os.mkfifo(folder / f".{name}", 0o600)
+        self.replies = os.open(folder / ".replies", os.O_RDONLY | os.O_NONBLOCK)
+        for name in ("replies", "requests"):  # the program waits for `requests`, which appears last
+            (folder / f".{name}").rename(folder / name)
+        self.requests = self._connect(folder / "requests")
+        self.poller = select.poll()
+        self.poller.register(self.replies, select.POLLIN)
+        self.ask(0, b"", 0, FIRST_TIMEOUT)
+
+    @staticmethod
+    def _file(path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+    @staticmethod
+    def _connect(path: Path) -> int:
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            try:
+                pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+                if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                    raise EvaluationError("something else lies in the place of a pipe")
+                return pipe
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+            if time.monotonic() > deadline:
+                raise EvaluationError(f"the program's process did not start within {START_TIMEOUT:.0f} s")
+            time.sleep(0.005)
+
+    def ask(self, number: int, payload: bytes, size: int, limit: float = REPLY_TIMEOUT) -> tuple[bytes, float]:
+        """What comes back (nothing when it is not `size` bytes), and the seconds of processor time that it took."""
+        os.pwrite(self.inputs, payload, 0)
+        try:
+            os.write(self.requests, REQUEST.pack(number, len(payload)))
+        except (BrokenPipeError, BlockingIOError):
+            raise EvaluationError(f"the program ended before batch {number}: its own output says why") from None
+        if not self.poller.poll(limit * 1000):
+            raise EvaluationError(f"the program gave no answer to batch {number} within {limit:.0f} s")
+        record = os.read(self.replies, REPLY.size)
+        if len(record) != REPLY.size:
+            raise EvaluationError(f"the program ended in batch {number}: its own output says why")
+        answered, given, nanoseconds = REPLY.unpack(record)
+        if answered != number:
+            raise EvaluationError(f"the program answered batch {answered} when {number} was asked")
+        return os.pread(self.outputs, size, 0) if given == size else b"", nanoseconds / 1e9
+
+
+def time_reference(payload: bytes) -> tuple[bytes, float]:
+    """What the reference makes of a batch, and seconds of processor time."""
+    gc.collect()
+    began = time.process_time_ns()
+    said = render_all(reference.Template, reference.TemplateError, payload)
+    return said, (time.process_time_ns() - began) / 1e9
+
+
+def fresh() -> random.Random:
+    """Random numbers that nobody can foresee, not even from those that were drawn before."""
+    return random.Random(secrets.randbits(256))
+
+
+def first_difference(said: bytes, wanted: bytes) -> str:
+    """Where two outputs part, in words."""
+    place = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), min(len(said), len(wanted)))
+    return f"{said[place : place + 40]!r} in the place of {wanted[place : place + 40]!r}" if said else "another length"
+
+
+def main() -> int:
+    """Score, and say what came of it in `METRIC` lines and an exit code."""
+    began = time.monotonic()
+    about = site(fresh())
+    drawn = [conformance(fresh(), about, list(reference.FILTERS))]
+    drawn += [batch(fresh(), about) for _ in range(WARM_UP - 1 + BATCHES)]
+    payloads = [json.dumps(one).encode() for one in drawn]
+    gc.freeze()  # what is here to stay is not looked through again
+    ratios, times = list[float](), list[float]()
+    try:
+        program = Program(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]))
+        for number, payload in enumerate(payloads, 1):
+            wanted, seconds = time_reference(payload)
+            said, took = program.ask(number, payload, len(wanted))
+            if said != wanted:
+                print("METRIC correct=0\nLABEL gate_miss", flush=True)
+                print(f"evaluate.py: batch {number}: {first_difference(said, wanted)}", file=sys.stderr)
+                return 3
+            if number > WARM_UP:
+                ratios.append(took / seconds)
+                times.append(took)
+    except KeyError as error:
+        print(f"evaluate.py: {error} is not set in the environment", file=sys.stderr)
+        return 1
+    except (EvaluationError, OSError) as error:
+        print(f"evaluate.py: {error}", file=sys.stderr)
+        return 1
+    print(f"METRIC relative_time={statistics.median(ratios):.5f}")
+    print(f"METRIC combined_time_ms={1000 * statistics.median(times):.4f}")
+    print(f"METRIC correct=1\nMETRIC eval_seconds={time.monotonic() - began:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

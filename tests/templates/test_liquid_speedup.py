@@ -1,0 +1,201 @@
+"""The liquid-speedup task: a language that is written down, a clock that the edited engine cannot reach."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "liquid-speedup"
+SHORT = ("BATCHES = 160", "BATCHES = 40")
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"liquid_{name}", FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+reference, workload = load("reference"), load("workload")
+
+
+def copy(folder: Path, more: str = "") -> Path:
+    """The task's files, with a shorter evaluation and `more` at the end of the engine."""
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    scorer = (folder / "evaluate.py").read_text()
+    assert SHORT[0] in scorer
+    (folder / "evaluate.py").write_text(scorer.replace(*SHORT))
+    (folder / "template.py").write_text((folder / "template.py").read_text() + more)
+    return folder
+
+
+def run(folder: Path, *programs: str) -> list[subprocess.CompletedProcess[str]]:
+    """Programs of the task, side by side, with an exchange folder between them."""
+    with tempfile.TemporaryDirectory() as exchange:
+        values = {"AUTORESEARCHD_EXCHANGE_DIR": exchange, "PYTHONDONTWRITEBYTECODE": "1"}
+        started = [
+            subprocess.Popen(
+                [sys.executable, program], cwd=folder, env={**os.environ, **values}, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for program in programs
+        ]  # fmt: skip
+        ended = [(process, *process.communicate(timeout=100)) for process in started]
+        return [subprocess.CompletedProcess([], p.returncode, out, error) for p, out, error in ended]
+
+
+def relative_time(folder: Path) -> float:
+    scored, served = run(folder, "evaluate.py", "serve.py")
+    found = re.search(r"METRIC relative_time=([\d.]+)", scored.stdout)
+    assert found is not None and scored.returncode == served.returncode == 0, scored.stderr + served.stderr
+    return float(found[1])
+
+
+def test_its_task_file_is_in_order() -> None:
+    task = load_task(FOLDER)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert (task.metric.name, task.editable) == ("relative_time", ("template.py",))
+    assert set(task.protected) == {p.name for p in FOLDER.glob("*.py")} - {"template.py"}
+
+
+@pytest.mark.parametrize(
+    ("source", "rendered"),
+    [
+        ("{{ a.b[1] }}{{ a.none.x }}{{ a.b.last }}", "twothree"),
+        ("{{ 'x' | append: 'y' | upcase }} {{ 7 | divided_by: 2 }} {{ 7.0 | divided_by: 2 }}", "XY 3 3.5"),
+        ("{% for i in (1..3) reversed %}{{ i }}{% if forloop.last %}.{% endif %}{% endfor %}", "321."),
+        ("{% for i in a.b limit: 2 offset: 1 %}{{ forloop.index }}{{ i }} {% endfor %}", "1two 2three "),
+        ("{% for i in none %}{% else %}empty{% endfor %}", "empty"),
+        ("{% if a.n > 3 and a.b contains 'two' %}yes{% elsif true %}no{% endif %}", "yes"),
+        ("{% unless nil or false %}yes{% else %}no{% endunless %}", "yes"),
+        ("{% assign t = 0 %}{% for i in (1..4) %}{% assign t = t | plus: i %}{% endfor %}{{ t }}", "10"),
+        ("{% capture c %}<{{ a.n }}>{% endcapture %}{{ c | escape }}", "&lt;5&gt;"),
+        ("x {%- comment %} {{ nothing | at all }} {% endcomment -%} y", "xy"),
+        ("{{ a.rows | where: 'f' | map: 'v' | join: '-' }} {{ a.rows | sum: 'v' }}", "1-3 6"),
+        ("{{ a.rows | sort: 'v' | reverse | map: 'v' | first }}", "3"),
+    ],
+)
+def test_the_language_is_as_it_is_written_down(source: str, rendered: str) -> None:
+    rows = [{"v": 1, "f": True}, {"v": 3, "f": True}, {"v": 2, "f": False}]
+    variables = {"a": {"b": ["one", "two", "three"], "n": 5, "rows": rows}}
+    assert reference.Template(source).render(variables) == rendered
+
+
+WRONG = ["{% if a %}", "{{ a | nothing }}", "{% endfor %}", "{{ 1 2 }}", "{{ 1 | modulo: 0 }}"]
+
+
+@pytest.mark.parametrize("source", WRONG)
+def test_what_is_wrong_is_an_error(source: str) -> None:
+    with pytest.raises(reference.TemplateError):
+        reference.Template(source).render({})
+
+
+def batches(count: int) -> list[dict[str, Any]]:
+    found = []
+    for seed in range(count):
+        rng = random.Random(seed)
+        found.append(workload.batch(rng, workload.site(rng)))
+    return found
+
+
+@pytest.mark.parametrize(("cache", "state"), [("small", "always"), ("none", "used"), ("large", "used")])
+def test_the_engine_as_it_comes_is_the_reference(cache: str, state: str) -> None:
+    text = (FOLDER / "template.py").read_text()
+    assert text.count('CACHE = "small"') == text.count('LOOP_STATE = "always"') == 1
+    for old, new in (('CACHE = "small"', cache), ('LOOP_STATE = "always"', state)):
+        text = text.replace(old, f'{old.partition(" ")[0]} = "{new}"')
+    engine = ModuleType("engine")
+    exec(compile(text.replace("gc.set_threshold", "print"), "template.py", "exec"), engine.__dict__)
+    for drawn in batches(30):
+        payload = json.dumps(drawn).encode()
+        expected = workload.render_all(reference.Template, reference.TemplateError, payload)
+        assert workload.render_all(engine.Template, engine.TemplateError, payload) == expected
+
+
+def test_the_templates_of_the_evaluation_use_the_whole_language_and_fail_seldom() -> None:
+    drawn = batches(80)
+    sources = [source for one in drawn for source in one["templates"]]
+    others = ["elsif", "unless", "capture", "comment", "reversed", "limit", "offset", "contains"]
+    for word in [*reference.FILTERS, *others]:
+        assert any(re.search(rf"\b{word}\b", source) for source in sources), word
+    rendered = b"".join(
+        workload.render_all(reference.Template, reference.TemplateError, json.dumps(one).encode()) for one in drawn
+    )
+    said = rendered.decode().split("\0")[:-1]
+    assert 0.01 < said.count(workload.FAILED) / len(said) < 0.15
+    assert len(set(sources)) == len(sources)
+
+
+def test_the_engine_as_it_comes_is_scored(tmp_path: Path) -> None:
+    folder = copy(tmp_path / "task")
+    (prepared,) = run(folder, "prepare.py")
+    assert prepared.returncode == 0, prepared.stderr
+    (rehearsed,) = run(folder, "rehearse.py")
+    assert rehearsed.returncode == 0 and "examples_ms: " in rehearsed.stdout, rehearsed.stderr
+    assert 0.7 < relative_time(folder) < 1.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('"default": lambda v, other:', '"default": lambda v, other, more=0:'),
+        ('"split": lambda v, by=" ":', '"split": lambda v, by:'),
+        ("if number(by) == 0:", "if by == 0:"),
+    ],
+)
+def test_a_language_that_was_simplified_gets_no_score(tmp_path: Path, change: tuple[str, str]) -> None:
+    folder = copy(tmp_path / "task")
+    engine = (folder / "template.py").read_text()
+    assert engine.count(change[0]) == 1
+    (folder / "template.py").write_text(engine.replace(*change))
+    scored, _ = run(folder, "evaluate.py", "serve.py")
+    assert scored.returncode in (1, 3) and "relative_time" not in scored.stdout
+
+
+def test_output_that_differs_gets_no_score(tmp_path: Path) -> None:
+    late = "\nCOUNT = [0]\ndef late(self, variables, honest=Template.render):\n    COUNT[0] += 1\n"
+    late += "    return honest(self, variables) + ' ' * (COUNT[0] > 60)\nTemplate.render = late\n"
+    scored, _ = run(copy(tmp_path / "task", late), "evaluate.py", "serve.py")
+    assert scored.returncode == 3 and "LABEL gate_miss" in scored.stdout and "relative_time" not in scored.stdout
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    ["os.fork()", "os.execv('/bin/true', ['true'])", "threading.Thread(target=print).start()",
+     "open(f'/proc/{os.getppid()}/mem', 'r+b')", "os.kill(os.getppid(), 9)"],
+)  # fmt: skip
+def test_no_other_process_or_thread_helps_the_engine(tmp_path: Path, attempt: str) -> None:
+    folder = copy(tmp_path / "task", f"\nimport os, threading\n{attempt}\n")
+    scored, served = run(folder, "evaluate.py", "serve.py")
+    assert scored.returncode == 1 and "METRIC" not in scored.stdout
+    assert served.returncode != 0
+
+
+def test_work_between_two_answers_counts(tmp_path: Path) -> None:
+    spinning = """
+import signal, time
+def spin(number, frame):
+    until = time.perf_counter() + 0.002
+    while time.perf_counter() < until:
+        pass
+signal.signal(signal.SIGALRM, spin)
+signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+"""
+    assert relative_time(copy(tmp_path / "task", spinning)) > 1.3

@@ -1,0 +1,142 @@
+"""The triton-kernel task: a result that is compared with float64 every time, and a clock out of the kernel's reach."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "triton-kernel"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"kernel_{name}", FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+problem, kernel_cpu = load("problem"), load("kernel_cpu")
+
+
+def copy(folder: Path, more: str = "", changes: tuple[tuple[str, str], ...] = ()) -> Path:
+    """The task's files, with a shorter evaluation and an edited kernel."""
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    scorer = (folder / "evaluate.py").read_text()
+    assert "CALLS = 16" in scorer
+    (folder / "evaluate.py").write_text(scorer.replace("CALLS = 16", "CALLS = 6"))
+    text = (folder / "kernel_cpu.py").read_text()
+    for old, new in changes:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (folder / "kernel_cpu.py").write_text(text + more)
+    return folder
+
+
+def run(folder: Path, *programs: str, **more: str) -> list[subprocess.CompletedProcess[str]]:
+    """Programs of the task, side by side, with an exchange folder between them."""
+    with tempfile.TemporaryDirectory() as exchange:
+        values = {"AUTORESEARCHD_EXCHANGE_DIR": exchange, "PYTHONDONTWRITEBYTECODE": "1"}
+        values |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **more}
+        started = [
+            subprocess.Popen(
+                [sys.executable, *program.split()], cwd=folder, env={**os.environ, **values}, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for program in programs
+        ]  # fmt: skip
+        ended = [(process, *process.communicate(timeout=100)) for process in started]
+        return [subprocess.CompletedProcess([], p.returncode, out, error) for p, out, error in ended]
+
+
+@pytest.mark.parametrize(("profile", "edited"), [("cpu", "kernel_cpu.py"), ("cuda", "kernel.py")])
+def test_its_task_file_is_in_order(profile: str, edited: str) -> None:
+    task = load_task(FOLDER, profile=profile)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert (task.metric.name, task.editable) == ("relative_latency", (edited,))
+    assert set(task.protected) == {p.name for p in FOLDER.glob("*.py")} - {edited}
+
+
+def test_the_meter_is_that_of_the_other_task_of_speed() -> None:
+    assert (FOLDER / "meter.py").read_text() == (FOLDER.parent / "liquid-speedup" / "meter.py").read_text()
+
+
+def test_the_truth_is_what_the_formula_says() -> None:
+    inputs = problem.draw(np.random.default_rng(1), 3, 5)
+    for row, said in enumerate(problem.truth(inputs)):
+        z = [float(v) + float(b) for v, b in zip(inputs.x[row], inputs.bias, strict=True)]
+        gelu = [v / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))) for v in z]
+        h = [float(r) + g for r, g in zip(inputs.residual[row], gelu, strict=True)]
+        scale = np.sqrt(sum(v * v for v in h) / 5 + 1e-6)
+        assert said == pytest.approx([v / scale * float(w) for v, w in zip(h, inputs.weight, strict=True)])
+
+
+@pytest.mark.parametrize("sigmoid", ["tanh", "exp"])
+@pytest.mark.parametrize("squares", ["mean", "einsum", "norm"])
+def test_every_choice_that_the_kernel_offers_is_right(
+    monkeypatch: pytest.MonkeyPatch, sigmoid: str, squares: str
+) -> None:
+    for name, value in (("SIGMOID", sigmoid), ("SQUARES", squares), ("BLOCK", 3000)):
+        monkeypatch.setattr(kernel_cpu, name, value)
+    for rows, columns in ((37, 768), (5, 4096)):
+        inputs = problem.draw(np.random.default_rng(rows), rows, columns)
+        out = np.full((rows, columns), np.nan, np.float32)
+        kernel_cpu.fused(*inputs.parts(), out)
+        assert problem.error(out, problem.truth(inputs)) < 0.5
+
+
+def test_the_kernel_as_it_comes_is_scored(tmp_path: Path) -> None:
+    folder = copy(tmp_path / "task")
+    (rehearsed,) = run(folder, "rehearse.py")
+    assert rehearsed.returncode == 0, rehearsed.stdout + rehearsed.stderr
+    scored, served = run(folder, "evaluate.py", "serve.py")
+    found = re.search(r"METRIC relative_latency=([\d.]+)", scored.stdout)
+    assert found is not None and served.returncode == 0, scored.stderr + served.stderr
+    assert 0.3 < float(found[1]) < 3
+
+
+@pytest.mark.parametrize(
+    ("more", "label"),
+    [
+        ("def fused(x, residual, bias, weight, out):\n    out[:] = 0\n", "gate_miss"),
+        ("def fused(x, residual, bias, weight, out):\n    pass\n", "gate_miss"),
+        ("BEFORE = fused\ndef fused(*given):\n    BEFORE(*given)\n    given[-1][-1, -1] += 1e-3\n", "gate_miss"),
+        ("import threading\nthreading.Thread(target=print).start()\n", None),
+        ("import os\nos.fork()\n", None),
+    ],
+)
+def test_a_kernel_that_does_not_do_its_work_alone_gets_no_score(tmp_path: Path, more: str, label: str | None) -> None:
+    scored, _ = run(copy(tmp_path / "task", more), "evaluate.py", "serve.py")
+    assert scored.returncode == (3 if label else 1) and "relative_latency" not in scored.stdout
+    assert label is None or f"LABEL {label}" in scored.stdout
+
+
+@pytest.mark.slow
+def test_the_triton_kernel_and_its_scorer_work_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    folder = copy(tmp_path / "task")
+    values = {"TRITON_INTERPRET": "1", "KERNEL_DEVICE": "cpu", "AUTORESEARCHD_PROFILE": "cuda"}
+    (rehearsed,) = run(folder, "rehearse.py --interpret", **values)
+    assert rehearsed.returncode == 0, rehearsed.stdout + rehearsed.stderr
+    scored, served = run(folder, "evaluate_cuda.py", "serve_cuda.py", **values)
+    assert scored.returncode == served.returncode == 0, scored.stderr + served.stderr
+    assert "METRIC relative_latency=" in scored.stdout
+    wrong = (folder / "kernel.py").read_text() + "\ndef fused(x, residual, bias, weight, out):\n    out.zero_()\n"
+    (folder / "kernel.py").write_text(wrong)
+    scored, _ = run(folder, "evaluate_cuda.py", "serve_cuda.py", **values)
+    assert scored.returncode == 3 and "LABEL gate_miss" in scored.stdout
