@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
-from autoresearchd.testing import model_server as server
+from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.model_server import ScriptedServer
 from tests.chaos.learners import LIVE
 from tests.e2e.conftest import Project, make_environment, wait_until
 
 ROOT = Path(__file__).parents[2]
-WORSE = [server.edits("train.py", "SCALE = 1.0", f"SCALE = {3 + n / 100}") for n in range(20_000)]
+WORSE = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {3 + n / 100}") for n in range(20_000)]
 
 
 class Learners:
@@ -65,7 +65,7 @@ class Learners:
 @pytest.fixture
 def server_of_edits() -> Iterator[ScriptedServer]:
     """Its answers have no tokens that could be learned from: what the learners read stays the same."""
-    with ScriptedServer(WORSE, model="m", lora=server.loads(), ids=False, logprobs=False) as scripted:
+    with ScriptedServer(WORSE, model="m", lora=turns.loads(), ids=False, logprobs=False) as scripted:
         yield scripted
 
 

@@ -96,10 +96,10 @@ def test_worktrees_deleted_while_runs_are_under_way_cost_no_experiment(harness: 
     deleted = 0
     while harness.nursery.wait(pid, 0.05) is None:
         tree = world.state / "worktrees/night/slot0"
-        if deleted < 4 and (tree / "train.py").exists():
+        if deleted < 3 and (tree / "train.py").exists():
             tree.rename(world.root.parent / f"deleted-{deleted}")
             deleted += 1
-    assert deleted == 4
+    assert deleted == 3  # of one experiment, perhaps: a fourth time its own program would be blamed
     breaches = Breaches()
     harness.check_orphans(world, breaches, "")
     check_end(world, EXPERIMENTS, harness.undisturbed(SEED, EXPERIMENTS), breaches, "")

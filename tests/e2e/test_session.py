@@ -321,7 +321,7 @@ def test_a_check_that_is_ended_leaves_no_folder_and_no_process(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     check = project.start_process("task", "check", "--run", env={"TMPDIR": str(scratch)})
-    wait_until(lambda: list(scratch.glob("autoresearchd-check-*/run/training.log")))
+    wait_until(lambda: list(scratch.glob("autoresearchd-check-*/run-*/training.log")))
     check.send_signal(number)
     check.communicate(timeout=30)
     assert check.returncode == 128 + number
