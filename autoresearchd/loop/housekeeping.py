@@ -60,6 +60,7 @@ class Housekeeping:
         self._lab = lab
         self._active_seconds = active_seconds
         self._backup = backup
+        self._copying = threading.RLock()
         self._database = database
         self._opened: tuple[int, int] | None = None
         self._lost: StoreDamaged | None = None
@@ -146,6 +147,10 @@ class Housekeeping:
         Connections that are open go on writing into the file that was moved or deleted, so a backup through them has
         all of it.
         """
+        with self._copying:  # the loop and the heartbeat look at the same time, perhaps
+            self._watch_database()
+
+    def _watch_database(self) -> None:
         if self._opened is None or self._lost is not None or self._identity() == self._opened:
             return
         self._lost = StoreDamaged(
@@ -192,7 +197,8 @@ class Housekeeping:
 
     def _copy(self) -> None:
         try:
-            backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
+            with self._copying:  # a second one would take the first one's file for what a dead daemon has left
+                backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
         except StoreDamaged as error:
             self._damage = error  # ends the loop before its next experiment: what it wrote might be lost
             raise
