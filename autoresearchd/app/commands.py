@@ -25,9 +25,7 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
     try:
         session = project.pick(store, tag)
         coming = starting(project.lock(session.tag))
-        if (
-            coming is not None
-        ):  # what is asked of it before it is there would be thrown away with what is left of others
+        if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
             raise NothingRunning(
                 f"session {session.tag} is only starting (process {coming}): it takes no request yet",
                 mend="ask again in a moment",

@@ -61,8 +61,9 @@ def interpreter_folders(python: Interpreter, home: Path, setup: Path, own: Itera
     checkout beside it.
     A checkout of this project is left out as well: sessions that were started in it have their data there.
     """
-    inner = [_checkout(way_to(place).real, way_to(home).real) for place in own]
-    places = [way_to(home).real, way_to(setup).real, *inner, way_to(_PROJECT).real]
+    theirs = [way_to(place).real for place in own]
+    inner = [_checkout(place, way_to(home).real) for place in theirs]
+    places = [way_to(home).real, way_to(setup).real, *theirs, *inner, way_to(_PROJECT).real]
     found = [python.executable]
     for folder in python.folders:
         real = way_to(folder).real

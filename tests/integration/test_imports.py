@@ -126,3 +126,15 @@ def test_what_jobs_run_with_is_the_python_that_results_are_compared_by(python: P
     assert executor.describe(task, tmp_path)["python"] == "3.99.1"
     missing = make_task(execution={"python": "made/by/setup"})
     assert executor.describe(missing, tmp_path) == executor.describe(), "before it is there"
+
+
+def test_an_environment_around_the_task_within_a_larger_repository_does_not_show_the_task(tmp_path: Path) -> None:
+    """As ``python -m venv .`` makes it: its programs and packages are needed, the checkout in it is not."""
+    repository = tmp_path / "repository"
+    (repository / ".git").mkdir(parents=True)
+    venv.create(repository / "part", with_pip=False, symlinks=True)
+    (repository / "part" / "task").mkdir()
+    asked = inspect(repository / "part" / "bin" / "python")
+    found = interpreter_folders(asked, tmp_path / "home", tmp_path / "setup", (repository / "part" / "task",))
+    assert repository / "part" not in found
+    assert repository / "part" / "lib" in found
