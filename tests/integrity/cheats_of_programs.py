@@ -40,7 +40,11 @@ PRINTS = [
             """),
         ),
     ),
-    Cheat("floods its log with fake metrics", at_end('sys.stdout.write("METRIC val_bpb=0.001\\n" * 2_000_000)')),
+    Cheat(
+        "floods its log with fake metrics",
+        at_end('sys.stdout.write("METRIC val_bpb=0.001\\n" * 2_000_000)'),
+        expected=labels("no_gain", "budget_overrun"),  # writing so much takes longer than a busy machine allows
+    ),
     Cheat(
         "ends the job as if all were well, with a score",
         at_end('print("METRIC val_bpb=0.001", flush=True)\nos._exit(0)'),
