@@ -43,6 +43,14 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 }
 """Type of a pydantic error → what was expected, and how to write it."""
 
+_BOUNDS: Mapping[str, tuple[str, str, str]] = {
+    "greater_than": ("gt", "too small", "more than"),
+    "greater_than_equal": ("ge", "too small", "at least"),
+    "less_than": ("lt", "too large", "less than"),
+    "less_than_equal": ("le", "too large", "at most"),
+}
+"""Type of a pydantic error → the name of the bound in its context, what is wrong with the value, what is needed."""
+
 
 def explain(
     error: ValidationError,
@@ -80,7 +88,7 @@ class _Teller:
             )
         elif details["type"] == RULE and "conflicts" in context:
             for key, what, mend in context["conflicts"]:
-                yield self._problem(self._below(place, key), what, mend)
+                yield self._problem(self._below(place, key), self._of_profile(place, what), mend)
         elif details["type"] == RULE:
             yield self._problem(place, context["what"], context["mend"])
         else:
@@ -96,6 +104,12 @@ class _Teller:
             place = written  # one path where a list may stand: the list is ours
         prefix: Place = ("profiles", self._profile) if written in self._from_profile else ()
         return Problem(what, mend, dotted((*prefix, *place)), self._document.line(place))
+
+    def _of_profile(self, place: Place, what: str) -> str:
+        """A conflict in words that name the profile, where a value that they speak of is the profile's own."""
+        spoken = set(re.findall(r"\w+", what))
+        below = {step for p in self._from_profile if p[: len(place)] == place for step in p[len(place) :]}
+        return f"{what}, in the profile {self._profile}" if spoken & below else what
 
     def _below(self, place: Place, key: str) -> Place:
         """The place of a dotted key below ``place``; a name of a variable may have dots of its own."""
@@ -126,6 +140,11 @@ def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
         if expected == "a list" and isinstance(value, str):
             mend = f"write a list: [{value}]"
         return f"{expected} is needed, found {_found(value)}", mend
+    if details["type"] in _BOUNDS:
+        bound, what, needed = _BOUNDS[details["type"]]
+        return f"{shown(value)} is {what}", f"write a number that is {needed} {context[bound]:g}"
+    if details["type"] == "finite_number":
+        return f"a finite number is needed, found {text or shown(value)}", "write it in digits, or leave the key out"
     return f"{shown(value)}: {details['msg'][:1].lower()}{details['msg'][1:]}", "correct the value"
 
 

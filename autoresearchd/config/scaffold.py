@@ -9,7 +9,9 @@ from pathlib import Path
 import yaml
 
 from autoresearchd.config.load import read_task_text
+from autoresearchd.config.schema import DEFAULT_BUDGET, DEFAULT_GRACE
 from autoresearchd.domain.duration import parse_duration
+from autoresearchd.domain.task import Budget
 from autoresearchd.errors import UsageError
 
 _COLUMN = 34
@@ -108,8 +110,10 @@ def _lines(fields: TaskFields) -> Iterator[str]:
         f"budget: {_budget(fields.budget)}",
         "training time: seconds, or a text like 5m; the job reads $AUTORESEARCHD_TIME_BUDGET",
     )
-    yield _line("# startup_grace: 60", "for loading and compiling, on top of the budget")
-    yield _line("# timeout: 660", "hard end of the whole run; 2 × budget + startup_grace unless given")
+    yield _line(f"# startup_grace: {DEFAULT_GRACE:g}", "for loading and compiling, on top of the budget")
+    yield _line(
+        f"# timeout: {_wall(fields.budget)}", "hard end of the whole run; 2 × budget + startup_grace unless given"
+    )
     yield _line("# setup_commands: [pip install -r requirements.txt]", "once, with network")
     yield "  # memory_mb: 8192"
     yield ""
@@ -181,4 +185,17 @@ def _budget(budget: float | str) -> str:
         seconds = parse_duration(budget)
     except ValueError:
         return _quoted(str(budget))
-    return _quoted(budget) if isinstance(budget, str) else repr(seconds).removesuffix(".0")
+    return _quoted(budget) if isinstance(budget, str) else _seconds(seconds)
+
+
+def _wall(budget: float | str) -> str:
+    """The hard end that this budget has where none is named."""
+    try:
+        training = parse_duration(budget)
+    except ValueError:  # the file is refused for it
+        training = DEFAULT_BUDGET
+    return _seconds(Budget.usual_wall(training, DEFAULT_GRACE))
+
+
+def _seconds(seconds: float) -> str:
+    return repr(seconds).removesuffix(".0")

@@ -106,7 +106,9 @@ class Execution(Section):
         grace = DEFAULT_GRACE if self.startup_grace is None else self.startup_grace
         least = (self.budget or DEFAULT_BUDGET) + grace
         if self.timeout < least:
-            needed = f"{least:g} s: budget {self.budget or DEFAULT_BUDGET:g} s and startup_grace {grace:g} s"
+            budget = f"budget {least - grace:g} s" + (" (the default)" if self.budget is None else "")
+            needed = f"{least:g} s: {budget} and startup_grace {grace:g} s"
+            needed += " (the default)" if self.startup_grace is None else ""
             yield (
                 "timeout",
                 f"{self.timeout:g} s is less than {needed}",

@@ -74,7 +74,15 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
         ("execution", "network: 1", "execution.network", "true or false", "write true or false"),
         ("execution", "needs_gpu: maybe", "execution.needs_gpu", "true or false", "true or false"),
         ("execution", "memory_mb: 1.5", "execution.memory_mb", "whole number", "8192"),
-        ("execution", "memory_mb: 0", "execution.memory_mb", "greater than 0", ""),
+        ("execution", "memory_mb: 0", "execution.memory_mb", "0 is too small", "more than 0"),
+        (
+            "execution",
+            "memory_mb: abc",
+            "execution.memory_mb",
+            "a whole number is needed, found the text 'abc'",
+            "8192",
+        ),
+        ("", "proposing: {group: 65}", "proposing.group", "65 is too large", "at most 64"),
         ("execution", "setup_commands: make", "execution.setup_commands", "a list", "[make]"),
         ("execution", "setup_commands: [make, 3]", "execution.setup_commands[1]", "number 3", '"3"'),
         ("execution", "setup_commands: ['  ']", "execution.setup_commands[0]", "empty command", ""),
@@ -97,7 +105,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
         ("scoring", "metric_source: evaluator", "scoring.metric_source", "no evaluation.command", "evaluation:"),
         ("scoring", "baseline: .inf", "scoring.baseline", "finite", ""),
         ("scoring", "baseline: low", "scoring.baseline", "a number", ""),
-        ("scoring", "degradation_threshold: -1", "scoring.degradation_threshold", "greater than or equal to 0", ""),
+        ("scoring", "degradation_threshold: -1", "scoring.degradation_threshold", "-1 is too small", "at least 0"),
         ("scoring", "constraints: [{metric: a, max: 1, min: 2}]", "scoring.constraints[0].max", "less than min", ""),
         ("scoring", "constraints: [{max: 1}]", "scoring.constraints[0].metric", "missing", "metric: peak_vram_mb"),
         ("scoring", "constraints: {a: 1}", "scoring.constraints", "a list", ""),
@@ -186,6 +194,28 @@ def test_a_timeout_without_room_for_the_budget_is_told_with_the_sum() -> None:
     error = mistake(with_line("execution", "timeout: 100\n  budget: 60"))
     assert error.key == "execution.timeout"
     assert "120 s" in str(error)
+    assert "profile" not in str(error)
+
+
+@pytest.mark.parametrize("chosen", ["cpu", "cuda"])
+def test_a_timeout_too_short_for_one_profile_names_it_so_that_nobody_looks_for_a_budget_of_the_other(
+    chosen: str,
+) -> None:
+    text = with_line("execution", "timeout: 100") + (
+        "profiles: {cpu: {execution: {budget: 20}}, cuda: {execution: {budget: 300}}}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_task_text(text, profile=chosen)
+    told = str(caught.value)
+    assert "360 s: budget 300 s and startup_grace 60 s (the default), in the profile cuda" in told
+    assert "20 s" not in told
+    assert "profile cpu" not in told, "80 s fit into 100"
+
+
+def test_a_timeout_of_the_profile_itself_is_named_by_its_key() -> None:
+    error = mistake(with_line("execution", "budget: 60") + "profiles: {cuda: {execution: {timeout: 100}}}\n")
+    assert error.key == "profiles.cuda.execution.timeout"
+    assert "budget 60 s" in str(error)
 
 
 @pytest.mark.parametrize(

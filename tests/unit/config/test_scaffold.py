@@ -49,6 +49,14 @@ def test_every_commented_key_of_a_new_file_is_one_that_works(tmp_path: Path) -> 
     assert read_task_text(text).evaluation is not None
 
 
+@pytest.mark.parametrize("budget", [2, "15s", 300, "8h", 0.5])
+def test_the_commented_timeout_is_the_one_that_holds_without_it(budget: float | str) -> None:
+    text = render_task_yaml(replace(FIELDS, budget=budget))
+    named = read_task_text(text.replace("# timeout:", "timeout:"))
+    assert named.execution.timeout_named, "else the comment was not found, or makes no room for the budget"
+    assert named.execution.budget == read_task_text(text).execution.budget
+
+
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text("mine\n")
     with pytest.raises(UsageError, match="there already"):
