@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-_STATUS = {"--json": False, "--watch": False, "--session": True}
+_STATUS = {"--json": False, "--watch": False, "--session": True, "--dir": True}
 _EXPERIMENTS = {"--json": False, "--status": True, "--last": True, "--session": True}
 
 
@@ -71,7 +71,8 @@ def _status(found: Mapping[str, str]) -> int:
 
     from autoresearchd.cli.status_view import show_status
 
-    return show_status(Path(), found.get("--session"), as_json="--json" in found, watch="--watch" in found)
+    place = Path(found.get("--dir", "."))
+    return show_status(place, found.get("--session"), as_json="--json" in found, watch="--watch" in found)
 
 
 def _experiments(found: Mapping[str, str]) -> int:

@@ -34,6 +34,7 @@ from autoresearchd.app.compose import (
 )
 from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.journal import check_database, check_journal
+from autoresearchd.app.leaving import take_away
 from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
 from autoresearchd.app.tools import require_bits, require_tool
@@ -263,11 +264,8 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 begun=lock.begun,
                 waits=lock.waits,
             )
-        except (BaselineError, LimitReached):
-            if store.totals(session.id).experiments == 0:
-                # Nothing was learned: leave the repository as it was found, but for the logs that say why.
-                workspace.abandon()
-                store.delete_session(session.tag)
+        except (BaselineError, LimitReached) as error:
+            take_away(project, store, workspace, session, error)
             raise
 
 

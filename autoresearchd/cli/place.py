@@ -11,6 +11,7 @@ from typing import Any
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.errors import UsageError
 from autoresearchd.loop.lock import holder, starting, waiting, without_store
+from autoresearchd.store.failed_start import FailedStart, recall
 from autoresearchd.store.reader import Reader, SessionRow
 from autoresearchd.workspace import layout
 
@@ -59,6 +60,16 @@ class Place:
         if not sessions:
             raise _no_session(self.root)
         return sessions
+
+    def failed_start(self, tag: str | None) -> FailedStart | None:
+        """The session ``tag`` that ended before its first result; without a tag: where nothing was begun since then."""
+        sessions = self.reader.sessions()
+        found = recall(layout.failed_start_path(self.root), [session.tag for session in sessions])
+        if found is None or tag is not None:
+            return found if found is not None and found.tag == tag else None
+        latest = max((session.started_at for session in sessions), default=None)
+        older = latest is None or latest < found.ended_at
+        return found if older and not any(self.alive(session.tag) for session in sessions) else None
 
     def alive(self, tag: str) -> bool:
         """Whether a daemon holds the session."""

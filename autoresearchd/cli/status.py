@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,10 @@ def status(
         bool, typer.Option("--watch", help="Stay and refresh every second until the session stops.")
     ] = False,
     session: SessionOption = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="The repository (default: the one here).", show_default=False),
+    ] = None,
 ) -> None:
     """Show how a session stands.
 
@@ -26,4 +31,4 @@ def status(
 
     if as_json and watch:
         raise UsageError("--json prints one document, --watch goes on printing", mend="use one of them")
-    raise typer.Exit(show_status(here(), session, as_json=as_json, watch=watch))
+    raise typer.Exit(show_status(directory or here(), session, as_json=as_json, watch=watch))

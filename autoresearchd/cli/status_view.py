@@ -11,8 +11,10 @@ from typing import Any
 
 from autoresearchd.cli import render
 from autoresearchd.cli.daemon_facts import DaemonFacts, Meanwhile, daemon_facts
+from autoresearchd.cli.ended import show_ended
 from autoresearchd.cli.place import Place, find_place
 from autoresearchd.cli.render import Paint, clean, json_text, number, signed
+from autoresearchd.errors import UsageError
 
 _RECENT = 5
 _LIVING = ("running", "paused", "backing_off")
@@ -23,11 +25,24 @@ _NAMES = (("keeps", "kept", "green"), ("discards", "discarded", "grey"), ("crash
 
 
 def show_status(directory: Path, tag: str | None, *, as_json: bool = False, watch: bool = False) -> int:
-    """Print the state of a session; the exit code."""
+    """Print the state of a session; the exit code, which is that of its daemon where it had no first result."""
+    if not directory.is_dir():
+        raise UsageError(f"the folder {directory} does not exist", mend="correct --dir")
     place = find_place(directory)
+    failed = place.failed_start(tag)
+    if failed is not None:
+        return show_ended(place.root, failed, as_json=as_json)
     tag = place.pick(tag)
-    if watch:
-        return _watch(place, tag)
+    try:
+        return _watch(place, tag) if watch else _show(place, tag, as_json=as_json)
+    except KeyError:  # its baseline may have failed a moment ago, and the session is gone with it
+        failed = place.failed_start(tag)
+        if failed is None:
+            raise
+        return show_ended(place.root, failed, as_json=as_json)
+
+
+def _show(place: Place, tag: str, *, as_json: bool) -> int:
     status = place.status(tag)
     if as_json:
         print(json_text(status, indent=2))
@@ -287,6 +302,6 @@ def _watch(place: Place, tag: str) -> int:
             lines = _lines_now(place, tag, status, paint)
             print(_at_top(lines) if terminal else "\n".join(lines), flush=True)
             before = key
-        if session.get("state") not in _LIVING:
+        if session.get("state") not in _LIVING and not place.alive(tag):  # else it is still about to leave
             return 0
         time.sleep(1.0)

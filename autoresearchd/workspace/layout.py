@@ -96,6 +96,11 @@ def database_path(root: Path) -> Path:
     return state_dir(root) / "state.db"
 
 
+def failed_start_path(root: Path) -> Path:
+    """The file that tells of the latest session that ended before its first result."""
+    return state_dir(root) / "failed-start.json"
+
+
 def locks_dir(root: Path) -> Path:
     """The folder of the locks of all sessions."""
     return state_dir(root) / "locks"

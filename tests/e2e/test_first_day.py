@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,13 @@ from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
 
 READS_DATA = "print('score:', float(open('data/d.csv').read()))\n"
 IGNORED = "data/\n"
+OVERRUNS_LATER = """\
+import os, time
+output = os.environ["AUTORESEARCHD_OUTPUT_DIR"]
+if os.path.basename(os.path.dirname(output)) != "0":
+    time.sleep(60)
+print("score: 1.5")
+"""
 
 
 def with_ignored_data(project: Project, task: str = TASK) -> None:
@@ -81,11 +89,39 @@ def test_after_a_broken_baseline_its_log_can_still_be_found(project: Project) ->
     project.write("train.py", "raise RuntimeError('no luck')\n")
     project.commit()
     assert start(project)[0] == 3
-    for command in (("status",), ("show", "0"), ("resume",), ("experiments",)):
+    for command in (("show", "0"), ("resume",), ("experiments",)):
         done = project.cli(*command)
         assert done.returncode == 2, done.stdout
         assert "autoresearchd logs" in done.stderr, command
         assert ".autoresearchd/runs/t" in done.stderr, command
+
+
+def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_another_begins(project: Project) -> None:
+    project.write("train.py", OVERRUNS_LATER)
+    project.write("task.yaml", TASK.replace("budget: 20, startup_grace: 5", "budget: 1, startup_grace: 1"))
+    project.commit()
+    done = project.cli("start", "--tag", "t", "--policy", "random", "--max-experiments", "1")
+    assert done.returncode == 0, done.stderr
+    assert "first of 3 baseline runs" in done.stderr
+    watched = project.cli("status", "--watch")
+    told = project.cli("status")
+    assert (watched.returncode, told.returncode) == (3, 3), "who polls must not take it for a session that runs"
+    for out in (watched.stdout, told.stdout):
+        assert "ended before its first result" in out
+        assert "budget_overrun" in out and "startup_grace" in out, "why, and how to mend it"
+        assert ".autoresearchd/runs/t" in out
+    for more in ((), ("--session", "t")):
+        done = project.cli("status", "--json", *more)
+        document = json.loads(done.stdout)
+        assert done.returncode == 3
+        assert document["session"]["state"] == "crashed"
+        assert "budget_overrun" in document["session"]["reason"]
+        assert document["metric"]["baseline"] is None and document["current"] is None
+
+    project.write("train.py", PROGRAM)
+    project.commit()
+    assert start(project)[0] == 0
+    assert set(document) == set(project.json("status", "--json")), "scripts find the same keys"
 
 
 # ---------------------------------------------------------------------- a policy of one's own

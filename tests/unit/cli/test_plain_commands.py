@@ -25,6 +25,7 @@ def _collector() -> Iterator[None]:
         ["status"],
         ["status", "--json", "--session", "mar8"],
         ["status", "--watch"],
+        ["status", "--dir", "elsewhere", "--json"],
         ["experiments", "--json"],
         ["experiments", "--status", "keep", "--json", "--last=3", "--session=mar8"],
     ],
