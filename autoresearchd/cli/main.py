@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
 
 PROGRAM = "autoresearchd"
+_ABORTED = 1
 
 
 def build() -> typer.Typer:
@@ -91,12 +93,30 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         try:
-            typer.main.get_command(build()).main(args=arguments and list(arguments), prog_name=PROGRAM)
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        return 0
+            code = typer.main.get_command(build()).main(
+                args=arguments and list(arguments), prog_name=PROGRAM, standalone_mode=False
+            )
+        except typer.Abort:
+            print("aborted", file=sys.stderr)
+            return _ABORTED
+        except typer.TyperException as error:
+            return _misused(error)
+        except SystemExit as end:  # completion ends so
+            code = end.code
+        return code if isinstance(code, int) else 0 if code is None else 1
 
     return guarded(command)
+
+
+def _misused(error: typer.TyperException) -> int:
+    """Tell what is wrong with the command line; a group without a command is answered by its help."""
+    from autoresearchd.cli.usage import explained
+
+    message = error.format_message()
+    if not message.startswith("Usage: "):
+        raise explained(error, PROGRAM) from error
+    print(message, file=sys.stderr)
+    return error.exit_code
 
 
 def _tasks() -> typer.Typer:

@@ -225,7 +225,7 @@ def _whole(option: str, text: str | None, mend: str) -> int | None:
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"{option}: {text!r} is no whole number", mend=mend)
     if len(text) > len(str(LARGEST)) or int(text) > LARGEST:
-        raise UsageError(f"{option}: {text[:40]} is not less than or equal to {LARGEST}", mend=mend)
+        raise UsageError(f"{option}: {text[:40]} is more than {LARGEST}", mend=mend)
     return int(text)
 
 

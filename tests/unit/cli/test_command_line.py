@@ -93,6 +93,34 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
 
 
 @pytest.mark.parametrize(
+    ("arguments", "what", "mend"),
+    [
+        ("show one", "N: 'one' is no whole number", "in digits"),
+        ("experiments --last x", "--last: 'x' is no whole number", "in digits"),
+        ("experiments --last 0", "--last: 0 is less than 1", "write 1 or more"),
+        ("task check --run --runs 101", "--runs: 101 is more than 100", "write 100 or less"),
+        ("serve --port abc", "--port: 'abc' is no whole number", "in digits"),
+        ("experiments --status crached", "'crached' is none of keep, discard, crash", "did you mean crash?"),
+        ("learn --dry-run", "--algo is missing", "one of grpo, ppo, sdpo"),
+        ("show", "N is missing", "autoresearchd show --help"),
+        ("status --sesion t", "no such option: --sesion", "--session"),
+        ("stat", "no such command 'stat'", "'status'"),
+        ("stop here", "here", "autoresearchd stop --help"),
+    ],
+)
+@pytest.mark.usefixtures("repository")
+def test_a_slip_on_the_command_line_is_told_in_two_lines_that_name_it_and_its_remedy(
+    command: Command, arguments: str, what: str, mend: str
+) -> None:
+    answer = command(*arguments.split())
+    assert answer.code == 2
+    error, remedy = answer.err.splitlines()
+    assert error.startswith("error: ") and what in error
+    assert remedy.startswith("  → ") and mend in remedy
+    assert "nput should" not in answer.err, "the words of a library do not say where"
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["status"],
@@ -149,6 +177,24 @@ def test_an_error_says_what_and_how_to_mend_it(capsys: pytest.CaptureFixture[str
 def test_both_ways_of_status_answer_alike(repository: Path, command: Command, arguments: list[str]) -> None:
     short, long = program(*arguments, cwd=repository), command(*arguments)
     assert (short.returncode, short.stdout, short.stderr) == (long.code, long.out, long.err)
+
+
+def test_status_of_a_repository_elsewhere_is_that_of_standing_in_it(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = json.loads(command("status", "--json").out)
+    monkeypatch.chdir(repository.parent)
+    for place in (str(repository), str(repository / ".git" / "..")):
+        elsewhere = command("status", "--json", "--dir", place)
+        assert json.loads(elsewhere.out) == here
+        short = program("status", "--json", "--dir", place, cwd=repository.parent)
+        assert (short.returncode, short.stdout) == (0, elsewhere.out)
+
+
+def test_a_folder_that_is_not_there_is_not_taken_for_the_repository_around_it(repository: Path) -> None:
+    done = program("status", "--dir", "no-such-folder", cwd=repository)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no-such-folder" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["status", "experiments"])
