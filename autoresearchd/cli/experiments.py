@@ -18,7 +18,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.logs import print_log
 from autoresearchd.cli.looks import look_lines
 from autoresearchd.cli.options import LARGEST, JsonOption, SessionOption
-from autoresearchd.cli.render import Paint, clean, json_text, number, print_json_list, signed, strip_controls
+from autoresearchd.cli.render import Paint, clean, json_text, measured, number, print_json_list, signed, strip_controls
 from autoresearchd.cli.session import here
 from autoresearchd.errors import UsageError
 
@@ -152,8 +152,8 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
         if words:
             lines.append(f"  {paint(f'{name:<12}', 'dim')}{words}")
     for key, value in (record.get("asi") or {}).items():
-        if (key, value) == ("refused", record.get("label")):
-            continue  # the daemon's own note of the label, which stands above
+        if _stands_above(record, key, value):
+            continue
         lines.append(f"  {paint(f'{clean(key, 40):<11} ', 'dim')}{_value(value)}")
     lines += _run_table(record, paint)
     lines += model_answers.answer_lines(record.get("answers") or [], paint)
@@ -165,6 +165,14 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
     return lines
 
 
+def _stands_above(record: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a piece of the ASI is the daemon's own note of the label or of the reason, which are shown anyhow."""
+    reason = str(record.get("reason") or "")
+    if key == "result" and reason:
+        return str(value) == reason or str(value).endswith(f": {reason}")
+    return (key == "refused" and value == record.get("label")) or (key == "failure" and str(value) in reason)
+
+
 def _run_table(record: Mapping[str, Any], paint: Paint) -> list[str]:
     """The runs; where the incumbent was run beside the experiment, whose program each of them ran."""
     runs = record.get("runs") or []
@@ -172,7 +180,7 @@ def _run_table(record: Mapping[str, Any], paint: Paint) -> list[str]:
         return []
     beside = any(run.get("of") is not None for run in runs)
     rows = [
-        [str(run.get("seed", "")), number(run.get("metric")), _seconds(run.get("duration_s")),
+        [str(run.get("seed", "")), measured(run.get("metric"), record.get("sigma")), _seconds(run.get("duration_s")),
          "—" if run.get("exit_code") is None else str(run["exit_code"]),
          *([_program(run)] if beside else []), clean(run.get("label") or "")]
         for run in runs
@@ -187,12 +195,9 @@ def _program(run: Mapping[str, Any]) -> str:
 
 
 def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    delta = record.get("delta")
-    yield (
-        "value",
-        number(record.get("metric"))
-        + (f"  {signed(delta)} against the best before it (+ is better)" if delta is not None else ""),
-    )
+    delta, sigma = record.get("delta"), record.get("sigma")
+    gain = f"  {measured(delta, sigma, sign='+')} against the best before it (+ is better)"
+    yield "value", measured(record.get("metric"), sigma) + (gain if delta is not None else "")
     metrics = record.get("metrics") or {}
     yield "metrics", ", ".join(f"{clean(name)} {_value(value)}" for name, value in metrics.items())
     yield "reason", clean(record.get("reason") or "")
@@ -209,8 +214,8 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "reward", signed(record["reward"], 3) if record.get("reward") is not None else ""
     yield "cost", model_answers.cost_words(record)
     yield "overhead", f"{record['overhead_ms']:.0f} ms" if isinstance(record.get("overhead_ms"), (int, float)) else ""
-    yield "started", clean(record.get("started_at") or "")
-    yield "finished", clean(record.get("finished_at") or "")
+    yield "started", clean(render.local_time(record.get("started_at") or ""))
+    yield "finished", clean(render.local_time(record.get("finished_at") or ""))
 
 
 def show_answers(record: Mapping[str, Any], paint: Paint) -> None:
@@ -272,7 +277,7 @@ def print_logs(logs: Iterable[Path], paint: Paint) -> None:
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
-        return number(value)
+        return measured(value)
     return clean(value if isinstance(value, str) else json_text(value))
 
 

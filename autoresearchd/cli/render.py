@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from autoresearchd.domain.duration import format_duration
@@ -22,6 +24,8 @@ __all__ = [
     "format_duration",
     "in_sigma",
     "json_text",
+    "local_time",
+    "measured",
     "number",
     "print_json_list",
     "real",
@@ -123,6 +127,29 @@ def signed(value: Any, digits: int = 6) -> str:
     if value == 0 or 1e-5 <= abs(value) < 1e6:
         return f"{value:+.{digits}f}"
     return f"{value:+.3g}"
+
+
+def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
+    """A figure with as many digits as say something: to the second digit of σ, else five significant ones."""
+    value, spread = real(value), real(sigma)
+    if value is None:
+        return "—"
+    scale = spread if spread is not None and spread > 0 else abs(value) / 1000
+    if value == 0 or scale == 0 or not 1e-9 < scale < 1e12:
+        return f"{value:{sign}.5g}"
+    decimals = 1 - math.floor(math.log10(scale))
+    if value and round(value, decimals) == 0:
+        return f"{value:{sign}.1g}"
+    return f"{value:{sign}.{max(0, decimals)}f}"
+
+
+def local_time(text: Any) -> str:
+    """A moment that a document names, in local time to the second; as it stands where it is none."""
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def change_word(percent: Any) -> str:

@@ -321,8 +321,9 @@ def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Dec
                 mend=f"print `METRIC {constraint.metric}=<number>` in every run, or remove it from scoring.constraints",
             )
     value, sigma = reasons.mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
-    reason = f"The program as it is: {task.metric.name} {reasons.number(value)} over {reasons.runs(len(good))}"
-    reason += f", σ = {reasons.number(sigma)}" if sigma is not None else ", σ not known"
+    shown = reasons.known(value, sigma or 0.0)
+    reason = f"The program as it is: {task.metric.name} {shown} over {reasons.runs(len(good))}"
+    reason += f", σ = {sigma:.2g}" if sigma is not None else ", σ not known"
     return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=reasons.sentence(reason))
 
 

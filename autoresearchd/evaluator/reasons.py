@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autoresearchd.domain.experiment import Experiment, Run
@@ -42,7 +43,7 @@ def reason(
     words = comparison(task, verdict, noise, experiment, incumbent)
     if verdict.gain * means < 0:
         words += (
-            f" (its mean is {number(abs(means))} {_word(means)} than that of all runs of experiment "
+            f" (its mean is {known(abs(means), verdict.error)} {_word(means)} than that of all runs of experiment "
             f"{incumbent.number}, but runs made side by side and on one seed tell more)"
         )
     return f"{words}; {why}."
@@ -50,34 +51,35 @@ def reason(
 
 def comparison(task: Task, verdict: Verdict, noise: Noise | None, experiment: Experiment, incumbent: Experiment) -> str:
     """By how much an experiment is better or worse than the incumbent, and how sure that is."""
-    text = _measured(task, experiment)
+    text = _measured(task, experiment, noise)
     if verdict.gain == 0:
         text += f" equals experiment {incumbent.number}"
     else:
-        text += f" is {number(abs(verdict.gain))} {_word(verdict.gain)} than experiment {incumbent.number}"
+        gain = known(abs(verdict.gain), verdict.error)
+        text += f" is {gain} {_word(verdict.gain)} than experiment {incumbent.number}"
     text += _beside(experiment)
     if noise is None:
         return f"{text} (the noise σ is not known, so the sign alone decides)"
     if noise.sigma == 0:
         return f"{text} (the metric has no noise)"
-    known = f"± {number(verdict.error)}, σ = {number(noise.sigma)} from {noise.freedom} degrees of freedom"
-    return f"{text} ({known}): an improvement with probability {verdict.better:.3g}"
+    sure = f"± {verdict.error:.2g}, σ = {noise.sigma:.2g} from {noise.freedom} degrees of freedom"
+    return f"{text} ({sure}): an improvement with probability {verdict.better:.3g}"
 
 
 def _tie(task: Task, verdict: Verdict, noise: Noise, experiment: Experiment, incumbent: Experiment) -> str:
     """What makes a tie: not that it is better, but that it is hardly worse."""
     equal = abs(verdict.gain) < _NEGLIGIBLE * verdict.error
-    estimate = "no difference" if equal else f"{number(abs(verdict.gain))} {_word(verdict.gain)}"
+    estimate = "no difference" if equal else f"{known(abs(verdict.gain), verdict.error)} {_word(verdict.gain)}"
     return (
-        f"{_measured(task, experiment)} is worse than experiment {incumbent.number}{_beside(experiment)} by no more "
-        f"than the σ of runs made side by side ({number(noise.sigma * noise.calm)}) with probability "
-        f"{verdict.bearable:.3g} (estimate: {estimate} ± {number(verdict.error)})"
+        f"{_measured(task, experiment, noise)} is worse than experiment {incumbent.number}{_beside(experiment)} "
+        f"by no more than the σ of runs made side by side ({noise.sigma * noise.calm:.2g}) with probability "
+        f"{verdict.bearable:.3g} (estimate: {estimate} ± {verdict.error:.2g})"
     )
 
 
-def _measured(task: Task, experiment: Experiment) -> str:
+def _measured(task: Task, experiment: Experiment, noise: Noise | None) -> str:
     good = experiment.good_runs
-    text = f"{task.metric.name} {number(mean_value(good))}"
+    text = f"{task.metric.name} {known(mean_value(good), noise.sigma if noise else 0.0)}"
     return f"{text} over {runs(len(good))}" if len(good) > 1 else text
 
 
@@ -94,6 +96,14 @@ def _word(gain: float) -> str:
 def mean_value(measured: Sequence[Run]) -> float:
     """The mean of the values of runs."""
     return mean([run.value for run in measured if run.value is not None])
+
+
+def known(value: float, spread: float) -> str:
+    """A figure with no more digits than its spread leaves a meaning to: down to the second one of the spread."""
+    if not (spread > 0 and math.isfinite(spread) and math.isfinite(value)):
+        return number(value)
+    rounded = round(value, 1 - math.floor(math.log10(spread)))
+    return number(rounded) if rounded or not value else f"{value:.1g}"
 
 
 def number(value: float) -> str:

@@ -142,7 +142,7 @@ class Reader:
                 yield experiment(row, runs, costs)
 
     def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
-        """One experiment as in ``experiments``, with ``phase``, ``reason``, ``diff``, its ``attempts`` and ``answers``.
+        """One experiment as in ``experiments``, with its phase, reason, σ, diff, attempts and answers.
 
         full: the answers with their messages and completions.
         """
@@ -166,6 +166,7 @@ class Reader:
                 "phase": more["phase"],
                 "segment": more["segment"],
                 "reason": more["reason"] or "",
+                "sigma": more["sigma"],
                 "looks": self._looks(session_id, number),
                 "attempts": transcripts.attempts(self._db, session_id, number),
                 "answers": transcripts.answers(self._db, session_id, number, full=full),

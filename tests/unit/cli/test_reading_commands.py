@@ -130,7 +130,7 @@ def test_show_tells_all_of_an_experiment(command: Command) -> None:
         "halve batch",
         "+0.011859",
         "more steps help",
-        "peak_vram_mb 45060.20",
+        "peak_vram_mb 45060",
         "as measured",
         "learned",
     ):

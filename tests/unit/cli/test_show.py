@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.cli.render import local_time, measured
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
@@ -47,10 +48,30 @@ def refused(repository: Path) -> int:
         return e.number
 
 
+REASON = "val_bpb 0.96 is 0.04 better than experiment 1 (± 0.02): kept."
+
+
+def decided(repository: Path, *, sigma: float | None, asi: ASI | None = None) -> int:
+    """Number of an experiment that was kept for a reason."""
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        session = store.session("mar8")
+        e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
+        proposal = Proposal({"train.py": "x = 9\n"}, "it helps", "search", description="x 1 → 9")
+        store.record_proposal(session.id, e.number, proposal, diff="", code_hash=f"decided-{e.number}")
+        store.record_commit(session.id, e.number, f"{e.number:040x}")
+        run = store.open_run(session.id, e.number, 700, START)
+        result = Measurement(Label.NONE, 0.9612345, {"val_bpb": 0.9612345})
+        store.close_run(run.id, result, None, START + timedelta(minutes=4), last=True)
+        decision = Decision(Status.KEEP, Label.NONE, 0.9612345, 0.0366667, sigma=sigma, reason=REASON)
+        at = START + timedelta(minutes=5)
+        store.record_decision(session.id, e.number, decision, asi or ASI(), at, incumbent=f"{e.number:040x}")
+        return e.number
+
+
 def test_runs_of_the_incumbent_are_told_from_those_of_the_experiment(compared: int, command: Command) -> None:
     lines = command("show", str(compared)).out.splitlines()
     head = next(i for i, line in enumerate(lines) if "seed" in line and "program" in line)
-    assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["700", "0.970000"], ["700", "0.980000"]]
+    assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["700", "0.97000"], ["700", "0.98000"]]
     assert "its own" in lines[head + 1]
     assert "incumbent #1" in lines[head + 2]
 
@@ -68,3 +89,54 @@ def test_a_proposal_that_was_never_committed_has_no_diff_to_look_at(refused: int
 
 def test_what_was_changed_is_one_command_away(command: Command) -> None:
     assert "autoresearchd show 2 --diff   shows what it changed" in command("show", "2").out
+
+
+def test_a_reason_is_told_once(repository: Path, command: Command) -> None:
+    number = decided(
+        repository, sigma=None, asi=ASI(result=f"val_bpb: {REASON}", extra={"failure": "0.96", "seen": "x"})
+    )
+    out = command("show", str(number)).out
+    assert out.count(REASON) == 1
+    assert "failure" not in out and "seen" in out
+
+
+def test_figures_have_the_digits_that_the_noise_leaves_a_meaning_to(repository: Path, command: Command) -> None:
+    shown = command("show", str(decided(repository, sigma=0.0123))).out
+    assert "0.961  +0.037 against" in shown
+    shown = command("show", str(decided(repository, sigma=None))).out
+    assert "0.96123  +0.036667 against" in shown
+
+
+def test_times_are_local_and_end_at_the_second(repository: Path, command: Command) -> None:
+    shown = command("show", str(decided(repository, sigma=None))).out
+    for at in (START, START + timedelta(minutes=5)):
+        assert at.astimezone().strftime("%Y-%m-%d %H:%M:%S") + "\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "sigma", "shown"),
+    [
+        (2.3456789, 0.0123, "2.346"),
+        (2.3456789, None, "2.3457"),
+        (45060.2, None, "45060"),
+        (16_000_000.0, None, "16000000"),
+        (1234.56, 250.0, "1235"),
+        (0.000012345678, None, "0.000012346"),
+        (0.001, 0.5, "0.001"),
+        (0.0, 0.1, "0"),
+        (-0.5, None, "-0.50000"),
+        (1e-30, None, "1e-30"),
+        (1e300, 1e-300, "1e+300"),
+        (None, 0.1, "—"),
+        (float("nan"), None, "—"),
+    ],
+)
+def test_a_figure_is_never_shown_as_nothing_nor_in_digits_that_say_nothing(
+    value: float | None, sigma: float | None, shown: str
+) -> None:
+    assert measured(value, sigma) == shown
+
+
+def test_what_is_no_time_is_shown_as_it_stands() -> None:
+    assert local_time("soon") == "soon"
+    assert local_time("") == ""
