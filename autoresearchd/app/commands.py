@@ -7,9 +7,12 @@ import signal
 from pathlib import Path
 
 from autoresearchd.app.project import Project
+from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.labels import SessionState
 from autoresearchd.errors import EnvironmentFailure, NothingRunning, StoreDamaged
 from autoresearchd.loop.clock import SystemClock
-from autoresearchd.loop.lock import holder, starting
+from autoresearchd.loop.lock import holder, process_began, starting
+from autoresearchd.store.repository import SqlStore
 
 _DEAF = ("auto", "search", "random")
 """Policies that look at numbers only."""
@@ -37,10 +40,28 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
             if kind == "unpause":
                 raise NothingRunning(what, mend=how)
             return f"{what}; {how}"
+        paused = _is_to_pause(store, session, pid)
+        # Asked for all the same: what a moment tells may have changed in the next, and asking twice does no harm.
         store.add_control(session.id, kind, SystemClock().now())
+        if kind == "pause" and paused:
+            at_rest = session.state is SessionState.PAUSED
+            sentence = "is paused already" if at_rest else f"{sentence} already: it was asked to before"
+        if kind == "unpause" and not paused:
+            sentence = "is not paused, so nothing changes"
         return f"session {session.tag} (process {pid}) {sentence}"
     finally:
         store.close()
+
+
+def _is_to_pause(store: SqlStore, session: Session, pid: int) -> bool:
+    """Whether the daemon is paused, or will be: by what was asked of it last, as a running experiment is ended first.
+
+    What was asked of a daemon before this one counts no more.
+    """
+    asked, began = store.last_control(session.id, ("pause", "unpause")), process_began(pid)
+    if asked is None or began is None or asked.created_at < began:
+        return session.state is SessionState.PAUSED
+    return asked.kind == "pause"
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:

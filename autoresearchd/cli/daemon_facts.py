@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autoresearchd.cli.render import clean
-from autoresearchd.loop.lock import process_start
+from autoresearchd.loop.lock import process_began
 from autoresearchd.workspace import layout
 
 if TYPE_CHECKING:
@@ -76,13 +75,3 @@ def meanwhile_in(log: Path, tag: str) -> Meanwhile | None:
         except ValueError:
             return None
     return None
-
-
-def process_began(pid: int) -> datetime | None:
-    """When a process of this machine started; None where the system does not say."""
-    ticks = process_start(pid)
-    if ticks is None:
-        return None
-    # Not /proc/uptime, which in a container may be the container's own; both clocks go on while the machine sleeps.
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
-    return datetime.fromtimestamp(time.time() - age, UTC)

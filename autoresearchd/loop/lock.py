@@ -10,6 +10,8 @@ import contextlib
 import fcntl
 import json
 import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,6 +31,16 @@ def process_start(pid: int) -> str | None:
         return None
     fields = text.rpartition(")")[2].split()
     return None if fields[0] == "Z" else fields[19]
+
+
+def process_began(pid: int) -> datetime | None:
+    """When a process of this machine started; None where the system does not say."""
+    ticks = process_start(pid)
+    if ticks is None:
+        return None
+    # Not /proc/uptime, which in a container may be the container's own; both clocks go on while the machine sleeps.
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+    return datetime.fromtimestamp(time.time() - age, UTC)
 
 
 def holder(path: Path, *, ready: bool = False) -> int | None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Integer, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Integer, bindparam, func, select, update
 
 from autoresearchd.domain.events import Event
 from autoresearchd.domain.experiment import (
@@ -31,13 +31,10 @@ from autoresearchd.domain.experiment import (
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
 from autoresearchd.ports import Control, NewSession
-from autoresearchd.store import answers, codec, looks, migrate, phases, rows, sessions, sums
+from autoresearchd.store import answers, codec, looks, messages, migrate, phases, rows, sessions, sums
 from autoresearchd.store.database import Database, sqlite_url
 from autoresearchd.store.tables import (
-    ControlTable,
-    EventTable,
     ExperimentTable,
-    NoteTable,
     ProposalBodyTable,
     ProposalTable,
     RunTable,
@@ -60,7 +57,6 @@ _BEST = rows.EXPERIMENTS.where(
 _HIGHEST, _LOWEST = _BEST.order_by(_E.value.desc(), _E.number), _BEST.order_by(_E.value, _E.number)
 _FIRST_OF_HASH = select(func.min(_P.number)).where(_P.session_id == _OF_SESSION, _P.code_hash == bindparam("code_hash"))
 _TOTALS = rows.TOTALS.where(TotalsTable.session_id == _OF_SESSION)
-_UNSEEN_NOTES = rows.NOTES.where(NoteTable.session_id == _OF_SESSION, NoteTable.seen_in.is_(None))
 
 
 class SqlStore(SqlShelf):
@@ -328,66 +324,41 @@ class SqlStore(SqlShelf):
     # -- notes, controls, events
     def add_note(self, session_id: int, text: str, at: datetime) -> Note:
         with self._db.write() as c:
-            _expect_session(c, session_id)
-            note_id = c.execute(
-                insert(NoteTable).values(session_id=session_id, text=text, created_at=at).returning(NoteTable.id)
-            ).scalar_one()
-        return Note(note_id, codec.text(text), at)
+            return messages.add_note(c, session_id, text, at)
 
     def unseen_notes(self, session_id: int) -> Sequence[Note]:
         with self._db.read() as c:
-            return [rows.note(row) for row in c.execute(_UNSEEN_NOTES, {"of_session": session_id})]
+            return messages.unseen_notes(c, session_id)
 
     def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None:
-        n = NoteTable
-        if not note_ids:
-            return
-        with self._db.write() as c:
-            c.execute(
-                update(n)
-                .where(n.session_id == session_id, n.id.in_(list(note_ids)), n.seen_in.is_(None))
-                .values(seen_in=number)
-            )
+        if note_ids:
+            with self._db.write() as c:
+                messages.mark_notes_seen(c, session_id, note_ids, number)
 
     def add_control(self, session_id: int, kind: str, at: datetime) -> Control:
         with self._db.write() as c:
-            _expect_session(c, session_id)
-            control_id = c.execute(
-                insert(ControlTable)
-                .values(session_id=session_id, kind=kind, created_at=at, taken=False)
-                .returning(ControlTable.id)
-            ).scalar_one()
-        return Control(control_id, kind, at)
+            return messages.add_control(c, session_id, kind, at)
 
     def take_controls(self, session_id: int) -> Sequence[Control]:
         """Asked often and answered rarely: the write lock is taken only when there is something to take."""
-        t = ControlTable
-        pending = (t.session_id == session_id) & t.taken.is_(False)
         with self._db.read() as c:
-            if c.execute(select(t.id).where(pending).limit(1)).first() is None:
+            if not messages.has_control(c, session_id):
                 return []
         with self._db.write() as c:
-            taken = c.execute(update(t).where(pending).values(taken=True).returning(t.id, t.kind, t.created_at)).all()
-        return [Control(i, kind, at) for i, kind, at in sorted(taken)]
+            return messages.take_controls(c, session_id)
+
+    def last_control(self, session_id: int, kinds: Sequence[str]) -> Control | None:
+        """The latest request of one of these kinds, taken or not."""
+        with self._db.read() as c:
+            return messages.last_control(c, session_id, kinds)
 
     def log_event(self, session_id: int, event: Event) -> None:
         with self._db.write_lazily() as c:
-            _expect_session(c, session_id)
-            c.execute(
-                insert(EventTable).values(
-                    session_id=session_id,
-                    kind=event.kind,
-                    at=event.at,
-                    experiment=event.experiment,
-                    message=event.message,
-                    data=codec.or_null(event.data),
-                )
-            )
+            messages.log_event(c, session_id, event)
 
     def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]:
-        newest = rows.EVENTS.where(EventTable.session_id == session_id).order_by(EventTable.id.desc()).limit(last)
         with self._db.read() as c:
-            return [rows.event(row) for row in c.execute(newest)][::-1]
+            return messages.events(c, session_id, last)
 
     # -- upkeep
     def backup(self, target: Path) -> None:
@@ -395,11 +366,6 @@ class SqlStore(SqlShelf):
 
     def close(self) -> None:
         self._db.close()
-
-
-def _expect_session(c: Connection, session_id: int) -> None:
-    if c.execute(select(SessionTable.id).where(SessionTable.id == session_id)).first() is None:
-        raise KeyError(f"no session {session_id}")
 
 
 def _change_session(c: Connection, session_id: int, **values: Any) -> None:

@@ -1,0 +1,61 @@
+"""``pause`` and ``unpause``: what is so already is said to be so, and nobody waits for a change that does not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.loop.lock import SessionLock
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout
+from tests.unit.cli.conftest import START, Command
+
+
+@pytest.fixture
+def daemon(repository: Path) -> Iterator[SqlStore]:
+    """The store of ``mar8``, whose daemon this process is."""
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        store.set_state(store.session("mar8").id, SessionState.RUNNING, START, pid=1)
+        with SessionLock(layout.lock_path(repository, "mar8"), "mar8") as lock:
+            lock.ready()
+            yield store
+
+
+def asked(store: SqlStore) -> list[str]:
+    return [control.kind for control in store.take_controls(store.session("mar8").id)]
+
+
+def test_a_second_pause_and_a_second_unpause_say_that_nothing_changes(daemon: SqlStore, command: Command) -> None:
+    for name, first, second in (
+        ("pause", "pauses after the running experiment\n", "already: it was asked to before"),
+        ("unpause", "goes on\n", "is not paused, so nothing changes"),
+    ):
+        for words in (first, second, second):
+            answer = command(name)
+            assert (answer.code, answer.out) == (0, "")
+            assert words in answer.err
+        assert set(asked(daemon)) == {name}, "and is asked for all the same"
+
+
+def test_an_unpause_takes_back_a_pause_that_waits_for_the_running_experiment(
+    daemon: SqlStore, command: Command
+) -> None:
+    command("pause")
+    asked(daemon)  # the daemon knows; the experiment goes on, and the session is still called running
+    assert "goes on" in command("unpause").err
+
+
+def test_a_session_at_rest_is_called_paused(daemon: SqlStore, command: Command) -> None:
+    assert "is not paused" in command("unpause").err
+    daemon.set_state(daemon.session("mar8").id, SessionState.PAUSED, START, pid=1)
+    command("pause")
+    assert "is paused already" in command("pause").err
+
+
+def test_a_pause_that_was_asked_of_a_daemon_before_this_one_counts_no_more(daemon: SqlStore, command: Command) -> None:
+    daemon.add_control(daemon.session("mar8").id, "pause", START)
+    assert "is not paused" in command("unpause").err
+    assert command("pause").err.endswith("pauses after the running experiment\n")
