@@ -7,19 +7,25 @@ first words are read, and only where no expansion could change them.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
+from autoresearchd.executor.interpreter import resolve_python
 from autoresearchd.loop.hints import set_bit
+from autoresearchd.sandbox.environment import search_path
 from autoresearchd.workspace.git import GitWorkspace
 
 _INTERPRETERS = ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "ruby", "node", "uv")
+_OWN_PYTHON = ("python", "python3")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _SYNTAX = "();<>|&"
 _EXPANDED = frozenset("$`*?[]{}#\\")
@@ -63,17 +69,74 @@ def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
         workspace: its files at a commit.
         commit: the one that the session starts from.
     """
-    named = [("execution.run_command", task.execution.run_command)]
     # A later one may be a file whose bit an earlier one has set: set-up runs in a copy that it may write to.
-    named += [("execution.setup_commands", command) for command in task.execution.setup_commands[:1]]
-    named += [("checks", check.command) for check in task.checks]
-    if task.evaluation is not None:
-        named.append(("evaluation.command", task.evaluation.command))
-        named.append(("evaluation.model_command", task.evaluation.model_command or ""))
-    for key, command in named:
+    first = [("execution.setup_commands", command) for command in task.execution.setup_commands[:1]]
+    for key, command in [*_job_commands(task), *first]:
         words = _first_words(command)
         if words and "/" in words[0] and not _EXPANDED & set(words[0]):
             _require_bit(f"task.yaml: {key}", words[0], workspace, commit)
+
+
+def require_programs(task: Task, source: Path) -> tuple[str, ...]:
+    """Refuse a task one of whose commands begins with a program that no job will find.
+
+    What a setup command may still make is not refused; the sentences to show about it.
+
+    Args:
+        task: the task.
+        source: its folder in the user's checkout.
+
+    Raises:
+        MissingCapability: there is no such program, or ``execution.python`` names none.
+    """
+    path = task.execution.env.get("PATH", "")
+    notes = []
+    for key, command in _job_commands(task):
+        words = _first_words(command)
+        if not words or _EXPANDED & set(words[0]) or words[0].startswith("~"):
+            continue
+        path = path or search_path(_python(task, source).parent)
+        own = words[0] in _OWN_PYTHON and "PATH" not in task.execution.env  # links to it are made for each run
+        if own or _is_there(words[0], source, path):
+            continue
+        where = "at that place" if "/" in words[0] else f"on its PATH ({path})"
+        what = f"{key} begins with {words[0]!r}, and a job finds no such program {where}"
+        if not task.execution.setup_commands:
+            raise MissingCapability(
+                what,
+                mend="correct the command in task.yaml, or install the program there; `python` is the interpreter that "
+                "execution.python names",
+            )
+        notes.append(f"{what}: a setup command has to make it")
+    return tuple(notes)
+
+
+def _job_commands(task: Task) -> Iterator[tuple[str, str]]:
+    """The commands that jobs run, each with its key."""
+    yield "execution.run_command", task.execution.run_command
+    yield from (("checks", check.command) for check in task.checks)
+    if task.evaluation is not None:
+        yield "evaluation.command", task.evaluation.command
+        yield "evaluation.model_command", task.evaluation.model_command or ""
+
+
+def _python(task: Task, source: Path) -> Path:
+    """The interpreter of the jobs, as far as it can be known before set-up."""
+    if task.execution.python is None:
+        return Path(sys.executable)
+    try:
+        return resolve_python(task, source)
+    except MissingCapability:
+        if task.execution.setup_commands:
+            return Path(sys.executable)
+        raise
+
+
+def _is_there(word: str, source: Path, path: str) -> bool:
+    if "/" not in word:
+        return _known_to_shell(word, path)
+    place = source / word
+    return place.is_file() and (not word.startswith("/") or os.access(place, os.X_OK))
 
 
 def _require_bit(key: str, word: str, workspace: GitWorkspace, commit: str) -> None:
@@ -105,11 +168,15 @@ def _first_words(command: str) -> list[str]:
     return found
 
 
-def _known_to_shell(word: str) -> bool:
-    """Whether ``sh`` knows a program, a built-in command or a word of its syntax by this name."""
+def _known_to_shell(word: str, path: str | None = None) -> bool:
+    """Whether ``sh`` knows a program, a built-in command or a word of its syntax by this name.
+
+    path: PATH; None: that of this process.
+    """
     look = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", word]
+    env = None if path is None else {"PATH": path}
     try:
-        return subprocess.run(look, capture_output=True, check=False, timeout=_PATIENCE_S).returncode == 0
+        return subprocess.run(look, env=env, capture_output=True, check=False, timeout=_PATIENCE_S).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return True  # not known: the session itself will show
 

@@ -131,6 +131,7 @@ class _Check:
     def _looked_at(self) -> tuple[str, tuple[str, ...]]:
         """(what it is and what it gave, notes)."""
         from autoresearchd.app.start import read_task
+        from autoresearchd.app.tools import require_programs
         from autoresearchd.config import check_files
         from autoresearchd.config.check_file import load_check
 
@@ -138,10 +139,11 @@ class _Check:
         task = read_task(folder, None)
         self.name = task.name
         check_files(task, folder / task.source_dir, folder / TASK_FILE)
+        unmade = require_programs(task, folder / task.source_dir)
         held, asked = load_check(folder), self._wanted
         words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
         if not asked.run:
-            return words, _notes(folder)
+            return words, (*unmade, *_notes(folder))
         if held is None and not asked.more:
             from autoresearchd.app.check import check_run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.tools import require_bits, require_tool
+from autoresearchd.app.tools import require_bits, require_programs, require_tool
 from autoresearchd.config import read_task_text
 from autoresearchd.domain.task import Check, Evaluation, Task
-from autoresearchd.errors import UsageError
+from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.testing.repositories import git, make_repository
 from autoresearchd.workspace.git import GitWorkspace
 
@@ -141,3 +142,60 @@ def test_a_script_whose_bit_set_up_may_have_set_is_let_pass(root: Path) -> None:
 def test_what_may_be_executed_or_is_not_in_the_commit_is_let_pass(root: Path, command: str) -> None:
     with opened(root) as workspace:
         require_bits(commands("execution.run_command", command), workspace, workspace.head())
+
+
+# ---------------------------------------------------------------------- the programs of a task's own commands
+def task_of(command: str, **execution: object) -> Task:
+    task = read_task_text(
+        f"name: a\nworkspace: {{target_file: train.py}}\nexecution: {{run_command: {json.dumps(command)}}}\n"
+        "scoring: {metric: loss, direction: minimize}\n"
+    )
+    return replace(task, execution=replace(task.execution, **execution))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py",
+        "python3 -m train",
+        "./propose.sh",
+        "SEED=1 sh no.sh",
+        f"{sys.executable} train.py",
+        "cd . && nothing-yet",
+        "$PYTHON train.py",
+        "~/env/bin/python train.py",
+        "exec python train.py",
+    ],
+)
+def test_a_command_that_a_job_finds_passes_the_check(root: Path, command: str) -> None:
+    assert require_programs(task_of(command), root) == ()
+
+
+@pytest.mark.parametrize("command", ["python9 train.py", "/opt/none/bin/python train.py", "./gone.sh", "A=1 pyhton x"])
+def test_an_interpreter_that_is_nowhere_is_named_before_a_night_is_lost_to_it(root: Path, command: str) -> None:
+    with pytest.raises(MissingCapability, match=r"execution\.run_command begins with") as caught:
+        require_programs(task_of(command), root)
+    assert caught.value.exit_code == 5 and "task.yaml" in caught.value.mend
+    [note] = require_programs(task_of(command, setup_commands=("make tools",)), root)
+    assert "setup" in note, "what set-up makes cannot be known before"
+
+
+def test_a_program_on_the_users_path_alone_is_none_that_a_job_finds(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trainer").write_text("#!/bin/sh\n")
+    (tmp_path / "trainer").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(MissingCapability, match="trainer"):
+        require_programs(task_of("trainer train.py"), root)
+    assert require_programs(task_of("trainer train.py", env={"PATH": str(tmp_path)}), root) == ()
+
+
+def test_the_commands_of_checks_and_of_the_evaluation_are_looked_for_too(root: Path) -> None:
+    task = task_of("python train.py")
+    for key, other in (
+        ("checks", replace(task, checks=(Check("pytset -q"),))),
+        (r"evaluation\.command", replace(task, evaluation=Evaluation("pyhton evaluate.py"))),
+    ):
+        with pytest.raises(MissingCapability, match=f"{key} begins with"):
+            require_programs(other, root)

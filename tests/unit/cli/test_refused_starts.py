@@ -45,7 +45,10 @@ def test_data_that_nothing_can_make_is_refused_by_the_check_and_by_the_start(
     toy: Path, command: Command, key: str
 ) -> None:
     named = TASK.replace("{target_file: train.py}", "{target_file: train.py, data: [data/nope.bin]}")
-    private = TASK.replace(", metric_source: stdout", "") + "evaluation: {command: x, private: [data/nope.bin]}\n"
+    private = (
+        TASK.replace(", metric_source: stdout", "")
+        + "evaluation: {command: python evaluate.py, private: [data/nope.bin]}\n"
+    )
     write_files(toy, {"task.yaml": named if key == "workspace" else private})
     commit_all(toy)
     checked = command("task", "check", ".")
