@@ -35,13 +35,16 @@ class Effect:
     """What a trial's changes did.
 
     gain: improvement over its parent, a forecast where the run was ended early, None where it has none (crashed,
-    forbidden). failed: it must not be tried again; beyond: more of the same would fail, too (memory, time, divergence).
+    forbidden). told: the same as it was decided on, from runs side by side, which is what people are shown; None where
+    it was not compared with its parent. failed: it must not be tried again; beyond: more of the same would fail, too
+    (memory, time, divergence).
     """
 
     number: int
     parent: str
     changes: Mapping[str, Value]
     gain: float | None
+    told: float | None = None
     kept: bool = False
     failed: bool = False
     beyond: bool = False
@@ -78,6 +81,7 @@ class Memory:
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
     _last: int = -1
+    _incumbent: str = ""
 
     def refresh(self, history: TrialHistory) -> None:
         """Take in what was decided since the last time."""
@@ -93,6 +97,10 @@ class Memory:
             self.tried = {k: n for k, n in self.tried.items() if n > self._last - _TRIED // 2}
 
     def _take(self, trial: Trial) -> None:
+        self._incumbent = self._incumbent or trial.parent  # the first one is made on the baseline
+        compared = trial.parent == self._incumbent
+        if trial.status is Status.KEEP and trial.commit is not None:
+            self._incumbent = trial.commit
         changes = {str(k): v for k, v in trial.changes.items() if isinstance(v, (int, float, str))}
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
         if trial.commit is not None:  # any of them may be built on, not only keeps
@@ -107,7 +115,8 @@ class Memory:
             return
         failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label is Label.CONSTRAINT
         kept, beyond = trial.status is Status.KEEP, trial.label in _TOO_MUCH
-        effect = Effect(trial.number, trial.parent, changes, None, kept=kept, failed=failed, beyond=beyond)
+        told = trial.delta if compared else None
+        effect = Effect(trial.number, trial.parent, changes, None, told=told, kept=kept, failed=failed, beyond=beyond)
         forecast = trial.delta if trial.label is Label.ABORTED_EARLY else None
         judged = _Judged(effect, None if failed else value, self._values.get(trial.parent), forecast)
         self._recent.append(judged)

@@ -263,11 +263,13 @@ class _Turn:
         for before, after, effect in reversed(self._surrogate.rises(only.parameter.name)):
             if effect.gain is None or not only.parameter.numeric:
                 continue
+            # The difference of two values may say otherwise than the estimate that the experiment was decided on.
+            told, over = (effect.gain, " over its parent's value") if effect.told is None else (effect.told, "")
             same = (after - before) * place > 0
-            if same and effect.gain > 0:
-                return f"a step this way brought {effect.gain:+.4g} in experiment {effect.number}"
-            if not same and effect.gain < 0:
-                return f"the other way cost {effect.gain:+.4g} in experiment {effect.number}"
+            if same and told > 0:
+                return f"a step this way brought {told:+.4g}{over} in experiment {effect.number}"
+            if not same and told < 0:
+                return f"the other way cost {told:+.4g}{over} in experiment {effect.number}"
         return ""
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,8 +16,10 @@ import pytest
 
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.metric import Direction, Metric
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import PolicyError
+from autoresearchd.policy.memory import Memory
 from autoresearchd.policy.parameter import Value
 from autoresearchd.policy.random_policy import RandomPolicy
 from autoresearchd.policy.search import SearchPolicy
@@ -155,14 +158,38 @@ def test_a_larger_metric_is_sought_where_larger_is_better() -> None:
 
 
 def test_words_say_what_changes_and_why() -> None:
-    history = MemoryHistory([BASELINE, discard(1, {"train.py:LR": 0.02}, 1.05)])
-    state = make_state("LR = 0.04\n", seed=3, parent=BASE, sigma=0.002)
-    proposal = SearchPolicy(history).propose(state, threading.Event())
+    proposal = after_a_lower_rate(delta=-0.05)
     new = proposal.changes["train.py:LR"]
     assert proposal.description == f"LR 0.04 → {new:.6g}"
     assert proposal.hypothesis.startswith(f"A higher LR (0.04 → {new:.6g}) may converge faster within the budget")
     assert "the other way cost -0.05 in experiment 1" in proposal.hypothesis
     assert proposal.asi.next_action_hint.startswith("if it helps, try LR = ")
+
+
+def after_a_lower_rate(*, delta: float | None, value: float = 1.05) -> Proposal:
+    """What is proposed after an experiment with half of the rate, which was decided on by ``delta``."""
+    history = MemoryHistory([replace(discard(1, {"train.py:LR": 0.02}, value), delta=delta)])
+    state = make_state("LR = 0.04\n", seed=3, parent=BASE, sigma=0.002, baseline=1.0)
+    return SearchPolicy(history).propose(state, threading.Event())
+
+
+def test_a_hypothesis_quotes_the_delta_that_the_table_shows_and_not_the_difference_of_two_values() -> None:
+    assert "the other way cost -0.031 in experiment 1" in after_a_lower_rate(delta=-0.031).hypothesis
+    unknown = after_a_lower_rate(delta=None).hypothesis
+    assert "the other way cost -0.05 over its parent's value in experiment 1" in unknown
+
+
+def test_a_hypothesis_never_calls_a_loss_what_was_decided_to_be_none() -> None:
+    assert "cost" not in after_a_lower_rate(delta=0.001).hypothesis
+
+
+def test_a_delta_against_another_program_than_the_parent_is_not_quoted_as_the_steps_own() -> None:
+    memory, other = Memory(Metric("loss", Direction.MINIMIZE)), "b" * 40
+    kept = replace(discard(1, {"LR": 0.02}, 0.9), status=Status.KEEP, label=Label.NONE, commit=other, delta=0.11)
+    aside = replace(discard(2, {"LR": 0.08}, 0.95), delta=-0.06)  # made on the baseline, judged by the keep
+    after = replace(discard(3, {"LR": 0.01}, 0.92, parent=other), delta=-0.03)
+    memory.refresh(MemoryHistory([kept, aside, after]))
+    assert [effect.told for effect in memory.effects({}, 1.0)] == [0.11, None, -0.03]
 
 
 def test_the_expected_delta_is_unknown_at_first_and_then_comes_from_the_history() -> None:
