@@ -235,3 +235,6 @@ def test_a_set_up_that_prints_a_key_and_fails_gives_nothing_away(project: Projec
     logs = [p.read_text() for p in (project.root / ".autoresearchd").rglob("*") if p.is_file()]
     assert logs
     assert not any(secret in log for log in logs)
+    told = project.cli("status").stdout + project.cli("status", "--json").stdout
+    assert "«redacted:huggingface»" in told and secret not in told
+    assert secret not in (project.root / ".git/autoresearchd/failed-start.json").read_text()
