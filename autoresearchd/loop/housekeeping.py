@@ -159,8 +159,7 @@ class Housekeeping:
             f"which has all of it; then `autoresearchd resume {self._lab.tag}` goes on",
         )
         self._lab.emit(EventKind.WARNING, str(self._lost))
-        if not self._lab.stop.soon:  # a second request would end the running experiment at once
-            self._lab.stop.request(self._lost.what)
+        self._lab.stop.end(self._lost.what)
         for _ in range(_CONNECTIONS):
             if self._quietly(self._copy):
                 break
@@ -229,7 +228,8 @@ def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:
     else:
         words = "stopping"
     number = experiment.number if experiment is not None else None
-    again = "" if lab.stop.now.is_set() else "; ask again to stop at once"
+    again = "; ask again to stop at once" if lab.stop.asked else "; `autoresearchd stop --now` stops at once"
+    again = "" if lab.stop.now.is_set() else again
     lab.emit(EventKind.STOPPING, words + again, experiment=number)
     note_reason(lab.store, lab.tag, lab.clock.now(), words)
 

@@ -14,6 +14,7 @@ class StopSwitch:
     def __init__(self) -> None:
         self.now = threading.Event()
         self._soon = threading.Event()
+        self._asked = threading.Event()
         self.paused = threading.Event()
         self.reason = ""
         self.signal: int | None = None
@@ -28,6 +29,19 @@ class StopSwitch:
         """Whether to stop, at once or soon."""
         return self.soon
 
+    @property
+    def asked(self) -> bool:
+        """Whether anybody has asked to stop, so that the next one who does means at once."""
+        return self._asked.is_set()
+
+    def end(self, reason: str) -> None:
+        """Stop once the running experiment is decided, for a reason of the daemon's own.
+
+        Nobody has asked for it, so it is no request: the first one that comes still lets the experiment end.
+        """
+        self.reason = self.reason or reason
+        self._soon.set()
+
     def request(self, reason: str, *, now: bool = False, signal: int | None = None) -> None:
         """Ask to stop; the second request, or one with ``now``, means at once.
 
@@ -35,8 +49,9 @@ class StopSwitch:
         """
         self.reason = self.reason or reason
         self.signal = self.signal if self.signal is not None else signal
-        if now or self._soon.is_set():
+        if now or self._asked.is_set():
             self.now.set()
+        self._asked.set()
         self._soon.set()
 
     def announce(self) -> bool:

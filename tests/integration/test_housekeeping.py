@@ -12,7 +12,8 @@ from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from autoresearchd.domain.events import EventKind
-from autoresearchd.loop.housekeeping import Housekeeping
+from autoresearchd.errors import StoreDamaged
+from autoresearchd.loop.housekeeping import Housekeeping, say_that_it_stops
 from autoresearchd.store import backups
 from tests.integration.bench import Bench
 
@@ -69,3 +70,24 @@ def test_a_daemon_that_ends_while_its_first_backup_begins_ends_without_a_fault_a
     bench.close()
     assert faults == []
     assert len(backups.generations(tmp_path / "backups")) >= 1
+
+
+def test_a_first_stop_after_the_database_was_lost_still_lets_the_running_experiment_end(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    lab, database = bench.laboratory(), bench.state / "state.db"
+    with (
+        pytest.raises(StoreDamaged, match="was moved, deleted or replaced"),
+        Housekeeping(lab, lambda: 0.0, tmp_path / "backups", database) as housekeeping,
+    ):
+        database.rename(tmp_path / "elsewhere.db")
+        housekeeping.watch_database()
+        assert lab.stop.soon
+        say_that_it_stops(lab, None)
+        (said,) = [event.message for event in bench.events.events if event.kind is EventKind.STOPPING]
+        assert "ask again" not in said, "nobody has asked yet"
+        assert "stop --now" in said
+        lab.stop.request("signal SIGTERM")
+        assert not lab.stop.now.is_set()
+        lab.stop.request("signal SIGTERM")
+        assert lab.stop.now.is_set()
+    bench.close()
