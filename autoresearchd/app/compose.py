@@ -143,6 +143,10 @@ def laboratory(
         for each in offer.unloads:
             each()
 
+    def ended() -> None:
+        for each in offer.ended:
+            each()
+
     return Laboratory(
         session_id=session.id,
         tag=session.tag,
@@ -166,6 +170,7 @@ def laboratory(
         redactor=redactor,
         memo=Memo(layout.memo_path(project.root, session.tag)),
         ends_when_spent=ends_when_spent(session),
+        ended=ended,
         learning=schedule_of(project, session, offer, stop, tell, waits, unload),
     )
 

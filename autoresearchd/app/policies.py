@@ -34,7 +34,8 @@ class Offer:
 
     pristine: the unedited task; setup: what the set-up commands made; source: the user's own folder; warn: tells the
     user; max_usd: the session's spend cap. adapters: says which version of the local policy answers. ending: set once
-    the session is to end. unloads: gives back the memory of a policy's own model; whoever makes the policy adds to it.
+    the session is to end. unloads: gives back the memory of a policy's own model; ended: what is left to do once the
+    session has ended; whoever makes the policy adds to both.
     """
 
     session_id: int
@@ -54,6 +55,7 @@ class Offer:
     adapters: Adapters | None = None
     ending: Cancel | None = None
     unloads: list[Callable[[], None]] = field(default_factory=list)
+    ended: list[Callable[[], None]] = field(default_factory=list)
 
     def materialise(self, state: ResearchState, target: Path) -> None:
         """The task's folder at the state's parent."""
@@ -93,6 +95,8 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
 
     settings = offer.settings
     day = UsersDay(daybook(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
+    day.catch_up()
+    offer.ended.append(day.close)
     caps = Caps(
         session_usd=lambda: offer.store.totals(offer.session_id).usd,
         day_usd=day.usd,

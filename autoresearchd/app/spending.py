@@ -6,8 +6,8 @@ import math
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Protocol
@@ -63,12 +63,26 @@ class Journal(Protocol):
         """Sum of the known prices of all answers since then."""
         ...
 
+    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
+        """When each of them came and what it cost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Amount:
+    """What an answer cost. again: it may be in the book already."""
+
+    at: datetime
+    usd: float
+    again: bool = False
+
 
 class UsersDay:
     """What all sessions of a user have cost today (UTC), in whatever repository.
 
-    An amount that the book does not take is kept and added at the next chance; until then it counts for this session.
-    Where the book cannot be read, what it said last counts, and at least the repository's own journal.
+    An amount that the book does not take is kept and added at the next chance, the last of which is the end of the
+    session; until then it counts for this session. What is still missing then is in the journal, and the repository's
+    next session adds it. Where the book cannot be read, what it said last counts, and at least the journal.
 
     Args:
         book: of all the user's repositories, None: there is no place for one.
@@ -83,21 +97,56 @@ class UsersDay:
     ) -> None:
         self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
         self._told = False
-        self._pending: deque[tuple[datetime, float]] = deque()
+        self._pending: deque[_Amount] = deque()
+        self._caught_up = False
         self._known: dict[date, float] = {}
         self._lock = threading.Lock()
+
+    def catch_up(self) -> None:
+        """Add what earlier sessions of this repository have spent today and could not write into the book."""
+        if self._book is None:
+            return
+        now = self._clock.now()
+        with self._lock:
+            self._write(self._book)
+            if self._pending:
+                return
+            try:
+                known = self._book.entries(now)
+            except OSError as error:
+                self._complain(error)
+                return
+            charges = self._journal.charges_since(_midnight(now))
+            self._pending.extend(_Amount(at, usd, again=True) for at, usd in charges if (at, usd) not in known)
+            self._caught_up = True
+            self._write(self._book)
+
+    def close(self) -> None:
+        """The session has ended: the last chance to write down what is not in the book."""
+        if self._book is None:
+            return
+        if not self._caught_up:
+            self.catch_up()
+        with self._lock:
+            self._write(self._book)
+            left = math.fsum(amount.usd for amount in self._pending)
+        if left:
+            self._warn(
+                f"${left:.4f} that models cost is not in the book of the day, which cannot be written: the next "
+                "session of this repository with a model adds what was spent on its day"
+            )
 
     def spent(self, at: datetime, usd: float) -> None:
         """Write into the book what an answer cost."""
         if self._book is not None:
             with self._lock:
-                self._pending.append((at, usd))
+                self._pending.append(_Amount(at, usd))
                 self._write(self._book)
 
     def usd(self) -> float:
         """What today has cost so far."""
         now = self._clock.now()
-        here = self._journal.spent_since(now.replace(hour=0, minute=0, second=0, microsecond=0))
+        here = self._journal.spent_since(_midnight(now))
         if self._book is None:
             return here
         with self._lock:
@@ -106,20 +155,21 @@ class UsersDay:
                 self._known = {_day(now): self._book.spent(now)}
             except OSError as error:
                 self._complain(error)
-            unwritten = math.fsum(usd for at, usd in self._pending if _day(at) == _day(now))
+            unwritten = math.fsum(amount.usd for amount in self._pending if _day(amount.at) == _day(now))
             return max(here, self._known.get(_day(now), 0.0) + unwritten)
 
     def _write(self, book: Daybook) -> None:
         """Add what is not in the book yet, oldest first, as long as it takes it."""
         while self._pending:
-            at, usd = self._pending[0]
+            amount = self._pending[0]
             try:
-                book.add(at, usd, self._what)
+                book.add(amount.at, amount.usd, self._what, again=amount.again)
             except OSError as error:
+                self._pending[0] = replace(amount, again=True)  # another session may find it in the journal, and add it
                 self._complain(error)
                 return
             self._pending.popleft()
-            self._known[_day(at)] = self._known.get(_day(at), 0.0) + usd
+            self._known[_day(amount.at)] = self._known.get(_day(amount.at), 0.0) + amount.usd
 
     def _complain(self, error: OSError) -> None:
         if not self._told:
@@ -129,6 +179,10 @@ class UsersDay:
                 "with each answer; until then spend.per_day of other repositories does not count what this session "
                 "spends, and here it may not count what they do"
             )
+
+
+def _midnight(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _day(at: datetime) -> date:

@@ -109,6 +109,7 @@ def _patiently(lab: Laboratory, prepare: Callable[[], None], backoff: Backoff) -
 
 
 def _leave(lab: Laboratory, state: SessionState, reason: str, active_seconds: float, *, raised: bool) -> None:
+    lab.ended()
     lab.emit(EventKind.SESSION_STOPPED, f"{state.value}: {reason}", reason=reason, state=state.value, raised=raised)
     try:
         lab.store.heartbeat(lab.session_id, lab.clock.now(), active_seconds)

@@ -42,7 +42,8 @@ class Laboratory:
     """What the loop works with; one per daemon.
 
     restore: writes the pristine copy anew where it was altered. ends_when_spent: whether the session ends at its spend
-    cap; else its policy goes on without a model. learning: learner runs on a schedule, None: there is none.
+    cap; else its policy goes on without a model. ended: called once the session has ended. learning: learner runs on a
+    schedule, None: there is none.
     """
 
     session_id: int
@@ -63,6 +64,7 @@ class Laboratory:
     redactor: Redactor = field(default_factory=Redactor)
     memo: Memo = field(default_factory=Memo)
     ends_when_spent: bool = True
+    ended: Callable[[], None] = lambda: None
     learning: Learning | None = None
 
     def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:

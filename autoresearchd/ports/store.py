@@ -167,6 +167,10 @@ class Answers(Protocol):
         """US dollars that answers of all sessions have cost since ``at``; unknown prices count nothing."""
         ...
 
+    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
+        """What ``spent_since`` adds up: when each answer came and what it cost, those that cost nothing left out."""
+        ...
+
 
 class History(Protocol):
     """What was found out, for whoever decides, proposes or shows."""

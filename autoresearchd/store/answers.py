@@ -41,6 +41,8 @@ _ANSWERS = (
 _THERE = select(_E.c.number).where(_E.c.session_id == _OF_SESSION, _E.c.number == _OF_NUMBER)
 _SPENT = select(func.coalesce(func.sum(_A.c.usd), 0.0)).where(_A.c.at >= bindparam("since", type_=_A.c.at.type))
 
+_CHARGES = select(_A.c.at, _A.c.usd).where(_A.c.at >= bindparam("since", type_=_A.c.at.type), _A.c.usd > 0)
+
 
 def record(c: Connection, session_id: int, number: int, answer: Answer, at: datetime) -> None:
     """Store an answer, in whatever phase the experiment is, and charge its cost. KeyError where there is none."""
@@ -68,6 +70,11 @@ def of_experiment(c: Connection, session_id: int, number: int) -> list[Answer]:
 def spent_since(c: Connection, at: datetime) -> float:
     """Sum of the known prices of all answers since then."""
     return float(c.execute(_SPENT, {"since": at}).scalar_one())
+
+
+def charges_since(c: Connection, at: datetime) -> list[tuple[datetime, float]]:
+    """When each answer since then came and what it cost, oldest first."""
+    return [(when, usd) for when, usd in c.execute(_CHARGES.order_by(_A.c.at), {"since": at})]
 
 
 def _values(answer: Answer, at: datetime) -> dict[str, Any]:

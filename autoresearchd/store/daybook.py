@@ -36,8 +36,14 @@ class Daybook:
     def __init__(self, folder: Path, *, patience: float = 2.0) -> None:
         self._folder, self._patience = folder, patience
 
-    def add(self, at: datetime, usd: float, what: str) -> None:
-        """Write an amount down; ``what``: for whom reads the file.
+    def add(self, at: datetime, usd: float, what: str, *, again: bool = False) -> None:
+        """Write an amount down.
+
+        Args:
+            at: when it was spent.
+            usd: the amount.
+            what: for whom reads the file.
+            again: it may be in the book already, and is not added then.
 
         Raises:
             OSError: that cannot be done. The amount does not count then: whoever still has it adds it again.
@@ -50,6 +56,8 @@ class Daybook:
         try:
             _check_regular(file, path)
             self._lock(file, path)
+            if again and (at, usd) in self.entries(at):
+                return
             end = os.lseek(file, 0, os.SEEK_END)
             whole = end == 0 or os.pread(file, 1, end - 1) == b"\n"
             try:
@@ -66,14 +74,22 @@ class Daybook:
 
     def spent(self, at: datetime) -> float:
         """US dollars of the day of ``at``. OSError where the file is there and cannot be read."""
+        return math.fsum(map(_amount, self._lines(at)))
+
+    def entries(self, at: datetime) -> frozenset[tuple[datetime, float]]:
+        """When the amounts of the day of ``at`` were spent, and what they were. OSError as for ``spent``."""
+        found = ((_time(line), _amount(line)) for line in self._lines(at))
+        return frozenset((when, usd) for when, usd in found if when is not None and usd)
+
+    def _lines(self, at: datetime) -> list[bytes]:
         path = self.path(at)
         try:
             file = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
         except FileNotFoundError:
-            return 0.0
+            return []
         with file:
             _check_regular(file.fileno(), path)
-            return math.fsum(map(_amount, file.read(_MOST_BYTES).splitlines()))
+            return file.read(_MOST_BYTES).splitlines()
 
     def path(self, at: datetime) -> Path:
         """The file of a day."""
@@ -102,14 +118,27 @@ def _append(file: int, written: bytes, path: Path) -> None:
 
 def _amount(line: bytes) -> float:
     """The amount in a line; nothing where it is none."""
-    try:
-        found = json.loads(line)
-        usd = found.get("usd") if isinstance(found, dict) else None
-    except (ValueError, RecursionError):
-        return 0.0
+    usd = _field(line, "usd")
     if isinstance(usd, bool) or not isinstance(usd, (int, float)):
         return 0.0
     return float(usd) if 0 < usd < _MOST_USD else 0.0
+
+
+def _time(line: bytes) -> datetime | None:
+    """When the amount in a line was spent; None where it does not say."""
+    try:
+        found = datetime.fromisoformat(str(_field(line, "at")))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def _field(line: bytes, name: str) -> object:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found.get(name) if isinstance(found, dict) else None
 
 
 def _check_regular(file: int, path: Path) -> None:

@@ -160,6 +160,10 @@ class SqlStore(SqlShelf):
         with self._db.read() as c:
             return answers.spent_since(c, at)
 
+    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
+        with self._db.read() as c:
+            return answers.charges_since(c, at)
+
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
         with self._db.write_lazily() as c:
             return phases.record_commit(c, session_id, number, commit)

@@ -120,6 +120,13 @@ class AnswersContract(StoreFixtures):
         assert store.spent_since(AT - timedelta(days=1)) == 11.0
         assert store.spent_since(AT + timedelta(hours=5, seconds=1)) == 0.0
 
+    def test_each_charge_since_then_can_be_told_with_its_time(self, store: Store, lab: Driver) -> None:
+        assert list(store.charges_since(AT)) == []
+        e, late = lab.open(), AT + timedelta(hours=5, microseconds=7)
+        for at, usd in ((late, 2.0), (AT, 1.5), (AT - timedelta(seconds=1), 8.0), (late, 0.0), (late, None)):
+            store.record_answer(lab.id, e.number, new_answer(usd=usd), at)
+        assert list(store.charges_since(AT)) == [(AT, 1.5), (late, 2.0)]
+
     def test_answers_go_with_a_session_that_is_forgotten(self, store: Store, lab: Driver) -> None:
         e = lab.open()
         store.record_answer(lab.id, e.number, new_answer(), AT)

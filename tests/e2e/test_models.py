@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from autoresearchd.testing import model_turns as turns
@@ -97,6 +98,25 @@ def test_a_cap_on_a_day_holds_over_all_repositories_of_a_user(project: Project, 
     books = list(Path(project.environment["HOME"], ".local", "state", "autoresearchd").glob("spend-*.jsonl"))
     assert len(books) == 1
     assert str(project.root) in books[0].read_text()
+
+
+def test_what_could_not_be_written_into_the_book_of_the_day_is_written_by_the_next_session(
+    project: Project, tmp_path: Path
+) -> None:
+    state = Path(project.environment["HOME"], ".local", "state", "autoresearchd")
+    state.parent.mkdir(parents=True)
+    state.write_text("a file where the books should lie")
+    with ScriptedServer(after=BETTER) as scripted:
+        configure(project, tmp_path, scripted.url, "prices: {m: {input: 1000, output: 1000}}\n")
+        start = ("start", "--policy", "local:m", "--max-experiments", "1", "--foreground", "--tag")
+        first = project.cli(*start, "t")
+        assert first.returncode == 0, first.stderr
+        assert "is not in the book of the day, which cannot be written" in first.stdout + first.stderr
+        state.unlink()
+        assert project.cli(*start, "u").returncode == 0
+    [book] = state.glob("spend-*.jsonl")
+    written = [json.loads(line)["usd"] for line in book.read_text().splitlines()]
+    assert written == [project.json("status", "--json", "--session", tag)["cost"]["usd"] for tag in ("t", "u")]
 
 
 def test_the_notes_of_a_session_are_kept_up_and_read(project: Project, tmp_path: Path) -> None:

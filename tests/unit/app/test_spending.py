@@ -52,6 +52,9 @@ class Repository:
     def spent_since(self, at: datetime) -> float:
         return sum(usd for when, usd in self.answers if when >= at)
 
+    def charges_since(self, at: datetime) -> list[tuple[datetime, float]]:
+        return [(when, usd) for when, usd in self.answers if when >= at and usd > 0]
+
     def spend(self, usd: float | None) -> None:
         self.log.record(1, Answer("m", Cost(usd=usd), Generation()))
 
@@ -111,11 +114,11 @@ class Failing(Daybook):
 
     failures = 0
 
-    def add(self, at: datetime, usd: float, what: str) -> None:
+    def add(self, at: datetime, usd: float, what: str, *, again: bool = False) -> None:
         if self.failures:
             self.failures -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
-        super().add(at, usd, what)
+        super().add(at, usd, what, again=again)
 
 
 def test_what_the_book_did_not_take_twice_is_in_it_afterwards_and_counted_all_the_while(tmp_path: Path) -> None:
@@ -152,6 +155,49 @@ def test_an_amount_of_yesterday_goes_into_the_book_of_yesterday(tmp_path: Path) 
     clock.time += timedelta(days=1)
     assert repository.day.usd() == 0.0
     assert book.spent(MORNING) == 0.5
+
+
+def test_the_end_of_a_session_is_a_chance_to_write_down_what_the_book_did_not_take(tmp_path: Path) -> None:
+    book = Failing(tmp_path)
+    repository = Repository(book, "one", Clock())
+    book.failures = 1
+    repository.spend(0.5)
+    repository.day.close()
+    repository.day.close()
+    assert Daybook(tmp_path).spent(MORNING) == 0.5
+    assert len(repository.told) == 1
+
+
+def test_the_next_session_of_the_repository_writes_down_what_was_missing_when_the_last_one_ended(
+    tmp_path: Path,
+) -> None:
+    clock, book = Clock(), Failing(tmp_path)
+    one, other = (Repository(book, name, clock) for name in ("one", "other"))
+    one.spend(0.125)
+    clock.time += timedelta(seconds=1, microseconds=3)
+    book.failures = 3
+    one.spend(0.5)
+    one.day.close()
+    assert book.failures == 0
+    assert "$0.5000" in one.told[-1]
+    assert other.day.usd() == pytest.approx(0.125)
+    following = Repository(book, "one", clock)
+    following.answers = one.answers
+    for _ in range(2):
+        following.day.catch_up()
+        assert other.day.usd() == pytest.approx(0.625), "each amount once"
+    one.day.close()
+    assert other.day.usd() == pytest.approx(0.625), "nor again by who could not write it then"
+
+
+def test_a_book_that_cannot_be_read_when_a_session_begins_is_caught_up_with_later(tmp_path: Path) -> None:
+    repository = Repository(broken_file(tmp_path), "one", Clock())
+    repository.answers.append((MORNING, 0.5))
+    repository.day.catch_up()
+    assert len(repository.told) == 1
+    Daybook(tmp_path).path(MORNING).rmdir()
+    repository.day.close()
+    assert Daybook(tmp_path).spent(MORNING) == 0.5
 
 
 def test_a_book_that_cannot_be_read_any_more_is_remembered(tmp_path: Path) -> None:

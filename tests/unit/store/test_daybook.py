@@ -41,6 +41,18 @@ def test_each_day_has_its_own_sum_and_begins_at_midnight_utc(tmp_path: Path) -> 
     assert book.spent(NOON - timedelta(days=1)) == 0.0
 
 
+def test_an_amount_that_may_be_in_the_book_already_is_added_once(tmp_path: Path) -> None:
+    book, late = Daybook(tmp_path), NOON + timedelta(microseconds=7)
+    for at, usd in ((NOON, 0.1), (late, 0.1), (NOON, 0.2)):
+        for _ in range(2):
+            book.add(at, usd, "a", again=True)
+    assert book.entries(NOON) == {(NOON, 0.1), (late, 0.1), (NOON, 0.2)}
+    assert book.spent(NOON) == pytest.approx(0.4)
+    with book.path(NOON).open("ab") as file:
+        file.write(b'{"at": "noon", "usd": 1}\n{"at": "2026-11-22T12:00:00", "usd": 1}\n{"usd": 1}\n7\n')
+    assert len(book.entries(NOON)) == 3, "what says no time may be anybody's"
+
+
 def test_a_line_that_a_crash_cut_short_takes_no_other_with_it(tmp_path: Path) -> None:
     book = Daybook(tmp_path)
     book.add(NOON, 1.0, "a")

@@ -30,8 +30,8 @@ WITHOUT_FOREIGN_TEXT = {
     "values", "trials", "decided_runs", "diff", "find_duplicate", "totals", "curve", "stages",
     "unseen_notes", "mark_notes_seen",
     "add_control", "take_controls", "events", "backup", "close", "record_look", "looks", "remember_aborts",
-    "abort_memory", "answers", "spent_since", "label_counts", "role_stats", "role_turns", "tree", "add_visit", "visits",
-    "learner_runs", "versions", "promoted_versions", "rewards",
+    "abort_memory", "answers", "spent_since", "charges_since", "label_counts", "role_stats", "role_turns", "tree",
+    "add_visit", "visits", "learner_runs", "versions", "promoted_versions", "rewards",
 }  # fmt: skip
 """Methods that take numbers, hashes and names of ours only, or that read."""
 
