@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from autoresearchd import keys
-from autoresearchd.app.policies import endpoint
+from autoresearchd.app.policies import LOCAL, endpoint
 from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.experiment import Session
@@ -110,6 +110,20 @@ def warn_of_absent_server(spec: PolicySpec, settings: ModelSettings, folder: Pat
             f"warning: no model server answers at {url} ({why}): the baseline is measured all the same, then {then}\n"
             "  → `autoresearchd serve MODEL` starts one here; local.base_url in config.yaml says where it is\n"
         )
+
+
+def warn_of_unlearnable_answers(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:
+    """Say so when the answers will be stored with log-probabilities that the learner cannot use."""
+    if spec.kind != LOCAL:
+        return
+    heat, served = settings.temperature, bool(endpoint(spec, settings, folder))
+    if heat == 1 or (heat != 0 and not served):  # a model in this process tells them of any distribution
+        return
+    told = "the server's own temperature, which nobody tells" if heat is None else f"temperature {heat:g}"
+    sys.stderr.write(
+        f"warning: answers are drawn at {told}: `learn` cannot replay them, because the log-probabilities stored with "
+        "them are those of temperature 1; set `temperature: 1` in config.yaml to learn from this session\n"
+    )
 
 
 def ends_when_spent(session: Session) -> bool:

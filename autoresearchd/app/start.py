@@ -22,6 +22,7 @@ from autoresearchd.app.admission import (
     require_folder,
     say_who_measures,
     warn_of_absent_server,
+    warn_of_unlearnable_answers,
 )
 from autoresearchd.app.background import detach
 from autoresearchd.app.compose import (
@@ -141,6 +142,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         sys.stderr.write("".join(beside))
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)
+        warn_of_unlearnable_answers(policy, settings, source)
         session = store.create_session(
             NewSession(
                 tag=tag,
