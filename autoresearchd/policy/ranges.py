@@ -41,6 +41,16 @@ _COUNT = bag("depth layer head block expert group stage nlayer nhead")
 _LENGTH = bag("seq sequence context block")
 _STEPS = bag("step iter iteration epoch")
 _SIZES = bag("clip norm softcap cap scale init std gain temperature mult multiplier factor base theta gamma")
+_BELOW_ONE = bag("factor gamma")
+"""Sizes that shrink something each time where they are below one: of schedules, of returns."""
+_PART = bag("frac fraction subsample colsample")
+_PARTS = (bag("max feature"), bag("max sample"), bag("max df"))
+_AT_LEAST_TWO = (bag("split"), bag("leaf node"), bag("num leave"), bag("max bin"))
+_MOST_BINS = 255
+_LEAST_PART, _LEAST_SHARE, _MOST_SHARE = 0.05, 0.01, 0.99
+_PENALTY = re.compile(
+    r":(?:Lasso|ElasticNet|KernelRidge|(?:Ridge|SGD|MLP|PassiveAggressive|GaussianProcess)\w*)\.alpha\b"
+)
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -70,10 +80,20 @@ def range_of(name: str, value: int | float) -> Range | None:
     words = frozenset(words_of(name))
     if not math.isfinite(value) or abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
         return None
-    found = _known_float(words, value)
+    found = _penalty(name, value) or _part(words, value) or _known_float(words, value)
     if found is None:
         found = _whole(words, value) if isinstance(value, int) else _other_float(words, value)
-    return None if found is None else _within(found, value)
+    return None if found is None else _within(_accepted(found, words, value), value)
+
+
+def _accepted(found: Range, words: frozenset[str], value: int | float) -> Range:
+    """Without the whole numbers that constructors of estimators refuse."""
+    if found.kind is Kind.INT and value >= 2 and any(words >= each for each in _AT_LEAST_TWO):
+        found = replace(found, low=max(found.low, 2))
+    if words >= bag("max bin") and value <= _MOST_BINS:
+        most = (_MOST_BINS + 1) // 2 if found.scale is Scale.OCTAVE else _MOST_BINS
+        found = replace(found, high=min(found.high, most))
+    return found
 
 
 def _within(found: Range, value: int | float) -> Range:
@@ -107,6 +127,21 @@ def _from_zero(high: float, pivot: float, step: float, priority: float, family: 
     return Range(Kind.FLOAT, Scale.LOG1P, 0.0, high, step, priority, pivot=pivot, family=family)
 
 
+def _penalty(name: str, value: int | float) -> Range | None:
+    """The ``alpha`` of a linear model or a network: no share of anything there."""
+    return _log(value, 10.0, 2.0, 0.8, "weight decay") if value > 0 and _PENALTY.search(name) else None
+
+
+def _part(words: frozenset[str], value: int | float) -> Range | None:
+    """Shares of the samples or columns: more than none, and all at most; a whole number of those is a count."""
+    part = words & _PART or (isinstance(value, float) and any(words >= each for each in _PARTS))
+    if not part or words & _SCHEDULE or "freq" in words or not 0 < value <= 1:
+        return None
+    if value < 0.1:
+        return _log(value, 8.0, 1.5, 0.6, "fraction", 1.0)
+    return Range(Kind.FLOAT, Scale.LINEAR, _LEAST_PART, 1.0, 0.15, 0.6, family="fraction")
+
+
 def _known_float(words: frozenset[str], value: int | float) -> Range | None:
     """Families whose constants are fractional numbers even where the literal is ``0`` or ``1``."""
     if words & {"eps", "epsilon"}:
@@ -122,7 +157,8 @@ def _known_float(words: frozenset[str], value: int | float) -> Range | None:
         minimum = bool(words & {"min", "eta"})
         return _log(value, 10.0, 1.5, 0.6 if minimum else 1.4, "learning rate")
     fractional = isinstance(value, float) or value == 0 or "lr" in words
-    if fractional and words & _FRACTION and 0 <= value <= 1 and not words & _STEPS:
+    penalty = "alpha" in words and value == 1  # the usual one of linear models, and of no use as a share
+    if fractional and words & _FRACTION and 0 <= value <= 1 and not words & _STEPS and not penalty:
         return _share(words, float(value))
     return None
 
@@ -139,16 +175,19 @@ def _average(value: float) -> Range:
 def _share(words: frozenset[str], value: float) -> Range:
     schedule = bool(words & _SCHEDULE)
     priority, family = (1.0, "schedule") if schedule else (0.6, "fraction")
+    # A schedule may well be all warm-up or have none; what else lies between nothing and all stays there.
+    low, high = (0.0, 1.0) if schedule or value in (0, 1) else (_LEAST_SHARE, _MOST_SHARE)
     if value < 0.1:
-        return _from_zero(1.0, 0.02, 1.0, priority, family)
-    return Range(Kind.FLOAT, Scale.LINEAR, 0.0, 1.0, 0.15, priority, family=family)
+        return _from_zero(high, 0.02, 1.0, priority, family)
+    return Range(Kind.FLOAT, Scale.LINEAR, low, high, 0.15, priority, family=family)
 
 
 def _other_float(words: frozenset[str], value: float) -> Range:
     priority = 0.7 if words & _SIZES else 0.5
     if value == 0:
         return _from_zero(1.0, 0.02, 1.0, priority / 2, "value")
-    high = 1.0 if 0 < value < 1 and not words & _SIZES else math.inf
+    below_one = 0 < value < 1 and (not words & _SIZES or words & _BELOW_ONE)
+    high = _MOST_SHARE if below_one else math.inf
     return _log(value, 8.0, 1.5, priority, "value", high)
 
 
@@ -197,7 +236,7 @@ def _size(value: int, factor: float, priority: float, family: str, *, coarse: bo
 def _steps(words: frozenset[str], value: int) -> Range:
     if "warmup" in words or value == 0:
         high = max(10 * value, 100)
-        return Range(Kind.INT, Scale.LOG1P, 0, high, 0.8, 0.7, pivot=10.0, family="schedule")
+        return Range(Kind.INT, Scale.LOG1P, min(value, 1), high, 0.8, 0.7, pivot=10.0, family="schedule")
     if value <= 16:
         return _small(value, 0.6, "steps")
     return Range(Kind.INT, Scale.LOG, max(1, value // 4), value * 4, math.log(1.5), 0.6, family="steps")

@@ -27,6 +27,7 @@ from autoresearchd.policy.ranges import choice, flag, range_of, tunable
 _PROFILES = frozenset({"cpu", "cuda", "gpu"})
 _FIXED = re.compile(r"\bfixed\b|\b(?:do not|don't|never) (?:change|edit|tune|touch)\b", re.IGNORECASE)
 _CONFIG_CLASS = re.compile(r"(?:config|args|arguments|hyperparameters|hparams|params|settings)$", re.IGNORECASE)
+_OPENING = ("(", "[", "{")
 _MAX_DEPTH = 4
 _OPERATORS: dict[type[cst.BaseBinaryOp], Callable[[int | float, int | float], int | float]] = {
     cst.Multiply: operator.mul,
@@ -139,6 +140,8 @@ class _Finder:
             self._call(call, counts)
         for group in self.calls.groups:
             counts["group"] = counts.get("group", 0) + 1
+            if self._fixed(group):
+                continue
             for element in group.elements:
                 key = _key(element)
                 if key in GROUP_ARGUMENTS:
@@ -209,6 +212,8 @@ class _Finder:
         if not wanted:
             return
         counts[callee] = counts.get(callee, 0) + 1
+        if self._fixed(node):
+            return
         for position, (argument, keyword) in enumerate(zip(node.args, keywords, strict=True)):
             if keyword is None and not argument.star and POSITIONAL.get(callee, (-1, ""))[0] == position:
                 keyword = POSITIONAL[callee][1]
@@ -219,7 +224,7 @@ class _Finder:
 
     def _value(self, name: str, node: cst.BaseExpression, *, suffix: str = "", depth: int = 0) -> None:
         """Take what is tunable in the value of ``name``."""
-        if depth > _MAX_DEPTH:
+        if depth > _MAX_DEPTH or self._fixed(node):
             return
         if isinstance(node, cst.IfExp):
             applies = self._applies(node.test)
@@ -308,6 +313,27 @@ class _Finder:
         """The comment on the line where a literal ends."""
         stop = self.raw.find(b"\n", end)
         return self.raw[end : stop if stop >= 0 else len(self.raw)].decode().partition("#")[2]
+
+    def _fixed(self, node: cst.BaseExpression) -> bool:
+        """Whether a comment keeps a value of several lines as it is: behind its opening or its closing bracket.
+
+        A comment behind the last entry of a dictionary or call is that entry's own, behind that of a list all of it.
+        """
+        start, end = self._extent(node)
+        first, several, rest = self.raw[start:end].decode().partition("\n")
+        if not several:
+            return False  # each literal looks at the comment of its line
+        head, _, comment = first.partition("#")
+        if head.rstrip().endswith(_OPENING) and _FIXED.search(comment):
+            return True
+        closes = not rest.rpartition("\n")[2].strip(" \t)]}")
+        return (closes or isinstance(node, (cst.Tuple, cst.List))) and _FIXED.search(self._comment(end)) is not None
+
+    def _extent(self, node: cst.BaseExpression) -> tuple[int, int]:
+        """Where a value begins and ends, its parentheses included."""
+        first, last = (node.lpar[0], node.rpar[-1]) if node.lpar else (node, node)
+        end = self.spans[last]
+        return self.spans[first].start, end.start + end.length
 
     def _code(self, node: cst.CSTNode) -> str:
         return self.module.code_for_node(node)

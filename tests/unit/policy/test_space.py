@@ -132,6 +132,64 @@ UNTIMED_STEPS = 10
     assert values(text) == {"DEPTH": 4}
 
 
+def test_a_comment_keeps_a_value_of_several_lines_as_it_is() -> None:
+    text = """
+CONFIG = {
+    "lr": 3e-4,  # fixed
+    "depth": 4,
+    "layers": [64, 64],  # fixed
+    "widths": [
+        64,
+        32,
+    ],  # fixed
+    "scales": (
+        0.5,
+        2.0,
+    ),  # fixed: measured
+    "model": {  # do not change
+        "heads": 4,
+    },
+    "adam": {
+        "beta1": 0.9,
+        "beta2": 0.95,  # fixed
+    },
+    "sgd": {
+        "momentum": 0.9,
+    },  # fixed
+    "batch": 32, "rows": 16}  # fixed
+OTHER = dict(
+    x=3,  # fixed
+    y=4,
+)
+LAST = {
+    "x": 3,
+}  # fixed
+
+def build(p):
+    a = AdamW(p, lr=3e-4,  # fixed
+              weight_decay=0.1, betas=(0.9,
+                                       0.99),  # fixed
+              )
+    b = Lion(
+        p,
+        lr=3e-4,
+    )  # fixed
+    return a, b, [
+        {"params": p, "lr": 0.5},  # fixed
+        {  # fixed
+            "params": p, "lr": 0.25},
+        {"params": p, "lr": 0.125},
+    ]
+"""
+    assert values(text) == {
+        "CONFIG.depth": 4,
+        "CONFIG.adam.beta1": 0.9,
+        "OTHER.y": 4,
+        "AdamW.weight_decay#1": 0.1,
+        "group.lr#3": 0.125,
+    }
+
+
 def test_the_branch_of_the_profile_is_the_one_that_is_tuned() -> None:
     text = """
 CUDA = torch.cuda.is_available()
