@@ -7,6 +7,8 @@ The history is one experiment with a program of 1,000 lines, copied. A state is 
 object that has kept up with the session, for the turn of a specialist as well; once also by a daemon that was just
 started. A specialist is shown more: its own last experiments beside the latest of all. Times are processor times: what
 else a machine does is not counted.
+
+Wordy histories are those whose every field has as many characters as a prompt shows of it, or more: prose of the field.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 from sqlalchemy import insert, update
@@ -66,6 +69,8 @@ FUNCTIONS = "".join(f"def layer_{i}(x):\n    y = x + {i}\n    z = y * {i}\n    r
 PROGRAM = CONSTANTS + FUNCTIONS
 """1,000 lines."""
 LINES = PROGRAM.split("\n")
+LENGTHS = (300, 1000)
+"""Characters in a field of a wordy history: all of 300 are shown, more are cut."""
 ROLES = tuple(Role(name, "rate", "Look at the rates.") for name in ("data", "schedule", "systems"))
 RARE = Role("rare", "rate", "It had its turns long ago.")
 
@@ -200,6 +205,37 @@ class Daemon:
         return sum(len(m["content"]) for m in chat.messages(state, forms=FORMS, budget=64_000, count=estimate_tokens))
 
 
+# ---------------------------------------------------------------------- many words
+PROSE = """\
+    the loss fell rose sooner later than before because each layer of attention takes its token keys from a wider
+    window and gradients stay small while learning rate warmup decay over 300 steps at 3e-4 lets momentum settle so
+    embedding norm at 0.02 may help if batch size 64 is kept with rotary heads gated mlp depth 8 width 512
+"""
+
+
+def prose(length: int, seed: int) -> str:
+    """Words of the field, so many characters of them."""
+    random, words = Random(seed), PROSE.split()
+    return " ".join(random.choices(words, k=length))[:length]
+
+
+def worded(e: Experiment, length: int) -> Experiment:
+    """The experiment with so many characters in each of its fields."""
+    if e.proposal is None or e.decision is None:
+        return e
+    texts = iter(prose(length, 100 * e.number + i) for i in range(20))
+    asi = ASI(next(texts), next(texts), next(texts), next(texts), {f"observation_{i}": next(texts) for i in range(4)})
+    proposal = replace(e.proposal, hypothesis=next(texts), description=next(texts), asi=asi)
+    return replace(e, proposal=proposal, decision=replace(e.decision, reason=next(texts)), asi=asi)
+
+
+def wordy(state: ResearchState, length: int) -> ResearchState:
+    """The state with so many characters in each field of its history; its notes and its memo are as long as many."""
+    recent, top, own = ([worded(e, length) for e in each] for each in (state.recent, state.top, state.own))
+    notes = tuple(prose(10 * length, i) for i in range(3))
+    return replace(state, recent=tuple(recent), top=tuple(top), own=tuple(own), notes=notes, memo=prose(20 * length, 9))
+
+
 # ---------------------------------------------------------------------- measuring
 def median(call: Callable[[], object], rounds: int) -> float:
     """Processor time of so many goes, in ms."""
@@ -228,6 +264,8 @@ def states(folder: Path, count: int, rounds: int) -> dict[str, float]:
             daemon.state()  # each role's own history is read at its first turn
         found[f"state, {name}"] = median(daemon.state, rounds)
         found[f"prompt, {name}"] = median(partial(daemon.prompt, state), rounds)
+        for length in LENGTHS:
+            found[f"prompt of {length} a field, {name}"] = median(partial(daemon.prompt, wordy(state, length)), rounds)
     store.close()
     return found
 
@@ -296,20 +334,26 @@ def main() -> int:
         form: median(partial(read_answer, text, {"train.py": PROGRAM}), options.rounds) for form, text in EDITS.items()
     }
     step = search(1000, options.rounds)
-    print(f"{'median ms':32}{options.few:>12,}{options.many:>12,} experiments")
+    print(f"{'median ms':44}{options.few:>12,}{options.many:>12,} experiments")
     for what in few:
-        print(f"{what:32}{few[what]:12.2f}{many[what]:12.2f}")
+        print(f"{what:44}{few[what]:12.2f}{many[what]:12.2f}")
     print()
     for form, took in edits.items():
         print(f"{f'edit of {len(LINES) - 1:,} lines, {form}':44}{took:12.2f}")
     print(f"{f'duplicate among {options.programs:,}':44}{known:12.3f}")
     print(f"{'proposal of search after 1,000 experiments':44}{step:12.2f}\n")
-    whole = {
-        n: max(c[f"state, {n}"] + c[f"prompt, {n}"] for c in (few, many)) for n in ("no roles", "three roles in turn")
-    }
+    names = ("no roles", "three roles in turn")
+    whole = {n: max(c[f"state, {n}"] + c[f"prompt, {n}"] for c in (few, many)) for n in names}
+    wordiest = max(
+        c[f"state, {n}"] + c[f"prompt of {length} a field, {n}"]
+        for c in (few, many)
+        for n in names
+        for length in LENGTHS
+    )
     growth = max(many[what] - few[what] for what in few if what.startswith("state"))
     bounds = {
         "state and prompt ≤ 20 ms": max(whole.values()) <= 20,
+        "state and prompt of many words ≤ 20 ms": wordiest <= 20,
         "state flat: at most 1 ms more": growth <= 1,
         "edit of 1,000 lines ≤ 10 ms": max(edits.values()) <= 10,
         "duplicate ≤ 1 ms": known <= 1,

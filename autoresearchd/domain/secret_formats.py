@@ -90,10 +90,13 @@ def _family(kind: str, prefixes: tuple[str, ...], rest: str) -> list[Format]:
 
 
 _WORD = r"[A-Za-z0-9_-]"
-_SHORT, _SHORTEST = 2000, 6
+_SHORT, _SHORTEST, _REMEMBERED = 2000, 6, 512
+_BLOCK = "PRIVATE KEY"
+# Each alternative begins with a letter: a search then leaps from one place that may begin a name to the next.
 _NAMES = (
     r"(?:pass(?:word|wd|phrase)|secret(?:[_-]?(?:access[_-]?)?key)?|token|credentials?|"
-    r"(?:api|access|auth|account|private|secret|signing|encryption|master)[_-]?key)"
+    r"api[_-]?key|access[_-]?key|auth[_-]?key|account[_-]?key|private[_-]?key|signing[_-]?key|encryption[_-]?key|"
+    r"master[_-]?key)"
 )
 _VALUE = r"[A-Za-z0-9+/_.~!@#%^&*-]{10,}+={0,2}(?![A-Za-z0-9+/_(\[])"
 _NAME_PARTS = ("pass", "secret", "token", "credential", "key")
@@ -179,6 +182,7 @@ FORMATS: tuple[Format, ...] = (
         check=random_looking,
     ),
 )
+_AFTER_WORDS = tuple(form for form in FORMATS if form.before)
 
 
 @lru_cache(maxsize=256)
@@ -192,12 +196,31 @@ def spans(text: str, *, context: bool = True) -> Iterator[tuple[int, int, str]]:
 
     context: also what is known only by the words before it.
     """
-    if len(text) <= _SHORT and not _may_hold_one(text):
+    if len(text) <= _SHORT or _BLOCK in text:
+        yield from _spans(text, context)
+        return
+    start = 0  # no format but a block of a key goes beyond its line, and a prompt has most lines of the one before it
+    for line in text.split("\n"):
+        if len(line) >= _SHORTEST:
+            found = _line_spans(line, context) if len(line) <= _REMEMBERED else _spans(line, context)
+            for begin, end, kind in found:
+                yield start + begin, start + end, kind
+        start += len(line) + 1
+
+
+@lru_cache(maxsize=8192)
+def _line_spans(line: str, context: bool) -> tuple[tuple[int, int, str], ...]:
+    return tuple(_spans(line, context))
+
+
+def _spans(text: str, context: bool) -> Iterator[tuple[int, int, str]]:
+    forms = FORMATS if len(text) > _SHORT else _possible(text)
+    if not forms:
         return
     lower = text.lower() if context else ""
     if len(lower) != len(text):  # the capital İ becomes two characters
         lower = "".join(c.lower() if c.isascii() else c for c in text) if context else ""
-    for form in FORMATS:
+    for form in forms:
         if form.before:
             yield from _after(form, text, lower)
         elif any(anchor in text for anchor in form.anchors):
@@ -209,15 +232,22 @@ def spans(text: str, *, context: bool = True) -> Iterator[tuple[int, int, str]]:
     yield from _private_keys(text)
 
 
-def _may_hold_one(text: str) -> bool:
-    """Whether any anchor is in a short text; most texts are short and hold none, and one look is faster than sixty."""
+def _possible(text: str) -> tuple[Format, ...]:
+    """The formats that a short text may hold.
+
+    Most texts are short and hold no anchor, or a word like token that is one; one look for all is faster than sixty.
+    """
     plain, folded = _anchors()
-    return len(text) >= _SHORTEST and (plain.search(text) is not None or folded.search(text.lower()) is not None)
+    if len(text) < _SHORTEST:
+        return ()
+    if plain.search(text) is not None:
+        return FORMATS
+    return _AFTER_WORDS if folded.search(text.lower()) is not None else ()
 
 
 @lru_cache(maxsize=1)
 def _anchors() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    plain = {anchor for form in FORMATS if not form.before for anchor in form.anchors} | {"PRIVATE KEY"}
+    plain = {anchor for form in FORMATS if not form.before for anchor in form.anchors} | {_BLOCK}
     folded = {anchor for form in FORMATS if form.before for anchor in form.anchors}
     return re.compile("|".join(map(re.escape, sorted(plain)))), re.compile("|".join(map(re.escape, sorted(folded))))
 
@@ -245,7 +275,7 @@ def _private_keys(text: str) -> Iterator[tuple[int, int, str]]:
 
     Regions between a begin and the next end or begin do not overlap, so that looking at each takes linear time in all.
     """
-    if "PRIVATE KEY" not in text:
+    if _BLOCK not in text:
         return
     begins = list(_compiled(_BEGIN).finditer(text))
     yield from _ends_of_blocks(text, begins[0].start() if begins else len(text))

@@ -13,6 +13,7 @@ from enum import IntEnum
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.metric import MetricSource
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.evaluator.feedback import feedback, fill
 from autoresearchd.policy import memo, prompt
@@ -71,13 +72,46 @@ def messages(
     Raises:
         PolicyError: goal, rules, code and notes alone have more tokens than the budget.
     """
-    system = _sendable(state.redactor.text(_system(state, forms)))
+    system, sections = _sendable(state.redactor.text(_system(state, forms))), _user(state, near, numbered)
+    hiding = _Hiding(state.redactor)
 
     def build(texts: Sequence[str]) -> tuple[Message, ...]:
-        user = _sendable(state.redactor.text("\n\n".join(text for text in texts if text)))
+        user = hiding.text(_sendable("\n\n".join(text for text in texts if text)))
         return {"role": "system", "content": system}, {"role": "user", "content": user}
 
-    return fit(_user(state, near, numbered), build, budget=budget, count=count)
+    found = fit(sections, build, budget=budget, count=count)
+    return found if hiding.sound(found[-1]["content"]) else fit(sections, build, budget=budget, count=count)
+
+
+class _Hiding:
+    """Hides the secrets in a prompt and in what is left of it when pieces are dropped.
+
+    Looking for them takes longest. Where the prompt holds none, what is left is looked at once, when it has been
+    chosen: lines may then stand together that did not.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._harmless: str | None = None
+        self._always = False
+
+    def text(self, text: str) -> str:
+        """The text, of which the first is the whole prompt, without secrets."""
+        if self._harmless is not None and not self._always:
+            return text
+        hidden = self._redactor.text(text)
+        if hidden == text:
+            self._harmless = text
+        else:
+            self._always = True
+        return hidden
+
+    def sound(self, text: str) -> bool:
+        """Whether a text that was given back holds no secret; if one does, all are looked at from now on."""
+        if not self._always and text != self._harmless:
+            self._always = self._redactor.text(text) != text
+            return not self._always
+        return True
 
 
 def _sendable(text: str) -> str:

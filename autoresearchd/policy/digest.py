@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from rapidfuzz import fuzz, process
 from rapidfuzz.utils import default_process
@@ -179,6 +180,7 @@ def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
     )
 
 
+@lru_cache(maxsize=512)
 def moves_in(text: str) -> tuple[Move, ...]:
     """Constants with old and new value that a text names: ``DEPTH 8 → 12``, ``lr: 3->4``, ``softcap 15 to 17``."""
     found: dict[str, Move] = {}

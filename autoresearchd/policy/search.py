@@ -127,6 +127,7 @@ class _Turn:
         self._state, self._parameters, self._memory, self._surrogate = state, parameters, memory, surrogate
         self._random = np.random.default_rng(state.seed)
         self._threshold = _MARGIN * surrogate.noise
+        self._failed: dict[str, list[tuple[float, float, Effect]]] = {}
 
     def choose(self) -> list[Candidate]:
         """One to three changes."""
@@ -151,7 +152,7 @@ class _Turn:
     def _values(self, parameter: Parameter) -> list[Value]:
         if not parameter.numeric:
             return [v for v in parameter.others() if not self._barred(parameter, v)]
-        here, step = parameter.place(parameter.value), parameter.range.step
+        here, step = parameter.home, parameter.range.step
         whim = float(self._random.uniform(-2.5, 2.5))
         found = dict.fromkeys(parameter.at(here + d * step) for d in (*_STEPS, whim))
         return [v for v in found if v != parameter.value and not self._barred(parameter, v)]
@@ -159,15 +160,20 @@ class _Turn:
     def _barred(self, parameter: Parameter, value: Value) -> bool:
         """Whether a value is known to fail by itself."""
         place = where(parameter, value)
-        for before, after, effect in self._surrogate.rises(parameter.name):
-            if not effect.failed or len(effect.changes) > 1:
-                continue
+        for before, after, effect in self._failures(parameter.name):
             if effect.beyond and parameter.numeric:
                 if (after > before and place > after - 0.1) or (after < before and place < after + 0.1):
                     return True
             elif abs(place - after) < 1e-9:
                 return True
         return False
+
+    def _failures(self, name: str) -> list[tuple[float, float, Effect]]:
+        """Trials of one constant alone that failed: where it came from, where it went, and how."""
+        if name not in self._failed:
+            rises = self._surrogate.rises(name)
+            self._failed[name] = [r for r in rises if r[2].failed and len(r[2].changes) == 1]
+        return self._failed[name]
 
     def _score(self, candidates: Sequence[Candidate]) -> Iterator[_Scored]:
         for candidate in candidates:
@@ -290,7 +296,7 @@ def suggest(parameter: Parameter, surrogate: Surrogate, seed: int) -> float:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     low, high = parameter.bounds()
     axis = FloatDistribution(low, high)
-    here, step = parameter.place(parameter.value), parameter.range.step
+    here, step = parameter.home, parameter.range.step
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampler = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=3)

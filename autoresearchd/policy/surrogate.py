@@ -223,7 +223,7 @@ def invert(matrix: Array) -> Array:
 def where(parameter: Parameter, value: Value) -> float:
     """How many moderate steps a value lies from the present one; for a choice, its index, the present one being 0."""
     if parameter.numeric:
-        return (parameter.place(value) - parameter.place(parameter.value)) / parameter.range.step
+        return (parameter.place(value) - parameter.home) / parameter.range.step
     if value == parameter.value:
         return 0.0
     choices = parameter.range.choices

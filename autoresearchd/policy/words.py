@@ -66,7 +66,7 @@ def _clause(change: Change) -> str:
         if isinstance(value, bool):
             return f"{parameter.label} {'on' if value else 'off'} may suit this budget better {move}"
         return f"{parameter.label} as {show(value)} may suit this budget better {move}"
-    higher = parameter.place(value) > parameter.place(parameter.value)
+    higher = parameter.place(value) > parameter.home
     meaning = _MEANING.get(parameter.range.family, _MEANING["value"])[0 if higher else 1]
     return f"a {'higher' if higher else 'lower'} {parameter.label} {move} {meaning}"
 
@@ -83,7 +83,7 @@ def hint(changes: Sequence[Change]) -> str:
         return "if it helps, go on from here; if not, try the changes one at a time"
     if not parameter.numeric:
         return f"if it does not help, leave {parameter.label} at {show(parameter.value)}"
-    here, there = parameter.place(parameter.value), parameter.place(value)
+    here, there = parameter.home, parameter.place(value)
     if not (math.isfinite(here) and math.isfinite(there)):
         return ""
     further, back = parameter.at(2 * there - here), parameter.at(2 * here - there)

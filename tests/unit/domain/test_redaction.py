@@ -164,6 +164,19 @@ def test_a_stream_hides_what_the_whole_text_hides_wherever_it_is_cut(text: str, 
             assert secret not in out
 
 
+PIECES = [
+    *TOKENS.values(),
+    *(pattern.format(secret) for pattern, secret in IN_CONTEXT.values()),
+    *("\n", "\n\n", "\r\n", "\r", " ", "token=", "api_key: ", "\\n", "://", "@", "İ", "«"),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
+def test_a_long_text_hides_what_its_beginning_hides_alone(pieces: list[str]) -> None:
+    text = "".join(pieces)[:1900] + "\n"
+    assert Redactor().text(text + "x = 1\n" * 400) == Redactor().text(text) + "x = 1\n" * 400
+
+
 @pytest.mark.parametrize("size", [11, 100, 4095, 4096, 70_000])
 def test_a_secret_in_a_line_without_end_is_hidden_by_the_stream(size: int) -> None:
     secret = TOKENS["anthropic"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -228,6 +229,30 @@ def test_a_near_duplicate_is_shown_once_with_the_choice_to_insist() -> None:
     _, user = asked(full(), near=("#12 MATRIX_LR 0.04 → 0.06: discard/no_gain",))
     assert "nearly the same as what has been tried:\n\n```data\n- #12 MATRIX_LR" in user
     assert "the same again if you mean it" in user
+
+
+def test_no_secret_is_sent_that_only_the_lines_which_were_left_out_kept_apart() -> None:
+    _, whole = asked(full())
+    budget = estimate_tokens(messages(full(), forms=FORMS, budget=64_000, count=estimate_tokens)) - 1_000
+    pairs = [f"{a[-20:]}\n{b[:20]}" for a, b in pairwise(asked(full(), budget)[1].split("\n"))]
+    secret = next(pair for pair in pairs if len(pair) == 41 and pair not in whole)
+    state = full(redactor=Redactor([secret]))
+    assert secret not in asked(state, budget)[1]
+    assert "«redacted:" in asked(state, budget)[1]
+
+
+@pytest.mark.parametrize("budget", [2_500, 64_000])
+def test_secrets_are_hidden_before_tokens_are_counted_by_whoever_counts_them(budget: int) -> None:
+    secret, counted = "hunter2-correct-horse-battery", list[str]()
+
+    def count(found: Sequence[Message]) -> int:
+        counted.extend(message["content"] for message in found)
+        return estimate_tokens(found)
+
+    state = full(notes=(f"the key is {secret}",), redactor=Redactor([secret]))
+    messages(state, forms=FORMS, budget=budget, count=count)
+    assert len(counted) > 2 or budget == 64_000
+    assert not any(secret in text for text in counted)
 
 
 def test_no_secret_is_sent() -> None:
