@@ -17,7 +17,7 @@ START = ("start", "--foreground", "--tag", "t", "--policy", "random")
 
 def start_waiting(project: Project, tag: str) -> subprocess.Popen[str]:
     """A daemon that has measured its baseline and waits for its policy, longer than any command takes."""
-    daemon = project.start_process("start", "--foreground", "--tag", tag, "--policy", "command:sleep 120")
+    daemon = project.start_process("start", "--foreground", "--tag", tag, "--policy", "command:sleep 600")
     wait_until(lambda: project.latest_run(tag) >= 0)
     wait_until(lambda: proposes(project, tag))
     return daemon
