@@ -269,7 +269,7 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
             price = RULE.price(ledger.experiments, ledger.extra)
             while verdict is None or verdict.action is Action.AGAIN:
                 now = ledger.with_samples(samples)
-                noise = now.noise()
+                noise = now.noise(number, 0)
                 assert noise is not None
                 verdict = look(now.readings(0, samples), noise, RULE, spent=len(samples) - 1, price=price)
                 if verdict.action is Action.AGAIN:
