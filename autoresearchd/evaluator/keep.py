@@ -291,4 +291,5 @@ def cumulative(z: float) -> float:
 
 
 def _density(x: float, spread: float) -> float:
-    return math.exp(-0.5 * (x / spread) ** 2) / spread
+    z = x / spread
+    return math.exp(-0.5 * z * z) / spread  # z * z may be infinite, z**2 would raise
