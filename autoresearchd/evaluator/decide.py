@@ -254,7 +254,7 @@ def _doubtful_gate(task: Task, ledger: Ledger, experiment: Experiment, rule: Kee
     good = experiment.good_runs
     means = _mean_metrics(good)
     for c in task.scoring.constraints:
-        noise = ledger.noise_of(c.metric)
+        noise = ledger.noise_of(c.metric, experiment.number)
         if noise is None or c.metric not in means:
             continue
         for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):

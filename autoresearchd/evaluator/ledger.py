@@ -145,17 +145,12 @@ class Ledger:
         pooled = (squares + between) / math.fsum(s.expected(share) for s in spreads)
         if not programs:
             return Noise(math.sqrt(pooled), known, test=share, seed=seed)
+        # A centre is of runs within a test; across tests there is drift as well.
+        apart = [replace(p, centre=pooled if p.freedom == ALIKE else p.centre / (1.0 - share)) for p in priors]
         compared = [
             (self._spreads.get(p, _Spread()).whole(share), max(1, len(self._programs.get(p, ())))) for p in programs
         ]
-        mixture = []
-        for prior in priors:
-            centre = pooled if prior.freedom == ALIKE else prior.centre / (1.0 - share)
-            sigma, of = replace(prior, centre=centre).compare(compared, known)
-            mixture.append((prior.weight, sigma, of))
-        sigma = math.exp(math.fsum(weight * math.log(x) for weight, x, _ in mixture))
-        worth = round(math.fsum(weight * x for weight, _, x in mixture))
-        return Noise(sigma, max(1, worth), test=share, seed=seed, mixture=tuple(mixture))
+        return _mixed(apart, compared, known, test=share, seed=seed)
 
     def _shares(self, priors: Sequence[VariancePrior]) -> tuple[float, float]:
         """Shares of the variance that runs of one test, and those on one seed, have in common.
@@ -178,15 +173,19 @@ class Ledger:
         share = drift / (1.0 + drift)
         return share, seed * (1.0 - share)
 
-    def noise_of(self, figure: str) -> Noise | None:
-        """σ of another metric, pooled over programs; None while no program gave it twice."""
-        squares, freedom = 0.0, 0
-        for program in self._spreads:
-            values = [s.figures[figure] for s in self._programs[program] if figure in s.figures]
-            if len(values) > 1:
-                more, count = _squares(values)
-                squares, freedom = squares + more, freedom + count
-        return Noise(math.sqrt(squares / freedom), freedom) if freedom else None
+    def noise_of(self, figure: str, program: int) -> Noise | None:
+        """σ of another metric of a program, known from its own runs and from others'; None while none gave it twice."""
+        values = {
+            p: [s.figures[figure] for s in samples if figure in s.figures] for p, samples in self._programs.items()
+        }
+        squares = {p: Squares(*_squares(own)) for p, own in values.items() if len(own) > 1}
+        known, total = sum(s.freedom for s in squares.values()), math.fsum(s.total for s in squares.values())
+        if not known:
+            return None
+        if total / known < sys.float_info.min:
+            return Noise(math.sqrt(total / known), known)
+        own = squares.get(program, Squares()), max(1, len(values.get(program, ())))
+        return _mixed(weighed_priors(list(squares.values())), [own], known)
 
     def readings(self, incumbent: int, samples: Sequence[Sample]) -> list[Reading]:
         """What compares an experiment with the incumbent: the incumbent's earlier runs, then the runs of the test.
@@ -204,6 +203,21 @@ class Ledger:
                 for s in samples
             ),
         ]
+
+
+def _mixed(
+    priors: Sequence[VariancePrior],
+    programs: Sequence[tuple[Squares, int]],
+    known: int,
+    *,
+    test: float = 0.0,
+    seed: float = 0.0,
+) -> Noise:
+    """σ in a comparison of programs (their squares, and how often they ran), as it follows from each of the priors."""
+    mixture = tuple((prior.weight, *prior.compare(programs, known)) for prior in priors)
+    sigma = math.exp(math.fsum(weight * math.log(x) for weight, x, _ in mixture))
+    worth = round(math.fsum(weight * x for weight, _, x in mixture))
+    return Noise(sigma, max(1, worth), test=test, seed=seed, mixture=mixture)
 
 
 def _variance(priors: Sequence[VariancePrior], spread: _Spread) -> float:

@@ -105,22 +105,29 @@ def test_a_tie_is_kept_only_for_a_simpler_program() -> None:
     assert decided(task(), experiment(run(1.0)), incumbent(*STEADY)).label is Label.NO_GAIN
 
 
-def tie(first: float, beside_it: float) -> Decision:
-    """What a simpler program is decided as whose runs, and the incumbent's beside it, go on giving these values."""
-    pairs = [run(first), beside(beside_it)]
-    for count in range(1, 5):
-        found = judge(task(), experiment(*pairs * count), incumbent(*BASELINE), simpler=True)
+def tie(own: float, beside_it: float) -> Decision:
+    """What a simpler program is decided as whose runs, and the incumbent's beside it, scatter about these values."""
+    scatter = ((0.0, 0.008), (-0.008, 0.0), (0.008, -0.008))  # as the baseline's
+    pairs = [r for a, b in scatter for r in (run(own + a), beside(beside_it + b))]
+    for count in range(1, len(scatter) + 1):
+        found = judge(task(), experiment(*pairs[: 2 * count]), incumbent(*BASELINE), simpler=True)
         if isinstance(found, Decision):
             return found
     raise AssertionError("it is run again for ever")
 
 
-@pytest.mark.parametrize(("first", "beside_it"), [(1.0, 1.0), (1.0005, 1.0), (0.9995, 1.0), (1.002, 1.004)])
-def test_the_reason_of_a_tie_speaks_of_a_tie_and_of_no_improvement(first: float, beside_it: float) -> None:
-    d = tie(first, beside_it)
+@pytest.mark.parametrize(("own", "beside_it"), [(1.0, 1.0), (1.001, 1.0), (1.002, 1.0), (0.9995, 1.0), (1.002, 1.004)])
+def test_the_reason_of_a_tie_speaks_of_a_tie_and_of_no_improvement(own: float, beside_it: float) -> None:
+    d = tie(own, beside_it)
     assert (d.status, d.label) == (Status.KEEP, Label.SIMPLER)
     assert "is worse than experiment 0" in d.reason and "by no more than the σ of runs made side by side" in d.reason
     assert "improvement" not in d.reason and d.reason.endswith("a tie, kept because its program is simpler.")
+
+
+def test_a_tenth_of_the_baselines_noise_is_no_tie_where_both_programs_repeat_exactly() -> None:
+    """Their own runs say that they are calmer than the baseline's first three: what looked like luck is a loss."""
+    pairs = [run(1.001), beside(1.0)]
+    assert decided(task(), experiment(*pairs * 5), incumbent(*BASELINE), simpler=True).label is Label.NO_GAIN
 
 
 def test_the_reason_of_a_discard_agrees_with_its_numbers() -> None:
@@ -175,6 +182,15 @@ def test_interrupted_runs_do_not_count_against_an_experiment() -> None:
     assert decided(task(), experiment(), incumbent(*STEADY)).status is Status.CRASH
 
 
+@pytest.mark.parametrize("huge", [1e99, -1e99])
+def test_no_number_is_too_large_for_a_decision(huge: float) -> None:
+    for direction in Direction:
+        t = task(scoring(direction=direction))
+        for runs in ([run(huge)], [run(huge), beside(1.0)], [run(huge), beside(1.0), run(huge / 2)]):
+            found = judge(t, experiment(*runs), incumbent(*BASELINE))
+            assert math.isfinite(found.delta or 0.0) if isinstance(found, Decision) else found.reason
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])
 def test_a_value_that_is_none_or_not_finite_is_never_kept(bad: float | None) -> None:
     for direction in Direction:
@@ -202,6 +218,17 @@ class TestGates:
         doubtful = [run(9.0, metrics={"accuracy": a}) for a in (0.9602, 0.9608, 0.9594) * 3]
         d = decided(self.GATED, experiment(*doubtful), self.before())
         assert (d.status, d.label) == (Status.DISCARD, Label.GATE_MISS) and "probability" in d.reason
+
+    def test_one_program_whose_figure_is_noisy_closes_the_gate_to_no_other(self) -> None:
+        before = numbered(self.before())
+        noisy = [run(11.0, metrics={"accuracy": a}) for a in (0.90, 0.99, 0.93, 0.97)]
+        ledger = Ledger(samples_of(self.GATED, before.runs))
+        ledger.take(samples_of(self.GATED, numbered(experiment(*noisy)).runs))
+        runs = [run(9.0, metrics={"accuracy": a}) for a in (0.9615, 0.9625, 0.963, 0.9635)]
+        d = decide(self.GATED, numbered(experiment(*runs, number=2)), before, ledger)
+        assert isinstance(d, Decision) and d.status is Status.KEEP, d.reason
+        again = [run(9.0, metrics={"accuracy": a}) for a in (0.92, 0.99, 0.963, 0.975)]
+        assert isinstance(decide(self.GATED, numbered(experiment(*again, number=2)), before, ledger), NextRun)
 
     def test_a_bound_that_is_clearly_broken_ends_it_at_once(self) -> None:
         d = decided(self.GATED, experiment(run(5.0, metrics={"accuracy": 0.5})), self.before())
