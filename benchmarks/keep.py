@@ -6,7 +6,9 @@ change nothing, harm or improve, with sizes for which a session under the strict
 machine. Programs are all as noisy, or not. Rules: ours, also with one σ for all programs; strict (any better value is
 kept); MAD ≥ 2 (with a better value); 2σ (better by two standard deviations of the three runs of the baseline).
 
-    python benchmarks/keep.py [--sessions 100] [--runs 130] [--frontier [--plot keep.png]] [--logs FOLDER]
+    python benchmarks/keep.py [--sessions 100] [--first 0] [--runs 130] [--frontier [--plot keep.png]] [--logs FOLDER]
+
+A session's number is its seed: with ``--first`` sessions are had that no constant was chosen on.
 """
 
 from __future__ import annotations
@@ -251,23 +253,23 @@ VARIANTS = {
 }
 
 
-def _compare(job: tuple[str, str, str, str, int, int]) -> Tally:
+def _compare(job: tuple[str, str, str, str, range, int]) -> Tally:
     effects, noise, programs, rule, sessions, runs = job
-    return sum((RULES[rule](World(effects, noise, s, programs), runs) for s in range(sessions)), Tally())
+    return sum((RULES[rule](World(effects, noise, s, programs), runs) for s in sessions), Tally())
 
 
-def _vary(job: tuple[str, str, str, int, int]) -> Tally:
+def _vary(job: tuple[str, str, str, range, int]) -> Tally:
     effects, noise, variant, sessions, runs = job
-    return sum((ours(World(effects, noise, s), runs, VARIANTS[variant]) for s in range(sessions)), Tally())
+    return sum((ours(World(effects, noise, s), runs, VARIANTS[variant]) for s in sessions), Tally())
 
 
-def compare(pool: multiprocessing.pool.Pool, sessions: int, runs: int, rules: Sequence[str]) -> None:
+def compare(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: Sequence[str]) -> None:
     equal = [(e, n, EQUAL) for n in NOISES for e in EFFECTS]
     unequal = [(e, "independent", p) for p in UNEQUAL for e in ("karpathy", "parameter golf")]
     worlds = equal + unequal
     jobs = [(*world, rule, sessions, runs) for world in worlds for rule in rules]
     tallies = pool.map(_compare, jobs, chunksize=1)
-    print(f"{sessions} sessions of {runs} runs each\n{HEAD}")
+    print(f"{len(sessions)} sessions from {sessions.start} on, of {runs} runs each\n{HEAD}")
     for i, (effects, noise, programs) in enumerate(worlds):
         print(f"{effects}; noise: {noise}; of programs: {programs}")
         for rule, tally in zip(rules, tallies[i * len(rules) :], strict=False):
@@ -279,12 +281,13 @@ def compare(pool: multiprocessing.pool.Pool, sessions: int, runs: int, rules: Se
             print(sum(some[k :: len(rules)], Tally()).row(f"  {rule}"))
 
 
-def frontier(pool: multiprocessing.pool.Pool, sessions: int, runs: int, plot: Path | None) -> None:
+def frontier(pool: multiprocessing.pool.Pool, sessions: range, runs: int, plot: Path | None) -> None:
     worlds = [("karpathy", "independent"), ("karpathy, few gains", "drift"), ("parameter golf", "seed")]
     jobs = [(e, n, v, sessions, runs) for v in VARIANTS for e, n in worlds]
     tallies = pool.map(_vary, jobs, chunksize=1)
     sums = {v: sum(tallies[i * len(worlds) : (i + 1) * len(worlds)], Tally()) for i, v in enumerate(VARIANTS)}
-    print(f"\nfrontier over {len(worlds)} worlds, {sessions} sessions of {runs} runs each\n{HEAD}")
+    print(f"\nfrontier over {len(worlds)} worlds")
+    print(f"{len(sessions)} sessions from {sessions.start} on, of {runs} runs each\n{HEAD}")
     for name, tally in sums.items():
         print(tally.row(f"  {name}"))
     if plot is not None:
@@ -387,6 +390,7 @@ def _twins() -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="number of the first session")
     parser.add_argument("--runs", type=int, default=130)
     parser.add_argument("--frontier", action="store_true")
     parser.add_argument("--plot", type=Path)
@@ -394,11 +398,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     options = parser.parse_args(arguments)
+    sessions = range(options.first, options.first + options.sessions)
     with multiprocessing.Pool(options.processes) as pool:
         if options.frontier:
-            frontier(pool, options.sessions, options.runs, options.plot)
+            frontier(pool, sessions, options.runs, options.plot)
         else:
-            compare(pool, options.sessions, options.runs, options.rules)
+            compare(pool, sessions, options.runs, options.rules)
     if options.logs:
         replay(options.logs)
 
