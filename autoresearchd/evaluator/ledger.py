@@ -125,7 +125,8 @@ class Ledger:
         """σ and what is known of it; None while no program ran twice.
 
         Args:
-            programs: whose runs it is about: one program, or two that are compared. None: as if all were alike.
+            programs: whose runs it is about: one program, or one that is compared with the incumbent, which it was made
+                from. None: as if all were alike.
         """
         spreads = self._spreads.values()
         freedom = sum(s.within_freedom for s in spreads)

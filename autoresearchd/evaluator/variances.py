@@ -3,8 +3,9 @@
 The variance of a program is drawn from a scaled inverse χ², as a gene's in limma (Smyth, *Stat. Appl. Genet. Mol.
 Biol.* 3, 2004, article 3): with few degrees of freedom where programs differ much, with infinitely many where all are
 alike. A program's own runs and that prior give its variance together, so one noisy program says little about another,
-and one that ran often speaks for itself. The handful of programs that ran twice tells those degrees of freedom badly:
-instead of one estimate a few values are weighed by their likelihood, and what follows from each is mixed.
+and one that ran often speaks for itself. An edit's program resembles the one that it was made from: its prior lies
+about that one's variance, not about that of all. The handful of programs that ran twice tells those degrees of freedom
+badly: instead of one estimate a few values are weighed by their likelihood, and what follows from each is mixed.
 """
 
 from __future__ import annotations
@@ -44,17 +45,29 @@ class VariancePrior:
             return self.centre
         return (self.freedom * self.centre + own.total) / (self.freedom + own.freedom)
 
+    def child(self, parent: Squares) -> VariancePrior:
+        """The prior of a program that was made from one with these runs: about that one's variance."""
+        return replace(self, centre=self.variance(parent))
+
     def compare(self, programs: Sequence[tuple[Squares, int]], pooled: int) -> tuple[float, float]:
         """σ of a run in a comparison of programs, and its degrees of freedom (Satterthwaite, *Biometrics* 2, 1946).
 
         Args:
-            programs: the squares of each, and the number of its runs.
+            programs: the squares of one program, or of one and of that which it was made from; how often each ran.
             pooled: degrees of freedom of all programs; no comparison can have more.
         """
-        errors = [(self.variance(own) / n, min(float(pooled), self.freedom + own.freedom)) for own, n in programs]
+        (own, runs), *parents = programs
+        most, prior, known = float(pooled), self, self.freedom
+        errors: list[tuple[float, float]] = []
+        for parent, count in parents:
+            of = min(most, self.freedom + parent.freedom)
+            errors.append((self.variance(parent) / count, of))
+            # What is not known of the parent's variance is not known of the child's either.
+            prior, known = self.child(parent), 1.0 / (1.0 / self.freedom + 1.0 / of)
+        errors.append((prior.variance(own) / runs, min(most, known + own.freedom)))
         total = math.fsum(error for error, _ in errors)
-        freedom = 1.0 / math.fsum((error / total) ** 2 / known for error, known in errors)
-        return math.sqrt(total / math.fsum(1.0 / n for _, n in programs)), min(float(pooled), freedom)
+        freedom = 1.0 / math.fsum((error / total) ** 2 / of for error, of in errors)
+        return math.sqrt(total / math.fsum(1.0 / n for _, n in programs)), min(most, freedom)
 
 
 def alike(programs: Sequence[Squares]) -> VariancePrior:

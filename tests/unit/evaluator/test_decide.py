@@ -105,29 +105,22 @@ def test_a_tie_is_kept_only_for_a_simpler_program() -> None:
     assert decided(task(), experiment(run(1.0)), incumbent(*STEADY)).label is Label.NO_GAIN
 
 
-def tie(own: float, beside_it: float) -> Decision:
-    """What a simpler program is decided as whose runs, and the incumbent's beside it, scatter about these values."""
-    scatter = ((0.0, 0.008), (-0.008, 0.0), (0.008, -0.008))  # as the baseline's
-    pairs = [r for a, b in scatter for r in (run(own + a), beside(beside_it + b))]
-    for count in range(1, len(scatter) + 1):
-        found = judge(task(), experiment(*pairs[: 2 * count]), incumbent(*BASELINE), simpler=True)
+def tie(first: float, beside_it: float) -> Decision:
+    """What a simpler program is decided as whose runs, and the incumbent's beside it, go on giving these values."""
+    pairs = [run(first), beside(beside_it)]
+    for count in range(1, 5):
+        found = judge(task(), experiment(*pairs * count), incumbent(*BASELINE), simpler=True)
         if isinstance(found, Decision):
             return found
     raise AssertionError("it is run again for ever")
 
 
-@pytest.mark.parametrize(("own", "beside_it"), [(1.0, 1.0), (1.001, 1.0), (1.002, 1.0), (0.9995, 1.0), (1.002, 1.004)])
-def test_the_reason_of_a_tie_speaks_of_a_tie_and_of_no_improvement(own: float, beside_it: float) -> None:
-    d = tie(own, beside_it)
+@pytest.mark.parametrize(("first", "beside_it"), [(1.0, 1.0), (1.001, 1.0), (0.9995, 1.0), (1.002, 1.004)])
+def test_the_reason_of_a_tie_speaks_of_a_tie_and_of_no_improvement(first: float, beside_it: float) -> None:
+    d = tie(first, beside_it)
     assert (d.status, d.label) == (Status.KEEP, Label.SIMPLER)
     assert "is worse than experiment 0" in d.reason and "by no more than the σ of runs made side by side" in d.reason
     assert "improvement" not in d.reason and d.reason.endswith("a tie, kept because its program is simpler.")
-
-
-def test_a_tenth_of_the_baselines_noise_is_no_tie_where_both_programs_repeat_exactly() -> None:
-    """Their own runs say that they are calmer than the baseline's first three: what looked like luck is a loss."""
-    pairs = [run(1.001), beside(1.0)]
-    assert decided(task(), experiment(*pairs * 5), incumbent(*BASELINE), simpler=True).label is Label.NO_GAIN
 
 
 def test_the_reason_of_a_discard_agrees_with_its_numbers() -> None:
@@ -140,7 +133,7 @@ def test_the_reason_of_a_discard_agrees_with_its_numbers() -> None:
 
 def test_a_result_that_only_the_incumbents_old_runs_speak_for_says_what_is_missing() -> None:
     many = incumbent(*BASELINE, *STEADY, 0.995, 1.005, 1.0)
-    d = decided(task(), experiment(run(0.8), beside(None, Label.OOM)), many)
+    d = decided(task(), experiment(run(0.8), run(0.81), beside(None, Label.OOM)), many)
     assert d.status is Status.DISCARD
     assert d.reason.endswith("; but no run made beside the incumbent bears it out.")
 

@@ -85,6 +85,22 @@ class TestPriors:
         few, many = (prior.compare([(loud, n), (quiet, 5)], 99)[0] for n in (1, 20))
         assert few > many
 
+    def test_a_program_without_a_repeat_is_as_noisy_as_the_one_that_it_was_made_from(self) -> None:
+        prior, once = VariancePrior(1.0, 4.0, 1.0), (Squares(), 1)
+        calm, noisy = (prior.compare([once, (Squares(9 * v, 9), 10)], 99)[0] for v in (0.01, 100.0))
+        assert calm == pytest.approx(math.sqrt(prior.variance(Squares(0.09, 9))))
+        assert noisy == pytest.approx(math.sqrt(prior.variance(Squares(900.0, 9))))
+
+    def test_less_is_known_of_a_program_than_of_the_one_that_it_was_made_from(self) -> None:
+        prior, parent = VariancePrior(1.0, 4.0, 1.0), (Squares(9.0, 9), 1000)
+        _, freedom = prior.compare([(Squares(), 1), parent], 99)
+        assert freedom == pytest.approx(1 / (1 / 4 + 1 / 13), rel=0.01) and freedom < 4.0
+
+    def test_where_all_are_alike_the_one_that_it_was_made_from_tells_nothing_more(self) -> None:
+        prior = VariancePrior(1.0, ALIKE, 1.0)
+        for total in (0.01, 100.0):
+            assert prior.compare([(Squares(), 1), (Squares(total, 9), 10)], 9) == pytest.approx((1.0, 9.0), rel=0.25)
+
     def test_repeats_that_are_equal_by_chance_do_no_harm(self) -> None:
         priors = weighed_priors([Squares(0.0, 1), Squares(0.0, 2), Squares(3.0, 2)])
         assert sum(p.weight for p in priors) == pytest.approx(1.0)
