@@ -4,8 +4,7 @@
 
 DIR holds the curves and their referee (``replay.py``, whose docstring says how it judges). Each family is replayed as
 it happened and shuffled. G is full time over time spent; lost counts aborted runs that would have beaten the incumbent
-by more than delta, of all that did, with the upper 95% Wilson limit. ``told ...`` is ours with a delta that is wrong by
-a factor, judged by the right one. ``--speed`` measures one look and memory instead.
+by more than delta, of all that did, with the upper 95% Wilson limit. ``--speed`` measures one look and memory instead.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import time
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,29 +31,7 @@ from autoresearchd.evaluator.abort import AbortPolicy
 
 OURS = "autoresearchd"
 REFERENCES = ("optuna-median", "optuna-hyperband", "powerlaw", "tau a=1 (final sd)", "conformal 5%", "gap z=1.5")
-TOLD = {"told delta / 4": 0.25, "told delta / 2": 0.5, "told 2 delta": 2.0, "told 4 delta": 4.0}
 LIMIT = 0.05
-
-
-class Told:
-    """Our policy, told a multiple of the delta that it is judged by."""
-
-    def __init__(self, factor: float) -> None:
-        self._factor, self._policy = factor, AbortPolicy()
-
-    @property
-    def delta(self) -> float:
-        return self._policy.delta
-
-    @delta.setter
-    def delta(self, value: float) -> None:
-        self._policy.delta = self._factor * value
-
-    def reset(self) -> None:
-        self._policy.reset()
-
-    def __call__(self, *look: Any) -> bool:
-        return self._policy(*look)
 
 
 def replayed(referee: ModuleType, runs: list[Any], delta: float, make: Callable[[], Any], kind: str, perms: int) -> Any:
@@ -72,7 +48,7 @@ def replayed(referee: ModuleType, runs: list[Any], delta: float, make: Callable[
 def table(referee: ModuleType, folder: Path, names: list[str], perms: int) -> None:
     """One line for each policy, family and order; then what they come to."""
     families = referee.load_families(str(folder))
-    makers = {OURS: AbortPolicy, **{name: partial(Told, factor) for name, factor in TOLD.items()}, **referee.P}
+    makers = {OURS: AbortPolicy, **referee.P}
     print(f"{'policy':22s} {'family':14s} {'order':11s} {'lost':>8s} {'limit':>6s} {'G':>6s} {'regret/delta':>12s}")
     for name in names:
         gains: list[float] = []

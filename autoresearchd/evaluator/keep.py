@@ -75,7 +75,7 @@ class KeepRule:
     keep_at: float = 0.93
     beside_at: float = 0.5
     material: float = 1.0
-    start_at: float = 0.0625
+    start_at: float = 0.056
     go_on_at: float = 0.2
     most: int = 8
     share: float = 0.25
