@@ -3,10 +3,12 @@
 Each session spends the same total number of runs (*per 100*: the final true value for each 100 experiments). Edits
 change nothing, harm or improve, with sizes for which a session under the strict rule looks like a published log
 (``--logs`` prints both side by side); noise is independent, or has a part that belongs to the seed, or drifts with the
-machine. Rules: ours; strict (any better value is kept); MAD ≥ 2 (with a better value); 2σ (better
-by two standard deviations of the three runs of the baseline).
+machine. Programs are all as noisy, or not. Rules: ours, also as it was with one σ for all programs; strict (any better
+value is kept); MAD ≥ 2 (with a better value); 2σ (better by two standard deviations of the three runs of the baseline).
 
-    python benchmarks/keep.py [--sessions 100] [--runs 130] [--frontier [--plot keep.png]] [--logs FOLDER]
+    python benchmarks/keep.py [--sessions 100] [--first 0] [--runs 130] [--frontier [--plot keep.png]] [--logs FOLDER]
+
+A session's number is its seed: with ``--first`` sessions are had that no constant was chosen on.
 """
 
 from __future__ import annotations
@@ -57,30 +59,58 @@ EFFECTS = {
 NOISES = {"independent": (0.0, 0.0, 1.0), "seed": (0.5, 0.0, 0.5), "drift": (0.0, 0.7, 0.3)}
 """Shares of the variance: of the seed, of the machine (correlated over a dozen runs), of nothing in particular."""
 DRIFT_RUNS = 12.0
+EQUAL = "equal"
+UNEQUAL = ("with the loss", "one odd program", "falling")
+"""How the noise of programs differs: σ is a tenth of the loss; that of one early experiment is eightfold; that of new
+programs falls to an eighth over a hundred experiments."""
+ODD_EXPERIMENT = 4
+ODD = 8.0
+LOSS_IN_SIGMA = 10.0
+LEAST_LOSS = 0.05
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a program is truly worth, and the noise of its runs (1: the baseline's)."""
+
+    value: float = 0.0
+    sigma: float = 1.0
 
 
 class World:
-    """One session's truth: effects of edits in order, and the noise of each run."""
+    """One session's truth: effects of edits in order, in σ of the incumbent's runs, and the noise of each run."""
 
-    def __init__(self, effects: str, noise: str, session: int) -> None:
-        self._effects, self._shares = EFFECTS[effects], NOISES[noise]
+    def __init__(self, effects: str, noise: str, session: int, programs: str = EQUAL) -> None:
+        self._effects, self._shares, self._programs = EFFECTS[effects], NOISES[noise], programs
         self._edits = np.random.default_rng([session, 1])
         self._noise = np.random.default_rng([session, 2])
         self._machine = self._noise.normal()
         self._luck: dict[int, float] = {}
+        self._number = 0
         self.runs = 0
 
-    def edit(self) -> float:
-        return self._effects.draw(self._edits)
+    def edit(self, incumbent: Truth) -> tuple[float, Truth]:
+        """The next edit's effect, and the program that it makes of the incumbent."""
+        effect, sigma = self._effects.draw(self._edits), incumbent.sigma
+        self._number += 1
+        if self._programs == "with the loss":
+            loss = max(LEAST_LOSS, 1.0 - effect / LOSS_IN_SIGMA)
+            effect, sigma = LOSS_IN_SIGMA * (1.0 - loss), sigma * loss
+        elif self._programs == "one odd program":
+            sigma = ODD if self._number == ODD_EXPERIMENT else 1.0
+        elif self._programs == "falling":
+            sigma = 8.0 ** (-self._number / 100.0)
+        return effect, Truth(incumbent.value + effect * incumbent.sigma, sigma)
 
-    def run(self, truth: float, seed: int) -> float:
+    def run(self, program: Truth, seed: int) -> float:
         self.runs += 1
         stay = math.exp(-1.0 / DRIFT_RUNS)
         self._machine = stay * self._machine + math.sqrt(1.0 - stay**2) * self._noise.normal()
         if seed not in self._luck:
             self._luck[seed] = self._noise.normal()
         parts = (self._luck[seed], self._machine, self._noise.normal())
-        return truth + sum(math.sqrt(share) * part for share, part in zip(self._shares, parts, strict=True))
+        luck = sum(math.sqrt(share) * part for share, part in zip(self._shares, parts, strict=True))
+        return program.value + program.sigma * luck
 
 
 @dataclass
@@ -139,17 +169,21 @@ def _share(count: int, of: int) -> str:
 
 
 # ---------------------------------------------------------------------- rules
-def ours(world: World, runs: int, rule: KeepRule, baseline_runs: int = 3, recheck: bool = True) -> Tally:
-    tally, truth, incumbent, seed = Tally(), 0.0, 0, baseline_runs
-    ledger = Ledger([Sample(0, 0, s, world.run(0.0, s)) for s in range(1, baseline_runs + 1)])
+def ours(
+    world: World, runs: int, rule: KeepRule, baseline_runs: int = 3, recheck: bool = True, alike: bool = False
+) -> Tally:
+    """Our rule; alike: with one σ pooled over all programs."""
+    tally, truth, incumbent, seed, worth = Tally(), Truth(), 0, baseline_runs, 0.0
+    ledger = Ledger([Sample(0, 0, s, world.run(truth, s)) for s in range(1, baseline_runs + 1)])
     number = 0
     while world.runs < runs:
-        number, seed, effect = number + 1, seed + 1, world.edit()
-        samples = [Sample(number, number, seed, world.run(truth + effect, seed))]
+        number, seed = number + 1, seed + 1
+        effect, edited = world.edit(truth)
+        samples = [Sample(number, number, seed, world.run(edited, seed))]
         price, action = rule.price(ledger.experiments, ledger.extra), Action.AGAIN
         while action is Action.AGAIN:
             now = ledger.with_samples(samples)
-            noise = now.noise()
+            noise = now.noise() if alike else now.noise(number, incumbent)
             assert noise is not None
             readings, again = now.readings(incumbent, samples), recheck and ledger.unchecked(incumbent)
             verdict = look(readings, noise, rule, spent=len(samples) - 1, price=price, recheck=again)
@@ -160,30 +194,31 @@ def ours(world: World, runs: int, rule: KeepRule, baseline_runs: int = 3, rechec
                 seed += verdict.seed is None
                 mine = verdict.program is Program.EXPERIMENT
                 at = seed if verdict.seed is None else verdict.seed
-                value = world.run(truth + effect if mine else truth, at)
+                value = world.run(edited if mine else truth, at)
                 samples.append(Sample(number if mine else incumbent, number, at, value))
         tally.extra += len(samples) - 1
         ledger.take(samples)
         tally.judged(effect, action is Action.KEEP)
         if action is Action.KEEP:
-            truth, incumbent = truth + effect, number
-    return tally.ended(truth)
+            truth, incumbent, worth = edited, number, worth + effect
+    return tally.ended(worth)
 
 
 def single(world: World, runs: int, keep: Callable[[float, float, list[float]], bool], baseline_runs: int) -> Tally:
     """Rules that look at one run and compare it with the value that the incumbent was kept with."""
-    tally, truth = Tally(), 0.0
-    values = [world.run(0.0, s) for s in range(1, baseline_runs + 1)]
+    tally, truth, worth = Tally(), Truth(), 0.0
+    values = [world.run(truth, s) for s in range(1, baseline_runs + 1)]
     best, seed = statistics.fmean(values), baseline_runs
     while world.runs < runs:
-        effect, seed = world.edit(), seed + 1
-        value = world.run(truth + effect, seed)
+        seed += 1
+        effect, edited = world.edit(truth)
+        value = world.run(edited, seed)
         values.append(value)
         kept = keep(value, best, values)
         tally.judged(effect, kept)
         if kept:
-            truth, best = truth + effect, value
-    return tally.ended(truth)
+            truth, best, worth = edited, value, worth + effect
+    return tally.ended(worth)
 
 
 def _strict(value: float, best: float, values: list[float]) -> bool:
@@ -205,6 +240,7 @@ RULES: dict[str, Callable[[World, int], Tally]] = {
     "MAD ≥ 2": lambda world, runs: single(world, runs, _mad, 1),
     "2σ": lambda world, runs: single(world, runs, _two_sigma, 3),
     "ours": lambda world, runs: ours(world, runs, KeepRule()),
+    "ours before ADR 32": lambda world, runs: ours(world, runs, replace(KeepRule(), start_at=0.05), alike=True),
     "ours, baseline run 5 times": lambda world, runs: ours(world, runs, KeepRule(), 5),
 }
 VARIANTS = {
@@ -217,36 +253,41 @@ VARIANTS = {
 }
 
 
-def _compare(job: tuple[str, str, str, int, int]) -> Tally:
-    effects, noise, rule, sessions, runs = job
-    return sum((RULES[rule](World(effects, noise, s), runs) for s in range(sessions)), Tally())
+def _compare(job: tuple[str, str, str, str, range, int]) -> Tally:
+    effects, noise, programs, rule, sessions, runs = job
+    return sum((RULES[rule](World(effects, noise, s, programs), runs) for s in sessions), Tally())
 
 
-def _vary(job: tuple[str, str, str, int, int]) -> Tally:
+def _vary(job: tuple[str, str, str, range, int]) -> Tally:
     effects, noise, variant, sessions, runs = job
-    return sum((ours(World(effects, noise, s), runs, VARIANTS[variant]) for s in range(sessions)), Tally())
+    return sum((ours(World(effects, noise, s), runs, VARIANTS[variant]) for s in sessions), Tally())
 
 
-def compare(pool: multiprocessing.pool.Pool, sessions: int, runs: int) -> None:
-    worlds = [(e, n) for n in NOISES for e in EFFECTS]
-    jobs = [(e, n, rule, sessions, runs) for e, n in worlds for rule in RULES]
+def compare(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: Sequence[str]) -> None:
+    equal = [(e, n, EQUAL) for n in NOISES for e in EFFECTS]
+    unequal = [(e, "independent", p) for p in UNEQUAL for e in ("karpathy", "parameter golf")]
+    worlds = equal + unequal
+    jobs = [(*world, rule, sessions, runs) for world in worlds for rule in rules]
     tallies = pool.map(_compare, jobs, chunksize=1)
-    print(f"{sessions} sessions of {runs} runs each\n{HEAD}")
-    for i, (effects, noise) in enumerate(worlds):
-        print(f"{effects}; noise: {noise}")
-        for rule, tally in zip(RULES, tallies[i * len(RULES) :], strict=False):
+    print(f"{len(sessions)} sessions from {sessions.start} on, of {runs} runs each\n{HEAD}")
+    for i, (effects, noise, programs) in enumerate(worlds):
+        print(f"{effects}; noise: {noise}; of programs: {programs}")
+        for rule, tally in zip(rules, tallies[i * len(rules) :], strict=False):
             print(tally.row(f"  {rule}"))
-    print("all worlds")
-    for k, rule in enumerate(RULES):
-        print(sum(tallies[k :: len(RULES)], Tally()).row(f"  {rule}"))
+    split = len(equal) * len(rules)
+    for name, some in (("programs of equal noise", tallies[:split]), ("programs of unequal noise", tallies[split:])):
+        print(f"all worlds with {name}")
+        for k, rule in enumerate(rules):
+            print(sum(some[k :: len(rules)], Tally()).row(f"  {rule}"))
 
 
-def frontier(pool: multiprocessing.pool.Pool, sessions: int, runs: int, plot: Path | None) -> None:
+def frontier(pool: multiprocessing.pool.Pool, sessions: range, runs: int, plot: Path | None) -> None:
     worlds = [("karpathy", "independent"), ("karpathy, few gains", "drift"), ("parameter golf", "seed")]
     jobs = [(e, n, v, sessions, runs) for v in VARIANTS for e, n in worlds]
     tallies = pool.map(_vary, jobs, chunksize=1)
     sums = {v: sum(tallies[i * len(worlds) : (i + 1) * len(worlds)], Tally()) for i, v in enumerate(VARIANTS)}
-    print(f"\nfrontier over {len(worlds)} worlds, {sessions} sessions of {runs} runs each\n{HEAD}")
+    print(f"\nfrontier over {len(worlds)} worlds")
+    print(f"{len(sessions)} sessions from {sessions.start} on, of {runs} runs each\n{HEAD}")
     for name, tally in sums.items():
         print(tally.row(f"  {name}"))
     if plot is not None:
@@ -322,21 +363,21 @@ def _first_look(gain: float) -> Action:
     ledger = Ledger([Sample(0, 0, 1, -1.0), Sample(0, 0, 2, 0.0), Sample(0, 0, 3, 1.0)])
     samples = [Sample(1, 1, 4, gain)]
     now = ledger.with_samples(samples)
-    return look(now.readings(0, samples), now.noise() or Noise(1.0, 2), KeepRule()).action
+    return look(now.readings(0, samples), now.noise(1, 0) or Noise(1.0, 2), KeepRule()).action
 
 
 def _observed(world: str, rows: int) -> list[float]:
     """Gains over the best so far, as a log of the strict rule would show them (20 sessions)."""
     found = []
     for session in range(20):
-        w, truth = World(world, "independent", session), 0.0
-        best = w.run(0.0, 0)
+        w, truth = World(world, "independent", session), Truth()
+        best = w.run(truth, 0)
         for seed in range(1, rows + 1):
-            effect = w.edit()
-            value = w.run(truth + effect, seed)
+            _, edited = w.edit(truth)
+            value = w.run(edited, seed)
             found.append(value - best)
             if value > best:
-                truth, best = truth + effect, value
+                truth, best = edited, value
     return found
 
 
@@ -349,17 +390,20 @@ def _twins() -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="number of the first session")
     parser.add_argument("--runs", type=int, default=130)
     parser.add_argument("--frontier", action="store_true")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     options = parser.parse_args(arguments)
+    sessions = range(options.first, options.first + options.sessions)
     with multiprocessing.Pool(options.processes) as pool:
         if options.frontier:
-            frontier(pool, options.sessions, options.runs, options.plot)
+            frontier(pool, sessions, options.runs, options.plot)
         else:
-            compare(pool, options.sessions, options.runs)
+            compare(pool, sessions, options.runs, options.rules)
     if options.logs:
         replay(options.logs)
 

@@ -193,8 +193,9 @@ class RealJudge:
         """What an edit's run gave, held to its budget as in the loop."""
         if own.measurement.label is not Label.NONE:
             return own.measurement
-        segment = ground.incumbent(state.number).segment
-        pace, noise = ground.pace(segment, beside.result), ground.ledger(segment).noise()
+        incumbent = ground.incumbent(state.number)
+        pace = ground.pace(incumbent.segment, beside.result)
+        noise = ground.ledger(incumbent.segment).noise(incumbent.number)
         best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
         return held(ground.task, own.result, own.measurement, pace, best=best, sigma=sigma)
 

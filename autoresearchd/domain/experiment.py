@@ -113,7 +113,7 @@ class Decision:
     """The judgement on an experiment.
 
     value: the experiment's metric (mean of its good runs); delta: improvement over the incumbent (positive: better), as
-    estimated from all runs of both;
+    estimated from all runs of both; sigma: noise of the incumbent's runs, as it was known then;
     confidence: |best − baseline| / MAD over the session, the advisory figure of pi-autoresearch; reward: for the
     learner, with its components and the version of its formula.
     """

@@ -89,7 +89,7 @@ def decide(
         return _aborted(task, failed, ledger, incumbent)
     samples = samples_of(task, experiment.current_runs)
     now = ledger.with_samples(samples)
-    noise = now.noise()
+    noise = now.noise(experiment.number, incumbent.number)
     verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=_spent(experiment, rule))
     means = _mean_metrics(experiment.good_runs)
     label, why = broken_constraint(task, means, _reference_metrics(incumbent))
@@ -198,7 +198,7 @@ def _decision(
     status = Status.KEEP if RULES[label].status is Status.KEEP else RULES[label].status or Status.DISCARD
     good = experiment.good_runs
     value = reasons.mean_value(good)
-    before = incumbent_value(task, ledger, incumbent)
+    before, own = incumbent_value(task, ledger, incumbent), ledger.noise(incumbent.number)
     best = value if status is Status.KEEP else before
     means = task.metric.improvement(value, before)
     return Decision(
@@ -208,7 +208,7 @@ def _decision(
         delta=verdict.gain,
         metrics=_mean_metrics(good),
         confidence=mad_confidence(values, values[0] if values else None, best),
-        sigma=noise.sigma if noise else None,
+        sigma=own.sigma if own else None,
         reason=reasons.reason(task, verdict, noise, experiment, incumbent, label=label, why=why, means=means),
     )
 
@@ -234,7 +234,7 @@ def _crash(task: Task, run: Run) -> Decision:
 
 def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Decision:
     """A run that was ended early: no value; what its forecast is worth against the incumbent."""
-    forecast, noise = run.metrics.get("forecast"), ledger.noise()
+    forecast, noise = run.metrics.get("forecast"), ledger.noise(incumbent.number)
     delta = None
     if forecast is not None and math.isfinite(forecast):
         delta = task.metric.improvement(forecast, incumbent_value(task, ledger, incumbent))
@@ -254,7 +254,7 @@ def _doubtful_gate(task: Task, ledger: Ledger, experiment: Experiment, rule: Kee
     good = experiment.good_runs
     means = _mean_metrics(good)
     for c in task.scoring.constraints:
-        noise = ledger.noise_of(c.metric)
+        noise = ledger.noise_of(c.metric, experiment.number)
         if noise is None or c.metric not in means:
             continue
         for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):

@@ -75,7 +75,7 @@ class KeepRule:
     keep_at: float = 0.93
     beside_at: float = 0.5
     material: float = 1.0
-    start_at: float = 0.05
+    start_at: float = 0.056
     go_on_at: float = 0.2
     most: int = 8
     share: float = 0.25
@@ -291,4 +291,5 @@ def cumulative(z: float) -> float:
 
 
 def _density(x: float, spread: float) -> float:
-    return math.exp(-0.5 * (x / spread) ** 2) / spread
+    z = x / spread
+    return math.exp(-0.5 * z * z) / spread  # z * z may be infinite, z**2 would raise

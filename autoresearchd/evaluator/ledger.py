@@ -1,21 +1,25 @@
 """All runs of a segment that say something about noise: σ over programs, how it is made up, and what to compare.
 
-The variance of a program's runs is pooled over all programs that ran more than once (n − 1 weights), so σ is better
-known after each repeat. It is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance
+The variance of a program's runs is pooled over all programs that ran more than once (n − 1 weights) as far as they are
+alike, so σ is better known after each repeat; where they differ, runs of the compared programs count more
+(``variances``). It is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance
 Components*, 1992, ch. 3): runs of one program made for one test lie next to each other, those made for different tests
 far apart, so what is between tests is drift; what pairs on one seed have in common is the luck of the seed. Three
 numbers from a handful of runs need help: each share is shrunk towards a guess that is worth ``GUESS_WEIGHT`` runs.
+The shares are taken to be the same for all programs.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from autoresearchd.evaluator.keep import Program, Reading
 from autoresearchd.evaluator.noise import Noise, mean
+from autoresearchd.evaluator.variances import ALIKE, Squares, VariancePrior, alike, weighed_priors
 
 DRIFT = 1 / 3
 """Variance between tests as a multiple of that within one, before any run says better."""
@@ -43,13 +47,24 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Sums of squares of one program (or of the pairs of one test) with their degrees of freedom."""
+    """Sums of squares of one program, with their degrees of freedom, within tests and between them."""
 
     within: float = 0.0
     within_freedom: int = 0
     between: float = 0.0
     between_freedom: int = 0
     factor: float = 0.0
+
+    def expected(self, share: float) -> float:
+        """The sum of squares to expect in units of σ², where runs of one test have this share in common."""
+        return (1.0 - share) * (self.within_freedom + self.between_freedom) + share * self.factor
+
+    def whole(self, share: float) -> Squares:
+        """All squares, scaled to those of as many runs with nothing in common."""
+        freedom = self.within_freedom + self.between_freedom
+        if not freedom:
+            return Squares()
+        return Squares((self.within + self.between) * freedom / self.expected(share), freedom)
 
 
 class Ledger:
@@ -58,7 +73,7 @@ class Ledger:
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self._programs: dict[int, tuple[Sample, ...]] = {}
         self._spreads: dict[int, _Spread] = {}
-        self._pairs: dict[int, tuple[float, int]] = {}
+        self._pairs: dict[int, tuple[int, Squares]] = {}
         self.experiments = -1
         """How many experiments were measured, the first one (the baseline) not counted."""
         self.extra = 0
@@ -78,9 +93,10 @@ class Ledger:
             if len(own) > 1:
                 self._spreads[sample.program] = _spread(own)
         mine = {s.seed: s.value for s in samples if s.program == s.test}
-        pairs = [mine[s.seed] - s.value for s in samples if s.program != s.test and s.seed in mine]
+        beside = [s for s in samples if s.program != s.test and s.seed in mine]
+        pairs = [mine[s.seed] - s.value for s in beside]
         if len(pairs) > 1:
-            self._pairs[samples[0].test] = _squares(pairs)
+            self._pairs[samples[0].test] = beside[0].program, Squares(*_squares(pairs))
 
     def with_samples(self, samples: Sequence[Sample]) -> Ledger:
         """This ledger and the runs of one more experiment, for a look; this one stays as it is."""
@@ -105,41 +121,72 @@ class Ledger:
             return False
         return len({s.test for s in self._programs[incumbent]}) == 1
 
-    def noise(self) -> Noise | None:
-        """σ and what is known of it; None while no program ran twice."""
+    def noise(self, *programs: int) -> Noise | None:
+        """σ and what is known of it; None while no program ran twice.
+
+        Args:
+            programs: whose runs it is about: one program, or one that is compared with the incumbent, which it was made
+                from. None: as if all were alike.
+        """
         spreads = self._spreads.values()
         freedom = sum(s.within_freedom for s in spreads)
         between_freedom = sum(s.between_freedom for s in spreads)
         squares, between = math.fsum(s.within for s in spreads), math.fsum(s.between for s in spreads)
-        if freedom + between_freedom == 0:
+        known = freedom + between_freedom
+        if known == 0:
             return None
         if squares + between == 0.0:
-            return Noise(0.0, freedom + between_freedom)
-        within = squares / freedom if freedom else 0.0  # which may vanish where the sum does not
-        if within == 0.0:
-            return Noise(math.sqrt((squares + between) / (freedom + between_freedom)), freedom + between_freedom)
+            return Noise(0.0, known)
+        if not freedom or squares / freedom < sys.float_info.min:
+            return Noise(math.sqrt((squares + between) / known), known)
+        within = [Squares(s.within, s.within_freedom) for s in spreads]
+        priors = weighed_priors(within) if programs else [alike(within)]
+        share, seed = self._shares(priors)
+        # Expected sums of squares in units of σ²: (1 − share) for each degree of freedom, and share times the factor.
+        pooled = (squares + between) / math.fsum(s.expected(share) for s in spreads)
+        if not programs:
+            return Noise(math.sqrt(pooled), known, test=share, seed=seed)
+        # A centre is of runs within a test; across tests there is drift as well.
+        apart = [replace(p, centre=pooled if p.freedom == ALIKE else p.centre / (1.0 - share)) for p in priors]
+        compared = [
+            (self._spreads.get(p, _Spread()).whole(share), max(1, len(self._programs.get(p, ())))) for p in programs
+        ]
+        return _mixed(apart, compared, known, test=share, seed=seed)
+
+    def _shares(self, priors: Sequence[VariancePrior]) -> tuple[float, float]:
+        """Shares of the variance that runs of one test, and those on one seed, have in common.
+
+        Each program's squares count in units of its own variance, or the noisiest alone would tell.
+        """
+        unit = {p: _variance(priors, s) for p, s in self._spreads.items()}
+        unknown = _variance(priors, _Spread())
+        spreads = self._spreads.values()
+        between = math.fsum(s.between / unit[p] for p, s in self._spreads.items())
         factor = math.fsum(s.factor for s in spreads)
-        drift = (between / within - between_freedom + GUESS_WEIGHT * DRIFT) / (factor + GUESS_WEIGHT)
+        drift = (between - sum(s.between_freedom for s in spreads) + GUESS_WEIGHT * DRIFT) / (factor + GUESS_WEIGHT)
         drift = min(_MOST_DRIFT, max(0.0, drift))
-        pairs = math.fsum(s for s, _ in self._pairs.values()) / 2.0
-        pairs_freedom = sum(f for _, f in self._pairs.values())
-        apart = (pairs / within + GUESS_WEIGHT * (1.0 - SEED)) / (pairs_freedom + GUESS_WEIGHT)
+        pairs = math.fsum(
+            s.total / (unit.get(test, unknown) + unit.get(beside, unknown)) for test, (beside, s) in self._pairs.items()
+        )
+        pairs_freedom = sum(s.freedom for _, s in self._pairs.values())
+        apart = (pairs + GUESS_WEIGHT * (1.0 - SEED)) / (pairs_freedom + GUESS_WEIGHT)
         seed = min(_MOST_SEED, max(0.0, 1.0 - apart))
         share = drift / (1.0 + drift)
-        # Expected sums of squares in units of σ²: (1 − share) for each degree of freedom, and share times the factor.
-        expected = (1.0 - share) * (freedom + between_freedom) + share * factor
-        sigma = math.sqrt((squares + between) / expected)
-        return Noise(sigma, freedom + between_freedom, test=share, seed=seed * (1.0 - share))
+        return share, seed * (1.0 - share)
 
-    def noise_of(self, figure: str) -> Noise | None:
-        """σ of another metric, pooled over programs; None while no program gave it twice."""
-        squares, freedom = 0.0, 0
-        for program in self._spreads:
-            values = [s.figures[figure] for s in self._programs[program] if figure in s.figures]
-            if len(values) > 1:
-                more, count = _squares(values)
-                squares, freedom = squares + more, freedom + count
-        return Noise(math.sqrt(squares / freedom), freedom) if freedom else None
+    def noise_of(self, figure: str, program: int) -> Noise | None:
+        """σ of another metric of a program, known from its own runs and from others'; None while none gave it twice."""
+        values = {
+            p: [s.figures[figure] for s in samples if figure in s.figures] for p, samples in self._programs.items()
+        }
+        squares = {p: Squares(*_squares(own)) for p, own in values.items() if len(own) > 1}
+        known, total = sum(s.freedom for s in squares.values()), math.fsum(s.total for s in squares.values())
+        if not known:
+            return None
+        if total / known < sys.float_info.min:
+            return Noise(math.sqrt(total / known), known)
+        own = squares.get(program, Squares()), max(1, len(values.get(program, ())))
+        return _mixed(weighed_priors(list(squares.values())), [own], known)
 
     def readings(self, incumbent: int, samples: Sequence[Sample]) -> list[Reading]:
         """What compares an experiment with the incumbent: the incumbent's earlier runs, then the runs of the test.
@@ -157,6 +204,29 @@ class Ledger:
                 for s in samples
             ),
         ]
+
+
+def _mixed(
+    priors: Sequence[VariancePrior],
+    programs: Sequence[tuple[Squares, int]],
+    known: int,
+    *,
+    test: float = 0.0,
+    seed: float = 0.0,
+) -> Noise:
+    """σ in a comparison of programs (their squares, and how often they ran), as it follows from each of the priors."""
+    mixture = tuple((prior.weight, *prior.compare(programs, known)) for prior in priors)
+    sigma = math.exp(math.fsum(weight * math.log(x) for weight, x, _ in mixture))
+    worth = round(math.fsum(weight * x for weight, _, x in mixture))
+    return Noise(sigma, max(1, worth), test=test, seed=seed, mixture=mixture)
+
+
+def _variance(priors: Sequence[VariancePrior], spread: _Spread) -> float:
+    """Variance of a program's runs within a test: the inverse of the precision that the priors lead to on average."""
+    own = Squares(spread.within, spread.within_freedom)
+    found = [(prior.weight, prior.variance(own)) for prior in priors]
+    least = min(variance for _, variance in found)
+    return least / math.fsum(weight * least / variance for weight, variance in found)
 
 
 def _spread(samples: Sequence[Sample]) -> _Spread:

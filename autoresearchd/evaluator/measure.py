@@ -8,7 +8,6 @@ curve.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 
@@ -40,6 +39,8 @@ _VERDICTS = {
 }
 _VERDICT_LINE = re.compile(r"^LABEL[ \t]{1,8}([a-z_]{1,40})[ \t]{0,8}$", re.MULTILINE)
 _VERDICT_TAIL = 64 * 1024
+_HUGE = 1e100
+"""No metric is that large, and squares of larger numbers overflow."""
 
 
 def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_file: str | None = None) -> Measurement:
@@ -154,7 +155,7 @@ def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve:
         claimed = own.pop(name, None)
         metrics = {**own, **parse_metrics(logs.get(EVALUATION, ""), task.scoring)}
         where = EVALUATION
-    finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
+    finite = {k: v for k, v in metrics.items() if abs(v) < _HUGE}  # false of NaN too
     if name not in metrics:
         aside = " (what the job itself printed does not count)" if claimed is not None else ""
         return Measurement(

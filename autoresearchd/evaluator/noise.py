@@ -1,7 +1,8 @@
 """Measurement noise: how far the metric of one program varies between runs, and how well that is known.
 
 From the baseline's repeats alone σ is very uncertain: with three, its 95% interval (χ² with two degrees of freedom,
-normal noise) reaches from 0.52 to 6.3 times the estimate. ``ledger`` pools all later repeats with them.
+normal noise) reaches from 0.52 to 6.3 times the estimate. ``ledger`` adds all later repeats, and ``variances`` says how
+much those of other programs tell.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ def estimate_sigma(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """σ of single runs of one program, and how it is made up, as far as they are known.
+    """σ of single runs of a program, or of two that are compared, and how it is made up, as far as they are known.
 
     freedom: degrees of freedom of the estimate. test: share of the variance that runs made for one test, next to each
     other in time, have in common (the machine's drift); seed: share that two of them have in common for being run on
-    the same seed.
+    the same seed. mixture: where it is not known how much programs differ, the weight, the σ and the degrees of freedom
+    that follow from each answer; ``sigma`` is then their geometric mean.
     """
 
     sigma: float
     freedom: int
     test: float = 0.0
     seed: float = 0.0
+    mixture: tuple[tuple[float, float, float], ...] = ()
 
     @property
     def calm(self) -> float:
@@ -58,6 +61,16 @@ class Noise:
 
     def weighted(self) -> list[tuple[float, float]]:
         """Values of σ with their posterior weights (not normalised): scaled inverse χ², from the prior 1/σ."""
-        return [
-            (self.sigma * math.exp(x), math.exp(self.freedom * (0.5 - x - 0.5 * math.exp(-2.0 * x)))) for x in _LOG_GRID
-        ]
+        if not self.mixture:
+            return [(self.sigma * math.exp(x), w) for x, w in zip(_LOG_GRID, _density(0.0, self.freedom), strict=True)]
+        weights = [0.0] * len(_LOG_GRID)
+        for share, sigma, freedom in self.mixture:
+            density = _density(math.log(sigma / self.sigma), freedom)
+            total = math.fsum(density) or 1.0
+            weights = [w + share * d / total for w, d in zip(weights, density, strict=True)]
+        return [(self.sigma * math.exp(x), w) for x, w in zip(_LOG_GRID, weights, strict=True)]
+
+
+def _density(centre: float, freedom: float) -> list[float]:
+    """Posterior density of ln σ over the grid (not normalised), of an estimate at ``centre``."""
+    return [math.exp(freedom * (0.5 - (x - centre) - 0.5 * math.exp(-2.0 * (x - centre)))) for x in _LOG_GRID]

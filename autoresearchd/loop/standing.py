@@ -116,8 +116,8 @@ class Standing:
 
     @property
     def sigma(self) -> float | None:
-        """Standard deviation of the metric between runs of one program, pooled over all that ran more than once."""
-        noise = self.ledger.noise()
+        """Standard deviation of the metric between runs of the incumbent, as all repeats together tell it."""
+        noise = self.ledger.noise(self._incumbent.number) if self._incumbent else self.ledger.noise()
         return noise.sigma if noise else None
 
     @property

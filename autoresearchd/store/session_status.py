@@ -127,7 +127,7 @@ def _kept_value(db: sqlite3.Connection, session_id: int, number: int) -> float |
 
 
 def _sigma(db: sqlite3.Connection, session_id: int, baseline: int) -> float | None:
-    """As the latest decision of the segment knew it, pooled over all repeats."""
+    """That of the incumbent's runs, as the latest decision of the segment knew it."""
     latest = db.execute(
         "SELECT sigma FROM experiment WHERE session_id = ? AND number >= ? AND sigma IS NOT NULL "
         "ORDER BY number DESC LIMIT 1",

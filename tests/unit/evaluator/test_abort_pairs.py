@@ -61,6 +61,24 @@ def test_a_run_that_will_improve_is_never_stopped(end: float, reruns: int) -> No
     assert all(first_abort(session(reruns=reruns), logged(end, seed=seed)) == 1.0 for seed in range(90, 95))
 
 
+@pytest.mark.parametrize("reruns", [0, 3])
+def test_noise_that_is_underestimated_costs_time_but_no_improvement(reruns: int) -> None:
+    """Delta is twice the incumbent's σ, of which few runs tell little: if it is too small, no run is ended sooner."""
+    curves = [logged(0.9 + 0.02 * k, seed=99) for k in range(20)]
+    right = [first_abort(session(reruns=reruns), points) for points in curves]
+    assert min(right) < 0.5
+    for share in (0.25, 0.5, 0.8):
+        small = [first_abort(session(reruns=reruns, delta=share * DELTA), points) for points in curves]
+        assert all(one >= other for one, other in zip(small, right, strict=True)), share
+
+
+def test_noise_that_is_overestimated_ends_improvements() -> None:
+    """So delta follows the incumbent's noise, and not one that a noisy program of the past has a part in."""
+    improvement = logged(1.0 - 1.5 * DELTA, seed=99)
+    assert first_abort(session(delta=5 * DELTA), improvement) < 0.5
+    assert first_abort(session(), improvement) == 1.0
+
+
 def test_one_lucky_run_of_a_new_incumbent_costs_no_improvement() -> None:
     """It was kept for that luck: by three standard deviations it looks better than it is."""
     judge, lucky = session(), 0.9 - 3 * SIGMA

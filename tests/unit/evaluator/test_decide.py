@@ -133,7 +133,7 @@ def test_the_reason_of_a_discard_agrees_with_its_numbers() -> None:
 
 def test_a_result_that_only_the_incumbents_old_runs_speak_for_says_what_is_missing() -> None:
     many = incumbent(*BASELINE, *STEADY, 0.995, 1.005, 1.0)
-    d = decided(task(), experiment(run(0.8), beside(None, Label.OOM)), many)
+    d = decided(task(), experiment(run(0.8), run(0.81), beside(None, Label.OOM)), many)
     assert d.status is Status.DISCARD
     assert d.reason.endswith("; but no run made beside the incumbent bears it out.")
 
@@ -175,6 +175,15 @@ def test_interrupted_runs_do_not_count_against_an_experiment() -> None:
     assert decided(task(), experiment(), incumbent(*STEADY)).status is Status.CRASH
 
 
+@pytest.mark.parametrize("huge", [1e99, -1e99])
+def test_no_number_is_too_large_for_a_decision(huge: float) -> None:
+    for direction in Direction:
+        t = task(scoring(direction=direction))
+        for runs in ([run(huge)], [run(huge), beside(1.0)], [run(huge), beside(1.0), run(huge / 2)]):
+            found = judge(t, experiment(*runs), incumbent(*BASELINE))
+            assert math.isfinite(found.delta or 0.0) if isinstance(found, Decision) else found.reason
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])
 def test_a_value_that_is_none_or_not_finite_is_never_kept(bad: float | None) -> None:
     for direction in Direction:
@@ -202,6 +211,17 @@ class TestGates:
         doubtful = [run(9.0, metrics={"accuracy": a}) for a in (0.9602, 0.9608, 0.9594) * 3]
         d = decided(self.GATED, experiment(*doubtful), self.before())
         assert (d.status, d.label) == (Status.DISCARD, Label.GATE_MISS) and "probability" in d.reason
+
+    def test_one_program_whose_figure_is_noisy_closes_the_gate_to_no_other(self) -> None:
+        before = numbered(self.before())
+        noisy = [run(11.0, metrics={"accuracy": a}) for a in (0.90, 0.99, 0.93, 0.97)]
+        ledger = Ledger(samples_of(self.GATED, before.runs))
+        ledger.take(samples_of(self.GATED, numbered(experiment(*noisy)).runs))
+        runs = [run(9.0, metrics={"accuracy": a}) for a in (0.9615, 0.9625, 0.963, 0.9635)]
+        d = decide(self.GATED, numbered(experiment(*runs, number=2)), before, ledger)
+        assert isinstance(d, Decision) and d.status is Status.KEEP, d.reason
+        again = [run(9.0, metrics={"accuracy": a}) for a in (0.92, 0.99, 0.963, 0.975)]
+        assert isinstance(decide(self.GATED, numbered(experiment(*again, number=2)), before, ledger), NextRun)
 
     def test_a_bound_that_is_clearly_broken_ends_it_at_once(self) -> None:
         d = decided(self.GATED, experiment(run(5.0, metrics={"accuracy": 0.5})), self.before())

@@ -243,11 +243,16 @@ class TestLedger:
         again = Ledger(samples)
         assert again.noise() == kept.noise() and (again.experiments, again.extra) == (kept.experiments, kept.extra)
 
-    def test_the_noise_of_another_metric_is_pooled_as_well(self) -> None:
+    def test_the_noise_of_another_metric_is_known_as_well(self) -> None:
         ledger = Ledger([Sample(0, 0, s, 1.0, {"accuracy": a}) for s, a in enumerate((0.9, 0.92, 0.94))])
-        noise = ledger.noise_of("accuracy")
-        assert noise is not None and noise.sigma == pytest.approx(0.02) and noise.freedom == 2
-        assert ledger.noise_of("speed") is None
+        for program in (0, 1):
+            noise = ledger.noise_of("accuracy", program)
+            assert noise is not None and noise.sigma == pytest.approx(0.02) and noise.freedom == 2
+        assert ledger.noise_of("speed", 0) is None
+
+    def test_another_metric_that_never_varies_has_no_noise(self) -> None:
+        ledger = Ledger([Sample(0, 0, s, float(s), {"bytes": 7.0}) for s in range(3)])
+        assert ledger.noise_of("bytes", 0) == Noise(0.0, 2)
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.7])
@@ -269,7 +274,7 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
             price = RULE.price(ledger.experiments, ledger.extra)
             while verdict is None or verdict.action is Action.AGAIN:
                 now = ledger.with_samples(samples)
-                noise = now.noise()
+                noise = now.noise(number, 0)
                 assert noise is not None
                 verdict = look(now.readings(0, samples), noise, RULE, spent=len(samples) - 1, price=price)
                 if verdict.action is Action.AGAIN:

@@ -178,8 +178,8 @@ class TestWithAnEvaluation:
         assert measure(task(evaluated=True), result(stage(), stage("evaluation")), logs).label is Label.NONE
 
 
-@pytest.mark.parametrize("printed", ["nan", "inf", "-inf", "1e999"])
-def test_a_metric_that_is_not_finite_is_labelled_and_never_a_value(printed: str) -> None:
+@pytest.mark.parametrize("printed", ["nan", "inf", "-inf", "1e999", "1e200", "-1e160"])
+def test_a_metric_that_is_not_finite_or_larger_than_any_can_be_is_labelled_and_never_a_value(printed: str) -> None:
     m = measure(task(), result(stage()), {"training": f"val_bpb: 1\nval_bpb: {printed}\npeak_vram_mb: inf\n"})
     assert m.label is Label.NON_FINITE and m.value is None and not m.metrics
     assert all(math.isfinite(v) for v in m.metrics.values())
