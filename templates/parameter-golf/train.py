@@ -1,0 +1,212 @@
+"""Train a small language model of bytes and pack it, program and weights, into few bytes. This is the file to improve.
+
+A transformer over bytes, whose input is the sum of embeddings of the last 1 to NGRAMS bytes; longer n-grams share rows
+of a table by a hash. Trained by AdamW, stored as integers of BITS bits with a scale for each row, compressed.
+
+What the evaluation relies on: the output folder holds `model.py` and `weights.bin`, together no larger than the limit
+(128,000 bytes; 16,000,000 in the cuda profile). `model.py` defines `load_model(weights, device)`: given the bytes of
+weights.bin it returns a module for which `model(idx)`, idx (B, T) bytes, gives logits (B, T, 256) of the next byte;
+position t may use the bytes 0..t only. It runs where no file can be opened, and imports the standard library, torch
+and numpy. Here it is this very file, comments included.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# Model
+DEPTH = 1
+WIDTH = 48
+HEADS = 2
+MLP_RATIO = 2
+NGRAMS = 3  # bytes of the longest n-gram with an embedding
+BUCKETS = 768  # rows of the table of each length above 1
+ROPE_BASE = 10000
+
+# Optimisation
+SEQ_LEN = 128
+BATCH_SIZE = 8
+LEARNING_RATE = 0.01
+TABLE_LR = 0.03  # of the embeddings
+BETA2 = 0.95
+WEIGHT_DECAY = 0.05
+WARMUP = 0.05  # share of the budget in which the rate rises
+WARMDOWN = 0.5  # share in which it falls
+FINAL_LR = 0.05  # share of the rate that is left at the end
+CLIP = 1.0
+
+# Packing
+BITS = 8  # of a weight, 8 at most
+ZLIB_LEVEL = 9
+
+CUDA = os.environ.get("AUTORESEARCHD_PROFILE") == "cuda"
+if CUDA:
+    DEPTH *= 9
+    WIDTH *= 8
+    HEADS *= 3
+    BUCKETS *= 4
+    SEQ_LEN *= 8
+    BATCH_SIZE *= 8
+    LEARNING_RATE /= 10
+    TABLE_LR /= 10
+
+
+def norm(x: Tensor) -> Tensor:
+    """Root-mean-square normalisation over the channels."""
+    return F.rms_norm(x, (x.size(-1),))
+
+
+def rotary(length: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the angles of rotary embeddings, each (length, size / 2)."""
+    frequencies = ROPE_BASE ** (-torch.arange(0, size, 2, device=device) / size)
+    angles = torch.outer(torch.arange(length, device=device), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of x (B, H, T, D)."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos + b * sin, b * cos - a * sin), dim=-1).to(x.dtype)
+
+
+class Block(nn.Module):
+    """Causal attention, then an MLP with squared ReLU, each added to the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.proj = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up = nn.Linear(WIDTH, int(MLP_RATIO * WIDTH), bias=False)
+        self.down = nn.Linear(int(MLP_RATIO * WIDTH), WIDTH, bias=False)
+        for written in (self.proj, self.down):
+            nn.init.zeros_(written.weight)
+
+    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+        rows, length, width = x.shape
+        q, k, v = self.qkv(norm(x)).view(rows, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        q, k = rotate(norm(q), *turns), rotate(norm(k), *turns)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(rows, length, width))
+        hidden = F.relu(self.up(norm(x)))
+        return x + self.down(hidden * hidden)
+
+
+class Model(nn.Module):
+    """Embedded n-grams, blocks, head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(BUCKETS if n else 256, WIDTH) for n in range(NGRAMS))
+        self.blocks = nn.ModuleList(Block() for _ in range(DEPTH))
+        self.head = nn.Linear(WIDTH, 256, bias=False)
+        nn.init.zeros_(self.head.weight)
+        for table in self.tables:
+            nn.init.normal_(table.weight, std=0.5)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        """Logits (B, T, 256) of the next byte for idx (B, T)."""
+        length = idx.size(1)
+        code, x = idx, self.tables[0](idx)
+        for n, table in enumerate(self.tables[1:], 1):
+            code = code * 257 + F.pad(idx, (n, 0))[:, :length] + 1
+            x = x + table((code * 2654435761 >> 15) % BUCKETS)
+        x = norm(x)
+        turns = rotary(length, WIDTH // HEADS, idx.device)
+        for block in self.blocks:
+            x = block(x, turns)
+        return self.head(norm(x)).float()
+
+
+def pack(model: Model) -> bytes:
+    """All weights as integers: a row's largest magnitude, then the row in steps of that."""
+    steps = 2 ** (BITS - 1) - 1
+    parts = []
+    for weight in model.parameters():
+        rows = weight.detach().float().cpu()
+        largest = rows.abs().amax(1, keepdim=True).clamp_min(1e-4).half()
+        whole = (rows / largest.float() * steps).round().clamp(-steps, steps).to(torch.int8)
+        parts += [largest.numpy().tobytes(), whole.numpy().tobytes()]
+    return zlib.compress(b"".join(parts), ZLIB_LEVEL)
+
+
+def load_model(weights: bytes, device: str | torch.device = "cpu") -> nn.Module:
+    """The trained model from what `pack` made."""
+    steps, raw, at = 2 ** (BITS - 1) - 1, zlib.decompress(weights), 0
+    model = Model()
+    for weight in model.parameters():
+        count, size = weight.shape
+        largest = np.frombuffer(raw, np.float16, count, at).astype(np.float32)
+        whole = np.frombuffer(raw, np.int8, count * size, at + 2 * count).reshape(count, size)
+        weight.data = torch.from_numpy(whole * (largest / steps)[:, None])
+        at += count * (2 + size)
+    return model.to(device).eval()
+
+
+def batches(path: Path, device: torch.device, seed: int):
+    """Random windows of the training text: inputs and targets, each (BATCH_SIZE, SEQ_LEN)."""
+    text = torch.from_file(str(path), dtype=torch.uint8, size=path.stat().st_size)
+    generator = torch.Generator().manual_seed(seed)
+    offsets = torch.arange(SEQ_LEN + 1)
+    while True:
+        window = text[torch.randint(len(text) - SEQ_LEN, (BATCH_SIZE, 1), generator=generator) + offsets]
+        window = window.to(device).long()
+        yield window[:, :-1], window[:, 1:]
+
+
+def rate(progress: float) -> float:
+    """The learning rate's factor: it rises, stays and falls over the progress 0..1 of the budget."""
+    if progress < WARMUP:
+        return progress / WARMUP
+    return min(1.0, FINAL_LR + (1 - FINAL_LR) * max(0.0, 1 - progress) / max(WARMDOWN, 1e-6))
+
+
+def main() -> None:
+    """Train for the budget and write the artifact."""
+    budget = float(os.environ.get("AUTORESEARCHD_TIME_BUDGET", 600 if CUDA else 15))
+    seed = int(os.environ.get("AUTORESEARCHD_SEED", 42))
+    output = Path(os.environ.get("AUTORESEARCHD_OUTPUT_DIR", "."))
+    device = torch.device("cuda" if CUDA else "cpu")
+    torch.manual_seed(seed)
+    model = Model().to(device)
+    tables = list(model.tables.parameters())
+    others = [p for name, p in model.named_parameters() if not name.startswith("tables")]
+    optimizer = torch.optim.AdamW(
+        [{"params": others, "lr": LEARNING_RATE}, {"params": tables, "lr": TABLE_LR, "weight_decay": 0.0}],
+        betas=(0.9, BETA2), weight_decay=WEIGHT_DECAY, fused=True,
+    )  # fmt: skip
+    rates = [group["lr"] for group in optimizer.param_groups]
+    loader = batches(Path(__file__).resolve().parent / "data/train.bin", device, seed)
+    began, step, progress = time.monotonic(), 0, 0.0
+    while progress < 1:
+        for group, full in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = full * rate(progress)
+        inputs, targets = next(loader)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=CUDA):
+            logits = model(inputs)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        if step % 20 == 0:
+            print(f"step {step:05d} ({100 * progress:.0f}%) | loss: {loss.item():.4f}", flush=True)
+        progress = (time.monotonic() - began) / budget
+    weights = pack(model)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "weights.bin").write_bytes(weights)
+    (output / "model.py").write_bytes(Path(__file__).read_bytes())
+    print(f"METRIC steps={step}")
+    print(f"METRIC weights={sum(p.numel() for p in model.parameters())}")
+
+
+if __name__ == "__main__":
+    main()

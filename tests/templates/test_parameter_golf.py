@@ -1,0 +1,185 @@
+"""The parameter-golf task: what is measured is what is run, and no byte beside it can be reached."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.policy.space import find
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "parameter-golf"
+HONEST = """
+import numpy as np
+import torch
+
+
+def load_model(weights, device):
+    table = torch.from_numpy(np.frombuffer(weights, np.int8).astype(np.float32).reshape(256, 256))
+    return lambda idx: table[idx]
+"""
+
+
+def load(program: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"parameter_golf_{program}", FOLDER / f"{program}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def environment(**extra: object) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
+    told = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **told}
+
+
+def run_scorer(pristine: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "evaluate.py"]
+    return subprocess.run(command, cwd=pristine, env=env, capture_output=True, text=True, timeout=200)
+
+
+def score(pristine: Path, output: Path) -> tuple[subprocess.CompletedProcess[str], str]:
+    """The scorer's result, and what the model process said."""
+    with tempfile.TemporaryDirectory() as exchange:
+        env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=output)
+        command = [sys.executable, str(FOLDER / "serve_model.py")]
+        model = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+        try:
+            scorer = run_scorer(pristine, env)
+        finally:
+            model.kill()
+            _, said = model.communicate()
+        return scorer, said
+
+
+def told(scorer: subprocess.CompletedProcess[str]) -> dict[str, float]:
+    lines = [line.removeprefix("METRIC ") for line in scorer.stdout.splitlines() if line.startswith("METRIC ")]
+    return {name: float(value) for name, value in (line.split("=") for line in lines)}
+
+
+def artifact(folder: Path, code: str, weights: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "model.py").write_text(code)
+    (folder / "weights.bin").write_bytes(weights)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The protected files, and a text in which each byte is the one before it plus 1, 2 or 3."""
+    folder = tmp_path_factory.mktemp("pristine")
+    for name in ("evaluate.py", "channel.py", "serve_model.py"):
+        shutil.copy(FOLDER / name, folder)
+    (folder / "data").mkdir()
+    steps = np.random.default_rng(1).integers(1, 4, 60_000)
+    (steps.cumsum() % 256).astype(np.uint8).tofile(folder / "data/val.bin")
+    return folder
+
+
+def known(logit: int) -> bytes:
+    """Weights of a model that knows the three next bytes."""
+    table = np.zeros((256, 256), np.int8)
+    for step in (1, 2, 3):
+        table[np.arange(256), (np.arange(256) + step) % 256] = logit
+    return table.tobytes()
+
+
+@pytest.mark.parametrize("profile", ["cpu", "cuda"])
+def test_its_task_file_is_in_order(profile: str) -> None:
+    task = load_task(FOLDER, profile=profile)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert task.metric.name == "val_bpb" and task.editable == ("train.py",)
+    assert task.execution.budget.training == {"cpu": 15, "cuda": 600}[profile]
+    assert len(find((FOLDER / "train.py").read_text(), path="train.py")) >= 12, "there is much to tune"
+    hidden = {path.removeprefix("{purelib}/") for path in task.evaluation.hide} if task.evaluation else set()
+    assert hidden == set(load("prepare").HELD_OUT)
+
+
+def test_validation_text_stands_nowhere_in_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = load("prepare")
+    shared, own = b"the_line_that_both_have = 1\n", b"a_line_of_its_own_that_is_long = 2\n"
+    texts = {f"{folder}/test_a.py": shared * 5 + own * 9 + b"pass\n" for folder in prepare.HELD_OUT}
+    monkeypatch.setattr(prepare, "sources", lambda package: {**texts, f"{package}/a.py": shared * 9 + b"pass\n"})
+    monkeypatch.setattr(prepare.importlib.metadata, "version", lambda package: "1")
+    train, val, _ = prepare.offline()
+    assert train == [shared * 9 + b"pass\n"] * 2
+    assert val == [own * 9 + b"pass\n"] * 4
+
+
+def test_the_score_is_the_cross_entropy_in_bits(pristine: Path, tmp_path: Path) -> None:
+    scorer, said = score(pristine, artifact(tmp_path / "out", HONEST, known(4)))
+    assert scorer.returncode == 0, scorer.stderr + said
+    assert told(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST)
+    log_sum = np.log(3 * np.exp(4) + 253)
+    assert told(scorer)["val_bpb"] == pytest.approx((log_sum - 4) / np.log(2), abs=1e-4)
+
+
+def test_the_program_counts_as_much_as_the_weights(pristine: Path, tmp_path: Path) -> None:
+    output = artifact(tmp_path / "out", HONEST + "#" * 63_000, known(4))
+    env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=output)
+    scorer = run_scorer(pristine, env)
+    assert scorer.returncode == 3 and "LABEL size_blocked" in scorer.stdout
+    assert told(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST) + 63_000 and "val_bpb" not in told(scorer)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("open('{beside}', 'rb').read()", "Operation not permitted"),
+        ("__import__('os').readlink('{link}')", "Operation not permitted"),
+        ("__import__('os').stat('{beside}').st_size", "Operation not permitted"),
+        ("__import__('os').listdir('{folder}')", "Operation not permitted"),
+        ("__import__('subprocess').run(['cat', '{beside}'])", "Operation not permitted"),
+        ("__import__('ctypes').CDLL(None).fopen(b'{beside}', b'r') or 1 / 0", "ZeroDivisionError"),
+        ("__import__('sympy')", "Operation not permitted"),
+    ],
+)  # fmt: skip
+def test_nothing_but_the_artifact_can_be_reached(tmp_path: Path, line: str, says: str) -> None:
+    """In one process that goes as far as serve_model.py before it runs an artifact."""
+    (tmp_path / "beside").write_bytes(b"weights")
+    (tmp_path / "link").symlink_to("weights")
+    line = line.format(beside=tmp_path / "beside", link=tmp_path / "link", folder=tmp_path)
+    program = f"""
+import ctypes, os, subprocess, sys
+sys.path.insert(0, {str(FOLDER)!r})
+import serve_model
+serve_model.confine(cuda=False)
+print("confined", flush=True)
+{line}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "confined\n" and done.returncode == 1
+    assert says in done.stderr
+
+
+def test_what_an_artifact_imports_is_there_and_the_training_text_is_not(tmp_path: Path) -> None:
+    serve_model = load("serve_model")
+    serve_model.import_for(b"import colorsys\nfrom json import tool\nimport no_such_module\nfrom numpy import fft")
+    assert {"colorsys", "json.tool", "numpy.fft"} <= set(sys.modules)
+    assert "sympy" not in sys.modules
+
+
+@pytest.mark.parametrize("kind", ["link", "missing", "folder"])
+def test_what_is_no_plain_file_is_no_artifact(pristine: Path, tmp_path: Path, kind: str) -> None:
+    output = artifact(tmp_path / "out", HONEST, b"")
+    (output / "weights.bin").unlink()
+    if kind == "link":
+        (output / "large.bin").write_bytes(known(1))
+        (output / "weights.bin").symlink_to("large.bin")
+    elif kind == "folder":
+        (output / "weights.bin").mkdir()
+    env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=output)
+    scorer = run_scorer(pristine, env)
+    assert scorer.returncode == 1 and "weights.bin" in scorer.stderr and "METRIC" not in scorer.stdout
