@@ -33,7 +33,7 @@ PEER_TIMEOUT = 600.0  # seconds without a word from the scorer
 SYMBOLS = 256
 LIBRARIES = frozenset({"torch", "numpy"})  # that an artifact may import beside the standard library
 UNWANTED = frozenset({"sympy", "networkx"})  # their sources are training text
-NEVER = frozenset({"antigravity", "this", "idlelib", "turtledemo", "tkinter", "turtle", "test"})
+NEVER = frozenset({"antigravity", "this", "idlelib", "turtledemo", "tkinter", "turtle", "test", "pydoc_data"})
 
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2  # prctl(2)
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # bpf(2)

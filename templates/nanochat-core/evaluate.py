@@ -1,0 +1,144 @@
+"""The scorer of the `nanochat-core` task: centred accuracy on questions that the model has never seen. Protected.
+
+It runs in a pristine copy of the protected files, with `data/questions.npz` readable, and never imports `train.py` nor
+opens the checkpoint: the model runs in another process (`serve_model.py`) that is sent rows of bytes, context and
+choice and text that means nothing, and returns logits. The answer is the choice with the fewest bits per byte.
+
+`core` is the mean over the kinds of questions of (accuracy - chance) / (1 - chance), as CORE of DataComp-LM (Li et al.
+2024): 0 is guessing, 1 is perfect.
+
+The answer must come from a language model: a prediction may depend on the bytes before it in its own row and on
+nothing else. All choices of a question are asked in different batches, in a random order, and what is predicted within
+their common context must be the same; some batches are sent again with other text after their choices, and what is
+predicted up to there must be the same (`not_causal`, exit 3).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from channel import Channel, EvaluationError, Logits
+from questions import CONTEXT, KINDS, WIDTH
+
+ROWS = 32  # of a batch
+AGAIN = 4  # batches that are sent twice
+TOLERANCES = {"cpu": 1e-3, "cuda": 0.1}  # how far logits may move: kernels may round differently
+PLACES = 8  # of a context that are compared beside its last one
+
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+
+
+class Refused(Exception):
+    """The result means nothing."""
+
+
+def batches(slots: Integers, rng: np.random.Generator) -> list[Integers]:
+    """All rows in a random order, a question's choices in different batches; the last ones are filled up."""
+    found = []
+    for slot in np.unique(slots):
+        rows = rng.permutation(np.flatnonzero(slots == slot))
+        rows = np.concatenate([rows, np.resize(rows, -len(rows) % ROWS)])
+        found += list(rows.reshape(-1, ROWS))
+    return found
+
+
+def bits_per_byte(logits: Logits, rows: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> Floats:
+    """Mean of -log2 p over the choice of each row. logits (B, T, 256), rows (B, T)."""
+    found = np.empty(len(rows))
+    for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        at = logits[i, start - 1 : start + length - 1].astype(np.float64)
+        at -= at.max(-1, keepdims=True)
+        picked = at[np.arange(length), rows[i, start : start + length]]
+        found[i] = (np.log(np.exp(at).sum(-1)) - picked).mean() / np.log(2)
+    return found
+
+
+class Scorer:
+    """Asks, checks what may not differ, and counts."""
+
+    def __init__(self, asked: dict[str, Integers], channel: Channel, tolerance: float) -> None:
+        self.asked, self.channel, self.tolerance = asked, channel, tolerance
+        self.rows = asked["rows"].astype(np.uint8)
+        self.rng = np.random.default_rng(secrets.randbits(128))
+        self.places = np.append(self.rng.choice(CONTEXT - 1, PLACES, replace=False), CONTEXT - 1)
+
+    def bits(self) -> Floats:
+        """Bits per byte (R,) of every choice. Raises EvaluationError or Refused."""
+        found = np.empty(len(self.rows))
+        seen: dict[int, Logits] = {}
+        every = batches(self.asked["slot"], self.rng)
+        again = set(self.rng.choice(len(every), AGAIN, replace=False).tolist())
+        for number, chosen in enumerate(every):
+            rows, starts, lengths = self.rows[chosen], self.asked["contexts"][chosen], self.asked["choices"][chosen]
+            logits = self.channel.ask(rows)
+            found[chosen] = bits_per_byte(logits, rows, starts, lengths)
+            for i, question in enumerate(self.asked["question"][chosen].tolist()):
+                common = logits[i, self.places]
+                self.same(seen.setdefault(question, common.copy()), common)
+            if number in again:
+                self.ask_again(rows, starts + lengths)
+        return found
+
+    def ask_again(self, rows: Bytes, ends: Integers) -> None:
+        """Send a batch with its rows in another order and another text after their choices."""
+        before = self.channel.buffer.copy()
+        order = self.rng.permutation(len(rows))
+        changed = np.where(np.arange(WIDTH) < ends[:, None], rows, self.rng.permutation(self.rows)[: len(rows)])
+        after = self.channel.ask(changed[order])
+        for i, at in enumerate(order):
+            self.same(before[at, : ends[at] - 1], after[i, : ends[at] - 1])
+
+    def same(self, first: Logits, second: Logits) -> None:
+        """Refuse logits that differ where they may not."""
+        moved = float(np.abs(first - second).max())
+        if moved > self.tolerance:
+            raise Refused(f"logits moved by {moved:.3g} when only later bytes or other rows of the batch changed")
+
+
+def centred(asked: dict[str, Integers], bits: Floats) -> dict[str, float]:
+    """(accuracy - chance) / (1 - chance) of each kind of question."""
+    table = np.full((len(asked["right"]), max(KINDS.values())), np.inf)
+    table[asked["question"], asked["slot"]] = bits
+    hits = table.argmin(1) == asked["right"]
+    found = {}
+    for index, (kind, choices) in enumerate(KINDS.items()):
+        chance = 1 / choices
+        found[kind] = float((hits[asked["kind"] == index].mean() - chance) / (1 - chance))
+    return found
+
+
+def main() -> int:
+    """Score, and say what came of it in `METRIC` lines and an exit code."""
+    started = time.monotonic()
+    profile = "cuda" if os.environ.get("AUTORESEARCHD_PROFILE") == "cuda" else "cpu"
+    try:
+        with np.load(Path(__file__).resolve().parent / "data/questions.npz", allow_pickle=False) as stored:
+            asked = {name: stored[name].astype(np.int64) for name in stored.files}
+        if not (Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "checkpoint.pt").is_file():
+            raise EvaluationError("no checkpoint.pt in the output folder: training has to write one")
+        channel = Channel(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), ROWS, WIDTH)
+        scores = centred(asked, Scorer(asked, channel, TOLERANCES[profile]).bits())
+    except Refused as refused:
+        print("METRIC causal=0\nLABEL not_causal", flush=True)
+        print(f"evaluate.py: the score would mean nothing: {refused}", file=sys.stderr)
+        return 3
+    except (EvaluationError, OSError, ValueError) as error:
+        print(f"evaluate.py: {error}", file=sys.stderr)
+        return 1
+    print(f"METRIC core={np.mean(list(scores.values())):.6f}")
+    for kind, value in scores.items():
+        print(f"METRIC {kind}={value:.4f}")
+    print(f"METRIC eval_seconds={time.monotonic() - started:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

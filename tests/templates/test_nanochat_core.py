@@ -1,0 +1,179 @@
+"""The nanochat-core task: its questions are fair, guessing earns nothing, and only a language model is scored."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from autoresearchd.config import check_files, load_task
+from autoresearchd.policy.space import find
+from autoresearchd.resources import bundled
+
+FOLDER = bundled("templates") / "nanochat-core"
+PROTECTED = ("evaluate.py", "channel.py", "serve_model.py", "questions.py")
+UNIGRAM = """
+import torch
+
+
+def load_model(path, device):
+    odds = torch.load(path)["odds"]
+    return lambda idx: {logits}
+"""
+NAMES = ("alpha", "bravo", "charlie", "golfing", "hotels", "juliett", "november", "quebec", "romeos", "uniform")
+
+
+def load(program: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(program, FOLDER / f"{program}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[program] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def questions() -> ModuleType:
+    return load("questions")
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[bytes]:
+    """Something like a program, of which every kind of question can be made."""
+    rng = np.random.default_rng(3)
+    lines = []
+    for _ in range(900):
+        a, b, c = (NAMES[i] for i in rng.integers(0, len(NAMES), 3))
+        form = ("{0} = [{1}({2}), {0}]", "{0}({1}, {{{2}: {0}}})", "return {0}[{1}]({2})")[rng.integers(3)]
+        lines.append(" " * int(rng.choice([0, 4, 8, 12])) + form.format(a, b, c))
+    return ["\n".join(lines).encode()]
+
+
+@pytest.fixture(scope="module")
+def pristine(questions: ModuleType, texts: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pristine")
+    for name in PROTECTED:
+        shutil.copy(FOLDER / name, folder)
+    (folder / "data").mkdir()
+    rng = np.random.default_rng(5)
+    np.savez(folder / "data/questions.npz", **questions.tables(questions.questions(texts, 12, rng), texts, rng))
+    return folder
+
+
+def environment(**extra: object) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("AUTORESEARCHD_")}
+    told = {f"AUTORESEARCHD_{key}": str(value) for key, value in extra.items()}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "AUTORESEARCHD_PROFILE": "cpu", **told}
+
+
+def score(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedProcess[str]:
+    """What the scorer says of a model whose logits for idx are an expression."""
+    import torch
+
+    shutil.copy(FOLDER / "serve_model.py", folder)
+    (folder / "train.py").write_text(UNIGRAM.format(logits=logits))
+    counts = torch.ones(256)
+    counts[list(b" ,_aeinorst()=")] = 20.0
+    torch.save({"odds": counts.log()}, folder / "checkpoint.pt")
+    with tempfile.TemporaryDirectory() as exchange:
+        env = environment(EXCHANGE_DIR=exchange, OUTPUT_DIR=folder)
+        model = subprocess.Popen([sys.executable, "serve_model.py"], cwd=folder, env=env)
+        try:
+            command = [sys.executable, "evaluate.py"]
+            return subprocess.run(command, cwd=pristine, env=env, capture_output=True, text=True, timeout=200)
+        finally:
+            model.kill()
+            model.wait()
+
+
+@pytest.mark.parametrize("profile", ["cpu", "cuda"])
+def test_its_task_file_is_in_order(profile: str) -> None:
+    task = load_task(FOLDER, profile=profile)
+    check_files(task, FOLDER, FOLDER / "task.yaml")
+    assert task.metric.name == "core" and task.editable == ("train.py",)
+    assert len(find((FOLDER / "train.py").read_text(), path="train.py")) >= 12, "there is much to tune"
+    load("questions")
+    hidden = {path.removeprefix("{purelib}/") for path in task.evaluation.hide} if task.evaluation else set()
+    assert hidden == set(load("prepare").HELD_OUT)
+
+
+def test_both_tasks_of_language_models_talk_by_the_same_protocol() -> None:
+    other = bundled("templates") / "parameter-golf"
+    assert (FOLDER / "channel.py").read_text() == (other / "channel.py").read_text()
+
+
+def test_the_right_choice_is_what_the_text_says(questions: ModuleType, texts: list[bytes]) -> None:
+    asked = questions.questions(texts, 40, np.random.default_rng(1))
+    assert list(asked) == list(questions.KINDS)
+    for kind, made in asked.items():
+        assert (9 if kind == "words" else 30) <= len(made) <= 40, kind
+        for question in made:
+            assert question.context + question.choices[0] in texts[0]
+            assert len(question.context) == questions.CONTEXT
+            assert len(set(question.choices)) == questions.KINDS[kind]
+            assert len(question.context + max(question.choices, key=len)) <= questions.WIDTH
+
+
+def test_no_bracket_or_depth_is_right_more_often_than_another(questions: ModuleType, texts: list[bytes]) -> None:
+    asked = questions.questions(texts, 60, np.random.default_rng(1))
+    for kind in ("brackets", "indent"):
+        right = [question.group for question in asked[kind]]
+        assert len({right.count(group) for group in right}) == 1, kind
+        assert len(set(right)) == questions.KINDS[kind]
+
+
+def test_a_name_to_copy_stands_in_its_context_and_the_others_do_not(questions: ModuleType, texts: list[bytes]) -> None:
+    for question in questions.questions(texts, 40, np.random.default_rng(1))["copy"]:
+        assert [choice in question.context for choice in question.choices] == [True, False, False, False]
+
+
+def test_rows_and_answers_belong_together(questions: ModuleType, texts: list[bytes]) -> None:
+    rng = np.random.default_rng(2)
+    asked = questions.questions(texts, 20, rng)
+    table = questions.tables(asked, texts, rng)
+    every = [question for made in asked.values() for question in made]
+    for number, question in enumerate(every):
+        row = np.flatnonzero((table["question"] == number) & (table["slot"] == table["right"][number]))
+        assert row.size == 1
+        shown = table["rows"][row[0]].tobytes()
+        end = int(table["contexts"][row[0]] + table["choices"][row[0]])
+        assert shown[:end] == question.context + question.choices[0]
+    assert len(set(table["right"].tolist())) == 4, "no place is the right one"
+
+
+def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> None:
+    load("channel")
+    evaluate = load("evaluate")
+    with np.load(pristine / "data/questions.npz") as stored:
+        asked = {name: stored[name].astype(np.int64) for name in stored.files}
+    right = asked["right"][asked["question"]] == asked["slot"]
+    assert evaluate.centred(asked, np.where(right, 0.0, 1.0)) == dict.fromkeys(evaluate.KINDS, 1.0)
+    rng = np.random.default_rng(0)
+    guesses = [list(evaluate.centred(asked, rng.random(right.size)).values()) for _ in range(300)]
+    assert np.mean(guesses) == pytest.approx(0.0, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("logits", "label"),
+    [
+        ("odds.expand(*idx.shape, 256)", ""),
+        ("(odds * (1 + 0.1 * (idx.roll(-1, 1) % 2))[..., None])", "LABEL not_causal"),
+        ("(odds * (1 + 0.1 * (idx[:, -1:] % 2))[..., None].expand(*idx.shape, 1))", "LABEL not_causal"),
+        ("(odds * (1 + 0.1 * (idx[:1] % 2))[..., None]).expand(*idx.shape, 256)", "LABEL not_causal"),
+    ],
+    ids=["honest", "the next byte", "the end of the row", "the first row of the batch"],
+)
+def test_only_what_came_before_may_tell(pristine: Path, tmp_path: Path, logits: str, label: str) -> None:
+    pytest.importorskip("torch")
+    done = score(pristine, tmp_path, logits)
+    assert done.returncode == (3 if label else 0), done.stderr
+    assert label in done.stdout
+    assert ("METRIC core=" in done.stdout) == (not label)
