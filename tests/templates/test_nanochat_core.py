@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -31,12 +32,14 @@ def load_model(path, device):
 NAMES = ("alpha", "bravo", "charlie", "golfing", "hotels", "juliett", "november", "quebec", "romeos", "uniform")
 
 
-def load(program: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(program, FOLDER / f"{program}.py")
+def load(program: str, *needed: str) -> ModuleType:
+    """A program of the task under a name of its own; what it imports goes by its plain name only meanwhile."""
+    spec = importlib.util.spec_from_file_location(f"nanochat_core_{program}", FOLDER / f"{program}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[program] = module
-    spec.loader.exec_module(module)
+    others = {name: load(name) for name in needed}
+    with patch.dict(sys.modules, {**others, spec.name: module}):
+        spec.loader.exec_module(module)
     return module
 
 
@@ -100,9 +103,8 @@ def test_its_task_file_is_in_order(profile: str) -> None:
     check_files(task, FOLDER, FOLDER / "task.yaml")
     assert task.metric.name == "core" and task.editable == ("train.py",)
     assert len(find((FOLDER / "train.py").read_text(), path="train.py")) >= 12, "there is much to tune"
-    load("questions")
     hidden = {path.removeprefix("{purelib}/") for path in task.evaluation.hide} if task.evaluation else set()
-    assert hidden == set(load("prepare").HELD_OUT)
+    assert hidden == set(load("prepare", "questions").HELD_OUT)
 
 
 def test_both_tasks_of_language_models_talk_by_the_same_protocol() -> None:
@@ -150,8 +152,7 @@ def test_rows_and_answers_belong_together(questions: ModuleType, texts: list[byt
 
 
 def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> None:
-    load("channel")
-    evaluate = load("evaluate")
+    evaluate = load("evaluate", "channel", "questions")
     with np.load(pristine / "data/questions.npz") as stored:
         asked = {name: stored[name].astype(np.int64) for name in stored.files}
     right = asked["right"][asked["question"]] == asked["slot"]
@@ -165,11 +166,10 @@ def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> N
     ("logits", "label"),
     [
         ("odds.expand(*idx.shape, 256)", ""),
-        ("(odds * (1 + 0.1 * (idx.roll(-1, 1) % 2))[..., None])", "LABEL not_causal"),
-        ("(odds * (1 + 0.1 * (idx[:, -1:] % 2))[..., None].expand(*idx.shape, 1))", "LABEL not_causal"),
+        ("odds * (1 + 0.1 * (idx[:, -1:] % 2) * (torch.arange(idx.size(1)) > 88))[..., None]", "LABEL not_causal"),
         ("(odds * (1 + 0.1 * (idx[:1] % 2))[..., None]).expand(*idx.shape, 256)", "LABEL not_causal"),
     ],
-    ids=["honest", "the next byte", "the end of the row", "the first row of the batch"],
+    ids=["honest", "the end of the row, from the choice on", "the first row of the batch"],
 )
 def test_only_what_came_before_may_tell(pristine: Path, tmp_path: Path, logits: str, label: str) -> None:
     pytest.importorskip("torch")
