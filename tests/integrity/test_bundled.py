@@ -74,7 +74,7 @@ def test_every_change_that_was_kept_in_a_real_night_is_scored(place: Path) -> No
     assert all(o.value is not None for o in outcomes)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_probes_take_a_tenth_of_the_evaluation_at_most() -> None:
     program = Path(__file__).parents[2] / "benchmarks" / "probes.py"
     done = subprocess.run(
