@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from autoresearchd.domain.proposal import Answer
-from autoresearchd.errors import EnvironmentFailure
+from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.ports import Clock, Purse, Store
 from autoresearchd.store.daybook import Daybook
@@ -122,11 +122,17 @@ class UsersDay:
             self._write(self._book)
 
     def close(self) -> None:
-        """The session has ended: the last chance to write down what is not in the book."""
+        """The session has ended: the last chance to write down what is not in the book.
+
+        A journal that cannot be read is told of and no more: it may be what the session has ended for.
+        """
         if self._book is None:
             return
         if not self._caught_up:
-            self.catch_up()
+            try:
+                self.catch_up()
+            except AutoresearchdError as error:
+                self._warn(f"what models cost today may be missing in the book of the day: {error}")
         with self._lock:
             self._write(self._book)
             left = math.fsum(amount.usd for amount in self._pending)

@@ -12,7 +12,7 @@ import pytest
 
 from autoresearchd.app.spending import SessionAnswers, UsersDay, daybook
 from autoresearchd.domain.proposal import Answer, Cost, Generation
-from autoresearchd.errors import SpendCapReached
+from autoresearchd.errors import SpendCapReached, StoreError
 from autoresearchd.policy.spend import Caps
 from autoresearchd.ports import Store
 from autoresearchd.store.daybook import Daybook
@@ -38,7 +38,7 @@ class Repository:
 
     def __init__(self, state: Path | Daybook | None, name: str, clock: Clock, fails: bool = False) -> None:
         self.answers: list[tuple[datetime, float]] = []
-        self.fails, self.told = fails, list[str]()
+        self.fails, self.told, self.lost = fails, list[str](), False
         book = Daybook(state) if isinstance(state, Path) else state
         self.day = UsersDay(book, self, clock, self.told.append, name)
         self.log = SessionAnswers(cast(Store, self), 1, clock, self.day.spent)
@@ -53,6 +53,8 @@ class Repository:
         return sum(usd for when, usd in self.answers if when >= at)
 
     def charges_since(self, at: datetime) -> list[tuple[datetime, float]]:
+        if self.lost:
+            raise StoreError("the database is gone")
         return [(when, usd) for when, usd in self.answers if when >= at and usd > 0]
 
     def spend(self, usd: float | None) -> None:
@@ -198,6 +200,14 @@ def test_a_book_that_cannot_be_read_when_a_session_begins_is_caught_up_with_late
     Daybook(tmp_path).path(MORNING).rmdir()
     repository.day.close()
     assert Daybook(tmp_path).spent(MORNING) == 0.5
+
+
+def test_a_session_that_ends_because_its_journal_was_lost_ends_all_the_same(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "one", Clock())
+    repository.lost = True
+    repository.day.close()
+    assert len(repository.told) == 1
+    assert "the database is gone" in repository.told[0]
 
 
 def test_a_book_that_cannot_be_read_any_more_is_remembered(tmp_path: Path) -> None:
