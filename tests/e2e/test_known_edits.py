@@ -257,23 +257,26 @@ def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tr
 
 # ---------------------------------------------------------------------- the bundled task, really trained
 HANDICAPS = {
-    "UNEMBEDDING_LR": "0.00001",
-    "SOFTCAP": "1.0",
-    "EMBEDDING_LR": "0.001",
-    "WARMUP_RATIO": "0.9",
-    "FINAL_LR_FRAC": "4.0",
-    "TOTAL_BATCH_SIZE": "16384",
-    "MATRIX_LR": "0.0005",
-    "NS_STEPS": "0",
-    "INIT_SCALE": "30.0",
+    "UNEMBEDDING_LR": "0.001",
+    "MATRIX_LR": "0.004",
+    "WARMUP_RATIO": "0.7",
+    "TOTAL_BATCH_SIZE": "8192",
+    "INIT_SCALE": "8.0",
+    "NS_STEPS": "1",
+    "FINAL_LR_FRAC": "2.0",
+    "SOFTCAP": "3.0",
+    "EMBEDDING_LR": "0.02",
     "VALUE_EMBEDDINGS": "False",
 }
-"""Constant of the bundled program → what it is handicapped to, in an order in which each mend shows."""
+"""Constant of the bundled program → what it is handicapped to. Each mend shows where the others are mended; beside
+handicaps that matter more it may not, so that every one of them is tried a second time."""
+
+ROUNDS = 2
 
 LEAST_FOUND = 8
-"""The weakest of them cost two to four times what the seed does in so short a training: luck may hide one or two."""
+"""Luck may hide one or two in so short a training."""
 
-BUDGET = "6s"
+BUDGET = "15s"
 BUNDLED_BAD = {
     "a syntax error": ("def main() -> int:", "def main( -> int:"),
     "a name that is not there": ("average_loss = mfu = 0.0", "average_loss = mfu = 0.0 * DEPHT"),
@@ -309,8 +312,8 @@ def bundled_project(empty: Project) -> Project:
 @pytest.mark.timeout(3600)
 def test_the_good_edits_of_the_bundled_task_are_found(bundled_project: Project, tmp_path: Path) -> None:
     known, names = bundled_program(), list(HANDICAPS)
-    policy = known.tool(tmp_path, rounds=1, known=[("the baseline", known.text())])
-    found = run(bundled_project, policy, 2 * len(names) + 1, "--budget", BUDGET, timeout=3500)
+    policy = known.tool(tmp_path, rounds=ROUNDS, known=[("the baseline", known.text())])
+    found = run(bundled_project, policy, 2 * len(names) * ROUNDS + 1, "--budget", BUDGET, timeout=3500)
     check_bad(found)
     check_known(found[-1:])
     assert len(kept(found)) >= LEAST_FOUND, outcome(found)

@@ -22,7 +22,7 @@ COUNT = 10
 PRICE = {"input": 0.02, "output": 0.08}
 SETTINGS = {
     "prompt": "brief",
-    "max_tokens": 32,
+    "max_tokens": 64,  # a line of the bundled tasks with the comment at its end
     "temperature": 0.7,
     "reasks": 1,
     "retries": 1,
