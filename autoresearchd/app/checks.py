@@ -41,17 +41,18 @@ class EditCheck:
 
     def near(self, state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
         """Which experiment made nearly the same edit, in words; said once of a program, then it is allowed."""
-        self._catch_up()
+        self._catch_up(state.number)
         after = {**state.code, **files}
         alike = self._near.look(unified_diff(state.code, after), changes, state.parent)
         return alike if alike and self._near.warn_once(code_hash(after)) else ""
 
-    def _catch_up(self) -> None:
-        """Take in what was decided since the last time."""
+    def _catch_up(self, number: int) -> None:
+        """Take in what was decided before experiment ``number``, and since the last time."""
         segment = self._store.segment(self._session_id)
         if segment is not None and segment.number != self._segment:  # results of another one tell nothing here
             self._near, self._last, self._segment = NearDuplicates(), None, segment.number
-        count = WINDOW if self._last is None else _AT_ONCE
+        # Whoever stands in for a model may have made any number of experiments since it was asked last.
+        count = WINDOW if self._last is None else min(WINDOW, max(_AT_ONCE, number - self._last))
         for e in self._store.experiments(self._session_id, last=count):
             if e.phase is not Phase.DECIDED or e.proposal is None or e.decision is None or e.commit is None:
                 continue

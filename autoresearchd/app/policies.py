@@ -119,6 +119,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
             answers=answers,
             purse=purse,
             check=check.legal,
+            near=check.near,
             shells=_workshop(offer),
             ending=offer.ending,
         )

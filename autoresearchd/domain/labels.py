@@ -97,6 +97,10 @@ RULES: dict[Label, Rule] = {
 }
 
 
+FORBIDDEN = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})
+"""Measured, and maybe better than anything before, but outside what a program may be: nothing to build on."""
+
+
 class SessionState(StrEnum):
     """What the daemon of a session is doing."""
 

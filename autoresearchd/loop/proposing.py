@@ -70,7 +70,8 @@ class Proposals:
             lab.session_id, e.number, proposal, diff=diff, code_hash=self._code_hash(e, proposal)
         )
         self._diff = (e.number, lab.redactor.text(diff))
-        self._standing.notes_shown(e)
+        if proposal.policy == lab.policy.name:  # who stands in for it, as search does, reads no notes
+            self._standing.notes_shown(e)
         lab.emit(
             EventKind.PROPOSED,
             proposal.description or proposal.hypothesis,

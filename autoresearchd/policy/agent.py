@@ -20,7 +20,8 @@ from autoresearchd.policy.agent_words import Step
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
 from autoresearchd.policy.conversation import Conversation
 from autoresearchd.policy.copies import Before
-from autoresearchd.policy.exchange import Exchange, Means, storable
+from autoresearchd.policy.exchange import Exchange, Means, shown, storable
+from autoresearchd.policy.model import Near
 from autoresearchd.policy.shell import Shell, Shells
 from autoresearchd.ports import AnswerLog, Cancel, Purse
 
@@ -48,6 +49,7 @@ class AgentPolicy:
         answers: where each answer is written down before anything is done with it.
         purse: looked into before each question.
         check: whether an edit is legal.
+        near: what an edit is nearly the same as; the model is told so once, and may insist.
         shells: make the sandboxed shells.
         command_seconds: how long one command may take.
         clock: monotonic seconds.
@@ -65,12 +67,13 @@ class AgentPolicy:
         purse: Purse,
         check: Check,
         shells: Shells,
+        near: Near | None = None,
         command_seconds: float = COMMAND_S,
         clock: Callable[[], float] = time.monotonic,
         ending: Cancel | None = None,
     ) -> None:
         self._means = Means(tuple(clients), settings, name, answers, purse, clock, ending)
-        self._check, self._shells, self._command_seconds = check, shells, command_seconds
+        self._check, self._near, self._shells, self._command_seconds = check, near, shells, command_seconds
 
     @property
     def name(self) -> str:
@@ -95,7 +98,7 @@ class AgentPolicy:
             raise Interrupted("the policy was asked to stop")
         try:
             with self._shells.open(state) as shell:
-                work = _Work(self._means, self._check, self._command_seconds, state, shell, cancel)
+                work = _Work(self._means, self._check, self._near, self._command_seconds, state, shell, cancel)
                 try:
                     return work.done()
                 except PolicyError as error:
@@ -128,9 +131,10 @@ class _Work:
     """The work on one proposal."""
 
     def __init__(
-        self, means: Means, check: Check, command_seconds: float, state: ResearchState, shell: Shell, cancel: Cancel
-    ) -> None:
-        self._means, self._settings, self._check = means, means.settings, check
+        self, means: Means, check: Check, near: Near | None, command_seconds: float, state: ResearchState,
+        shell: Shell, cancel: Cancel,
+    ) -> None:  # fmt: skip
+        self._means, self._settings, self._check, self._near = means, means.settings, check, near
         self._state, self._shell, self._cancel = state, shell, cancel
         self._command_seconds = command_seconds
         self._deadline = means.clock() + means.settings.agent_seconds
@@ -138,6 +142,7 @@ class _Work:
         self.exchange.prepare(cancel)
         self._parent, self._start = self._prepared()
         self._refused = self._malformed = 0
+        self._turns_left = self._settings.agent_turns
         self._conversation = Conversation(
             self._prompt(), budget=self._settings.context_tokens, count=self.exchange.count_tokens
         )
@@ -164,25 +169,34 @@ class _Work:
         """Turn after turn, until something is submitted or a limit is reached."""
         turns = self._settings.agent_turns
         for turn in range(1, turns + 1):
-            reply = self._ask(turn)
+            reply, self._turns_left = self._ask(turn), turns - turn
             step = agent_words.read(reply.text, reply.finish)
             form = "" if step.error else _SUBMIT_FORM if step.submits else _COMMAND_FORM
             generation = self.exchange.record(reply, error=step.error, form=form)
             outcome = self._again(step) if step.error else self._run(step, reply, generation)
             if isinstance(outcome, Proposal):
                 return outcome
-            told = outcome + agent_words.left(turns - turn)
+            told = outcome + agent_words.left(self._turns_left)
             # An empty turn is refused by most providers.
             self._conversation.add(storable(reply.text) if reply.text.strip() else "(nothing)", told)
         raise self._limit(f"within {turns} answers", "agent.turns")
 
     def _ask(self, turn: int) -> Reply:
-        for _ in range(SHRINKS + 1):
+        """The reply to the conversation so far: it is shortened until the model takes it, or the next one does."""
+        shrinks = 0
+        while True:
             self._look_at_limits()
             rest = max(_LEAST_S, self._deadline - self._means.clock())
             try:
+                messages = self._conversation.messages()
+            except PolicyError:
+                if not shrinks or not self._skip():
+                    raise
+                shrinks = 0
+                continue
+            try:
                 return self.exchange.ask(
-                    self._conversation.messages(),
+                    messages,
                     turn,
                     min(self._settings.timeout, rest),
                     _Until(self._cancel, self._deadline, self._means.clock),
@@ -192,12 +206,23 @@ class _Work:
                     raise
                 raise self._late() from None
             except ModelError as error:  # the context is too long
-                too_long = error.what
-                self._conversation.too_long()
-        raise PolicyError(
-            f"the model finds the agent's conversation too long, however much is left out: {too_long}",
-            mend="set context_tokens in config.yaml to what the model can read",
-        )
+                shrinks += 1
+                if shrinks <= SHRINKS:
+                    self._conversation.too_long()
+                elif self._skip():
+                    shrinks = 0
+                else:
+                    raise PolicyError(
+                        f"the model finds the agent's conversation too long, however much is left out: {error.what}",
+                        mend="set context_tokens in config.yaml to what the model can read",
+                    ) from error
+
+    def _skip(self) -> bool:
+        """Go on with the next model, where there is one; it may be able to read more."""
+        if not self.exchange.skip():
+            return False
+        self._conversation.allow(self._settings.context_tokens)
+        return True
 
     def _again(self, step: Step) -> str:
         """An answer without a command: its exact error goes back, so many times in a row."""
@@ -228,6 +253,12 @@ class _Work:
             if self._refused > _REFUSALS:
                 raise
             return f"Your submission cannot be taken: {error}\n\nMend it and submit again: the next one is the last."
+        alike = self._alike(files)
+        if alike:
+            return (
+                f"Your submission is nearly the same as what has been tried: {alike}\n\nSubmit something that differs, "
+                "or submit again as it is if you mean it: it is then run."
+            )
         return self._proposal(files, step, reply, generation)
 
     def _edit(self) -> dict[str, str]:
@@ -243,6 +274,12 @@ class _Work:
             raise PolicyError(f"{', '.join(task.editable)}: the failed edit was only undone", label=Label.NO_OP)
         self._check(self._state, files)
         return files
+
+    def _alike(self, files: Mapping[str, str]) -> str:
+        """What the edit is nearly the same as, while there is an answer left to say what is to be done about it."""
+        if self._near is None or self._state.repair is not None or self._turns_left == 0:
+            return ""
+        return shown(self._state, self._near(self._state, files, derived.changes(self._parent.texts, files)))
 
     def _proposal(self, files: Mapping[str, str], step: Step, reply: Reply, generation: Generation) -> Proposal:
         state = self._state

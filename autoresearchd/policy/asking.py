@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.errors import Interrupted
 from autoresearchd.policy.answer import clean
-from autoresearchd.policy.client import PASSING, ModelClient, ModelError, Question, Reply, Trouble
+from autoresearchd.policy.client import PASSING, KnowsPrices, ModelClient, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.patience import Patience
 from autoresearchd.ports import Cancel, Purse
 
@@ -86,6 +86,13 @@ class Asker:
         """The model that is asked next, or answered last."""
         return self._clients[self._at]
 
+    def skip(self) -> bool:
+        """Ask the model that is next in turn from now on; False: there is none."""
+        if self._at + 1 >= len(self._clients):
+            return False
+        self._at += 1
+        return True
+
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """The first reply that any of the models gives.
 
@@ -124,8 +131,9 @@ class Asker:
                 raise
             except ModelError as error:
                 if error.cost is None and error.trouble is Trouble.TIMEOUT:
-                    # It was sent, and whoever answered too late is likely to bill it all the same.
-                    error.cost = _sent(client, question)
+                    # It was sent, and whoever answered too late is likely to bill it all the same: as much as may
+                    # have been written by then, so that a cap ends what would go on unseen.
+                    error.cost = _sent(client, question, tokens_out=question.max_tokens)
                 if error.cost is not None:
                     self._charge(client.name, error)
                 asked = _seconds(error.retry_after)
@@ -142,9 +150,10 @@ class Asker:
         return self._random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 30)))
 
 
-def _sent(client: ModelClient, question: Question) -> Cost:
+def _sent(client: ModelClient, question: Question, tokens_out: int = 0) -> Cost:
     """What a question has cost that was sent, and whose reply nobody knows."""
-    return Cost(usd=None, tokens_in=client.count_tokens(question.messages))
+    cost = Cost(usd=None, tokens_in=client.count_tokens(question.messages), tokens_out=tokens_out)
+    return replace(cost, usd=client.price(cost)) if isinstance(client, KnowsPrices) else cost
 
 
 def _left(client: ModelClient, question: Question) -> ModelError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.errors import AutoresearchdError
@@ -110,4 +110,13 @@ class ModelClient(Protocol):
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """How many tokens the messages have: by the model's own tokenizer, or a stated estimate that errs upwards."""
+        ...
+
+
+@runtime_checkable
+class KnowsPrices(Protocol):
+    """A client that can tell what so many tokens cost, also where no reply says so."""
+
+    def price(self, cost: Cost) -> float | None:
+        """US dollars for the tokens of ``cost``, None where nobody knows."""
         ...

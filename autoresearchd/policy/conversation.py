@@ -53,6 +53,10 @@ class Conversation:
         """The model found it too long: its budget is smaller than was thought, or the count was too low."""
         self._budget = int(ROOM * min(self._budget, self._count(self._messages)))
 
+    def allow(self, budget: int) -> None:
+        """It may have so many tokens from now on; what was left out stays so."""
+        self._budget = budget
+
     def _shrink(self, target: float) -> None:
         for index, mark in self._order():
             self._messages[index] = {**self._messages[index], "content": mark}

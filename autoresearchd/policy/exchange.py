@@ -121,6 +121,10 @@ class Exchange:
         client = self._asker.client
         return isinstance(client, KnowsSchemas) and client.takes_schema()
 
+    def skip(self) -> bool:
+        """Turn to the next model, as this one can read too little; False: there is none."""
+        return self._asker.skip()
+
     def ask(
         self,
         messages: Sequence[Message],

@@ -120,6 +120,18 @@ class LitellmClient:
         )
         return counted if isinstance(counted, int) and counted > 0 else estimate
 
+    def price(self, cost: Cost) -> float | None:
+        """By litellm's list, None where that would be a guess."""
+        litellm = _library()
+        return self._listed(
+            litellm,
+            lambda: sum(
+                litellm.cost_per_token(
+                    model=self._model, prompt_tokens=cost.tokens_in, completion_tokens=cost.tokens_out
+                )
+            ),
+        )
+
     @property
     def _secrets(self) -> list[str]:
         return [self._key, *self._keys.values()]
@@ -252,20 +264,15 @@ class LitellmClient:
         usage = getattr(response, "usage", None)
         tokens_in = provider.count(getattr(usage, "prompt_tokens", None))
         tokens_out = provider.count(getattr(usage, "completion_tokens", None))
-        usd = self._listed(litellm, response)
+        usd = self._listed(litellm, lambda: litellm.completion_cost(completion_response=response, model=self._model))
         cost = Cost(usd=usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
         return priced(cost, self._prices, self._model)
 
-    def _listed(self, litellm: ModuleType, response: Any) -> float | None:
-        """What the call cost by litellm's list, None where that would be a guess."""
+    def _listed(self, litellm: ModuleType, look: Callable[[], object]) -> float | None:
+        """A price of litellm's list, None where that would be a guess."""
         if self._api_base is not None or _moved(self._provider(litellm)):
             return None
-        usd: object = self._looked_up(
-            litellm,
-            "its price is not known",
-            lambda: litellm.completion_cost(completion_response=response, model=self._model),
-            None,
-        )
+        usd = self._looked_up(litellm, "its price is not known", look, None)
         if not isinstance(usd, (int, float)) or not math.isfinite(usd) or usd <= 0:
             return None
         return float(usd)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autoresearchd.domain.experiment import Trial
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import FORBIDDEN, Label, Status
 from autoresearchd.domain.metric import Metric
 from autoresearchd.policy.parameter import Value
 from autoresearchd.ports import TrialHistory
@@ -113,7 +113,7 @@ class Memory:
         self.tried[key(trial.parent, changes)] = trial.number
         if trial.label in _UNJUDGED:
             return
-        failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label is Label.CONSTRAINT
+        failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label in FORBIDDEN
         kept, beyond = trial.status is Status.KEEP, trial.label in _TOO_MUCH
         told = trial.delta if compared else None
         effect = Effect(trial.number, trial.parent, changes, None, told=told, kept=kept, failed=failed, beyond=beyond)

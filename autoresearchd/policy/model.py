@@ -179,24 +179,24 @@ class _Talk:
 
     # -- asking
     def _ask(self, index: int) -> Reply:
-        """The reply to the conversation so far; the prompt is shortened until the model takes it."""
-        while self._budget >= max(1, self._settings.context_tokens >> SHRINKS):
-            messages = self._messages()
-            self._ended.check("the model was not asked")
-            try:
-                return self.exchange.ask(messages, index, self._settings.timeout, self._until, schema=self._schema)
-            except ModelError as error:
-                self._too_long = shown(self._state, error.what)
-                self._budget //= 2
-        raise self._no_room(f"the model finds even the shortest prompt too long: {self._too_long}")
-
-    def _messages(self) -> tuple[Message, ...]:
-        try:
-            opening = self._opening()
-        except PolicyError as error:
-            said = f"; the model said: {self._too_long}" if self._too_long else ""
-            raise self._no_room(f"{error.what}{said}") from error
-        return (*opening, *self._turns)
+        """The reply to the conversation so far; the prompt is shortened until one model takes it."""
+        while True:
+            short = "the model finds even the shortest prompt too long"
+            while self._budget >= max(1, self._settings.context_tokens >> SHRINKS):
+                try:
+                    messages = (*self._opening(), *self._turns)
+                except PolicyError as error:
+                    short = error.what
+                    break
+                self._ended.check("the model was not asked")
+                try:
+                    return self.exchange.ask(messages, index, self._settings.timeout, self._until, schema=self._schema)
+                except ModelError as error:
+                    self._too_long = shown(self._state, error.what)
+                    self._budget //= 2
+            if not self._too_long or not self.exchange.skip():
+                raise self._no_room(f"{short}; the model said: {self._too_long}" if self._too_long else short)
+            self._budget, self._too_long = self._settings.context_tokens, ""
 
     def _opening(self) -> tuple[Message, ...]:
         if self._brief:

@@ -26,6 +26,7 @@ from autoresearchd.policy.ranges import choice, flag, range_of, tunable
 
 _PROFILES = frozenset({"cpu", "cuda", "gpu"})
 _FIXED = re.compile(r"\bfixed\b|\b(?:do not|don't|never) (?:change|edit|tune|touch)\b", re.IGNORECASE)
+_FIXED_BELOW = re.compile(rf"\s*#[#\s]*(?:{_FIXED.pattern})", re.IGNORECASE)  # a heading that has it in passing is none
 _CONFIG_CLASS = re.compile(r"(?:config|args|arguments|hyperparameters|hparams|params|settings)$", re.IGNORECASE)
 _OPENING = ("(", "[", "{")
 _MAX_DEPTH = 4
@@ -286,7 +287,7 @@ class _Finder:
             return
         start, end = span.start, span.start + span.length
         source = self.raw[start:end].decode()
-        value, found = self._kind(full, node, source, self._comment(end))
+        value, found = (None, None) if self._below(start) else self._kind(full, node, source, self._comment(end))
         if found is not None and value is not None:
             self.found[full] = Parameter(full, self.path, value, found, start, end, source)
         else:
@@ -314,12 +315,20 @@ class _Finder:
         stop = self.raw.find(b"\n", end)
         return self.raw[end : stop if stop >= 0 else len(self.raw)].decode().partition("#")[2]
 
+    def _below(self, start: int) -> bool:
+        """Whether what begins there is kept as it is by a comment of its own on the line above, as ``# fixed`` is."""
+        line = self.raw.rfind(b"\n", 0, start) + 1
+        above = self.raw[self.raw.rfind(b"\n", 0, max(line - 1, 0)) + 1 : line]
+        return _FIXED_BELOW.match(above.decode()) is not None
+
     def _fixed(self, node: cst.BaseExpression) -> bool:
-        """Whether a comment keeps a value of several lines as it is: behind its opening or its closing bracket.
+        """Whether a comment keeps a value of several lines as it is: above, behind its opening or closing bracket.
 
         A comment behind the last entry of a dictionary or call is that entry's own, behind that of a list all of it.
         """
         start, end = self._extent(node)
+        if self._below(start):
+            return True
         first, several, rest = self.raw[start:end].decode().partition("\n")
         if not several:
             return False  # each literal looks at the comment of its line

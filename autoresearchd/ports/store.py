@@ -237,6 +237,7 @@ class Tree(Protocol):
     def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
         """Experiments of a segment with a commit and a value and a number greater than ``after``, in order of number.
 
+        Those that broke a constraint, a size or a gate are left out: what is built on them breaks it, too.
         One that was still open when the tree was read is found only by asking from before its number again.
         """
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, Integer, Text, bindparam, case, delete, func, insert, literal_column, select, update
 
 from autoresearchd.domain.experiment import Decision, Node
-from autoresearchd.domain.labels import Status
+from autoresearchd.domain.labels import FORBIDDEN, Status
 from autoresearchd.store import codec
 from autoresearchd.store.columns import core_table
 from autoresearchd.store.tables import ExperimentTable, ProposalTable, TallyTable, VisitTable
@@ -127,6 +127,7 @@ _TREE = (
         _E.c.commit_sha.is_not(None),
         _E.c.value.is_not(None),
         _E.c.status.is_not(None),
+        _E.c.label.not_in(sorted(FORBIDDEN)),
     )
     .order_by(_E.c.number)
 )

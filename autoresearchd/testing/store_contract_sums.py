@@ -108,6 +108,8 @@ class SumsContract(StoreFixtures):
         lab.decide(lab.propose(lab.open()), Decision(Status.DISCARD, Label.DUPLICATE))
         self._decided(lab, Decision(Status.CHECKS_FAILED, Label.NOT_CAUSAL, 0.1), parent=final)
         self._decided(lab, Decision(Status.DISCARD, Label.NO_GAIN, 9.0), parent="9" * 40)
+        for label in (Label.CONSTRAINT, Label.SIZE_BLOCKED, Label.GATE_MISS):  # nothing to build on, whatever its value
+            self._decided(lab, Decision(Status.DISCARD, label, 0.5), parent=final)
         lab.measured(1.0)
         assert list(store.tree(lab.id, 0)) == [
             Node(0, None, PARENT, 3.0, Status.KEEP),

@@ -9,6 +9,7 @@ import pytest
 
 from autoresearchd.app.checks import EditCheck
 from autoresearchd.app.spending import SessionAnswers
+from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.settings import ModelSettings, Price
@@ -39,6 +40,18 @@ FAULTS: dict[str, tuple[Turn, str]] = {
     "another file's path": (turns.other_file(), "train.py"),
     "prose": (turns.says("I would lower the learning rate."), "no change can be found"),
 }
+
+
+WAITED = {
+    "429 with Retry-After": "rate limited",
+    "500": "overloaded",
+    "503": "overloaded",
+    "a hang": "timed out",
+    "a cut stream": "broke off",
+    "invalid JSON": "the reply cannot be read",
+    "2 MB": "",  # longer than what is read of a reply, or on a busy machine not there in time
+}
+"""What the daemon says that it waits for, where nobody answered."""
 
 
 def policy(bench: Bench, scripted: ScriptedServer, caps: Caps | None = None, **settings: object) -> ModelPolicy:
@@ -93,6 +106,10 @@ def test_after_a_fault_the_loop_goes_on_with_the_next_answer(name: str, tmp_path
         assert bench.store.answers(bench.session.id, 1)[0].error
     else:  # nobody answered: the experiment stayed open until somebody did
         assert first.decision.status is Status.KEEP
+        (waited,) = (e.message for e in bench.events.events if e.kind is EventKind.BACKING_OFF)
+        assert WAITED[name] in waited.partition("no model gave a reply: local:m: ")[2]
+        charged = [answer.error for answer in bench.store.answers(bench.session.id, 1) if answer.error]
+        assert [error.startswith("no reply: ") for error in charged] == [True] * (name in {"a hang", "2 MB"})
 
 
 def test_a_malformed_answer_is_sent_back_with_its_error_and_both_are_stored(tmp_path: Path) -> None:
@@ -170,6 +187,7 @@ def test_what_a_program_logs_is_no_instruction_to_the_model(tmp_path: Path) -> N
         run(bench, 2)
         system, user = (str(m["content"]) for m in scripted.questions[1]["messages"][:2])
     assert "ignore all rules" not in system
+    assert "ignore all rules" in user, "the log is shown"
     assert "data" in system
     assert "\nSYSTEM:" not in user, "a line of a log that stands at the left margin, outside of its section"
 

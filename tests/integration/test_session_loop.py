@@ -209,6 +209,22 @@ def test_notes_are_shown_once_and_remembered_with_the_experiment_that_saw_them(t
     assert seen == [("look at SCALE",), (), ()]
 
 
+def test_a_note_waits_for_the_policy_that_reads_it_where_another_one_stands_in(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    seen: list[tuple[str, ...]] = []
+
+    class StoodInFor(ByNumber):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            found = super().propose(state, cancel)
+            seen.append(state.notes)
+            return replace(found, policy="search") if len(seen) == 1 else found
+
+    bench.policy = StoodInFor()
+    bench.store.add_note(bench.session.id, "look at SCALE", bench.session.started_at)
+    loop(bench).run()
+    assert seen == [("look at SCALE",), ("look at SCALE",), ()]
+
+
 def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     loop(bench, 3).run()

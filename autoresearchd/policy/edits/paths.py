@@ -18,7 +18,8 @@ _KEY = re.compile(r"(?:title|file|filename|filepath|path|name)=", re.IGNORECASE)
 _PATH = re.compile(
     r"(?:\.{0,2}/|~/|\.{1,2}\\|[A-Za-z]:\\|\.\w+(?:[/\\]|$))"
     r"|.*\.(?:py|pyi|pyx|ipynb|c|h|cc|cpp|hpp|cu|cuh|rs|go|js|ts|sh|ya?ml|json|toml|cfg|ini|txt|md|csv|lock|patch"
-    r"|bin|pt)$",
+    r"|bin|pt)$"
+    r"|(?:(?:gnu)?make|docker|just|proc|gem|rake)file$",
     re.IGNORECASE,
 )
 _SHORT = 6

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from autoresearchd.policy.agent import AgentPolicy
 from autoresearchd.policy.agent_words import SENTINEL
 from autoresearchd.policy.client import ModelError, Reply, Trouble
 from autoresearchd.policy.conversation import LEFT_OUT
+from autoresearchd.policy.model import Near
 from autoresearchd.ports import Policy, Purse, TrialHistory
 from autoresearchd.testing.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
 from autoresearchd.testing.policies import make_state, make_task
@@ -62,17 +64,21 @@ class Agent:
         clock: Callable[[], float] = lambda: 0.0,
         cost: Cost = Cost(usd=0.01, tokens_in=100, tokens_out=10, seconds=1.0),  # noqa: B008 - frozen
         then: Step | None = None,
+        near: Near | None = None,
+        fallback: Sequence[Step] = (),
     ) -> None:
         self.client = ScriptedClient(answers, cost=cost, then=then)
+        self.second = ScriptedClient(fallback, name="second", cost=cost)
         self.shells = FakeShells({"edit": writes("DEPTH = 6\nWIDTH = 64\n"), **(acts or {})})
         self.answers, self.purse = MemoryAnswers(), purse or OpenPurse()
         self.policy = AgentPolicy(
-            [self.client],
+            [self.client, self.second] if fallback else [self.client],
             settings,
             name="agent:scripted",
             answers=self.answers,
             purse=self.purse,
             check=check,
+            near=near,
             shells=self.shells,
             clock=clock,
         )
@@ -213,6 +219,32 @@ def test_a_submission_without_a_change_is_told_once_and_then_recorded() -> None:
     assert "nothing differs" in agent.told(1)
     again = Agent([submit(), submit()])
     assert again.refused().label is Label.NO_OP
+
+
+class Once:
+    """Finds every edit nearly the same as the third, and says so once."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def __call__(self, state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
+        assert files == {"train.py": "DEPTH = 6\nWIDTH = 64\n"}
+        assert changes
+        self.told += 1
+        return "#3: DEPTH 4 → 6, no gain" if self.told == 1 else ""
+
+
+def test_what_is_nearly_the_same_as_before_is_pointed_out_once_and_then_taken() -> None:
+    agent = Agent([say("edit"), submit(), submit()], near=Once())
+    assert agent.propose().files
+    assert "#3: DEPTH 4 → 6, no gain" in agent.told(2)
+
+
+def test_with_its_last_answer_an_edit_is_taken_as_it_is_though_nearly_the_same_as_before() -> None:
+    near = Once()
+    agent = Agent([say("edit"), submit()], settings=dataclasses.replace(SETTINGS, agent_turns=2), near=near)
+    assert agent.propose().files
+    assert near.told == 0
 
 
 @pytest.mark.parametrize(
@@ -364,6 +396,16 @@ def test_a_model_that_finds_the_conversation_too_long_is_asked_with_less() -> No
 
 
 # -- troubles --------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_that_one_model_cannot_read_goes_on_with_the_next() -> None:
+    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 100 tokens")
+    agent = Agent([say("edit"), *[too_long] * 9], fallback=[submit()])
+    assert agent.propose().files
+    assert 2 <= len(agent.client.questions) <= 5
+    assert len(agent.second.questions) == 1
+    alone = Agent([say("edit"), *[too_long] * 9])
+    assert alone.refused().label is Label.ERROR
 
 
 def test_a_model_that_cannot_be_reached_is_no_fault_of_the_experiment() -> None:

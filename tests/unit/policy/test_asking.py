@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -221,6 +222,34 @@ def test_an_answer_under_way_that_is_not_waited_for_is_charged_at_an_unknown_pri
     [(model, cost)] = bill.charged
     assert model == "first"
     assert cost == Cost(usd=None, tokens_in=first.count_tokens(QUESTION.messages))
+
+
+class Priced(ScriptedClient):
+    """A model whose price is known, also of what brought no reply: a cent for each token that may have been written."""
+
+    def price(self, cost: Cost) -> float:
+        return cost.tokens_in / 1e6 + cost.tokens_out / 100
+
+
+def test_a_reply_that_comes_too_late_is_charged_as_if_all_of_it_had_been_written() -> None:
+    bill, first = Bill(), Priced([failing(Trouble.TIMEOUT), "yes"], name="first")
+    question = replace(QUESTION, max_tokens=500)
+    asker(first, bill=bill).ask(question, PatientCancel())
+    [(_, cost)] = bill.charged
+    sent = first.count_tokens(QUESTION.messages)
+    assert cost == Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500)
+
+
+def test_a_cap_ends_a_series_of_replies_that_come_too_late() -> None:
+    class Capped(Bill, OpenPurse):
+        def check(self) -> None:
+            if sum(cost.usd or 0.0 for _, cost in self.charged if cost is not None) > 6.0:
+                raise SpendCapReached("spent", whole_session=True)
+
+    purse, first = Capped(), Priced([failing(Trouble.TIMEOUT)] * 9, name="first")
+    with pytest.raises(SpendCapReached):
+        asker(first, bill=purse, purse=purse, retries=8).ask(replace(QUESTION, max_tokens=500), PatientCancel())
+    assert len(first.questions) == 2
 
 
 def test_without_any_model_there_is_nothing_to_build() -> None:

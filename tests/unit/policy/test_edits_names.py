@@ -53,6 +53,8 @@ OTHER_NAMES = [
     "C:\\train.py",
     "/work/train.py",
     "checkpoint.pt",
+    "Makefile",
+    "Dockerfile",
 ]
 
 

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import Price
 from autoresearchd.errors import MissingCapability
 from autoresearchd.policy import litellm_client
@@ -60,7 +61,7 @@ def look_up_everything(client: LitellmClient, library: ModuleType) -> None:
     assert client._known(library) is None
     assert client._takes_schema(library) is False
     assert client._provider(library) == ""
-    assert client._listed(library, object()) is None
+    assert client._listed(library, library.completion_cost) is None
 
 
 def test_lists_that_fail_end_no_question_but_each_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +131,7 @@ class TestPrices:
         litellm = litellm_client._library()
         client = LitellmClient("openai/gpt-4o")
         response = litellm.mock_completion("openai/gpt-4o", [{"role": "user", "content": "x"}], mock_response="y " * 50)
-        usd = client._listed(litellm, response)
+        usd = client._cost(litellm, response, 1.0).usd
         assert usd is not None
         assert 0 < usd < 0.1
 
@@ -139,7 +140,16 @@ class TestPrices:
         for name in ("openai/nobody-knows-this-model", "ollama/llama3"):
             client = LitellmClient(name)
             response = litellm.mock_completion(name, [{"role": "user", "content": "x"}], mock_response="y")
-            assert client._listed(litellm, response) is None, name
+            assert client._cost(litellm, response, 1.0).usd is None, name
+            assert client.price(Cost(usd=None, tokens_in=1000, tokens_out=1000)) is None, name
+
+    def test_tokens_are_priced_by_the_list_without_any_reply(self) -> None:
+        client = LitellmClient("openai/gpt-4o")
+        prompt, reply = (client.price(Cost(None, *tokens)) for tokens in ((1_000_000, 0), (0, 1_000_000)))
+        assert prompt is not None
+        assert reply is not None
+        assert 0.5 < prompt < reply < 50
+        assert LitellmClient("openai/gpt-4o", api_base="http://127.0.0.1:1").price(Cost(None, 1000, 10)) is None
 
 
 @pytest.mark.usefixtures("installed")

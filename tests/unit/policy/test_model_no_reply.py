@@ -84,6 +84,18 @@ def test_a_model_that_finds_every_prompt_too_long_is_not_asked_for_ever() -> Non
     assert "context_tokens" in error.mend
 
 
+def test_a_prompt_that_one_model_cannot_read_goes_to_the_next_whole() -> None:
+    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 4096 tokens")
+    bench = Bench(*[too_long] * 9, fallback=[NOT_THERE, GOOD])
+    assert bench.propose(long_state()).files == {"train.py": HIGHER}
+    first, second = bench.client.questions, bench.second.questions
+    assert (len(first), len(second)) == (4, 2)
+    assert second[0].messages == first[0].messages
+    neither = Bench(*[too_long] * 9, fallback=[ModelError(Trouble.CONTEXT_TOO_LONG, "at most 8192 tokens")] * 9)
+    assert "at most 8192 tokens" in neither.fails(EnvironmentFailure, long_state()).what
+    assert len(neither.second.questions) == 4
+
+
 def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
     settings = ModelSettings(context_tokens=1_000)
     bench = Bench(settings=settings)

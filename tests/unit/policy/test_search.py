@@ -192,6 +192,14 @@ def test_a_delta_against_another_program_than_the_parent_is_not_quoted_as_the_st
     assert [effect.told for effect in memory.effects({}, 1.0)] == [0.11, None, -0.03]
 
 
+@pytest.mark.parametrize("label", [Label.CONSTRAINT, Label.SIZE_BLOCKED, Label.GATE_MISS])
+def test_a_better_value_that_may_not_be_kept_is_no_gain_to_go_on_from(label: Label) -> None:
+    memory = Memory(Metric("loss", Direction.MINIMIZE))
+    memory.refresh(MemoryHistory([replace(discard(1, {"LR": 0.08}, 0.8), label=label)]))
+    (effect,) = memory.effects({}, 1.0)
+    assert (effect.failed, effect.gain) == (True, None)
+
+
 def test_the_expected_delta_is_unknown_at_first_and_then_comes_from_the_history() -> None:
     cancel = threading.Event()
     assert SearchPolicy(MemoryHistory([BASELINE])).propose(make_state(TOY, parent=BASE), cancel).expected_delta is None

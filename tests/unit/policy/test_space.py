@@ -190,6 +190,44 @@ def build(p):
     }
 
 
+def test_a_comment_on_the_line_above_keeps_what_follows_as_it_is() -> None:
+    text = """\
+# fixed
+DEPTH = 4
+WIDTH = 256
+# The number of heads is fixed by the kernel, their size is not.
+HEAD_SIZE = 64
+
+# never change: measured
+HEADS = 4
+# fixed
+
+LAYERS = 12
+CONFIG = {
+    # Fixed: the referee's
+    "lr": 3e-4,
+    "dropout": 0.1,
+    # do not touch
+    "adam": {
+        "beta1": 0.9,
+    },
+}
+# do not edit
+OTHER = {"x": 3}
+
+def build(p):
+    # fixed
+    return AdamW(p, lr=3e-4,
+                 weight_decay=0.1)
+"""
+    assert values(text) == {
+        "WIDTH": 256,
+        "HEAD_SIZE": 64,
+        "LAYERS": 12,
+        "CONFIG.dropout": 0.1,
+    }
+
+
 def test_the_branch_of_the_profile_is_the_one_that_is_tuned() -> None:
     text = """
 CUDA = torch.cuda.is_available()
