@@ -34,6 +34,13 @@ AUDIT_RATE = 0.01
 FIRST_LOOK = 0.05
 """Before this share of the budget there is no evidence."""
 
+STRIDE = 0.15
+"""A look spends the error budget of no more of the run than this, however long nobody looked.
+
+The nominal budget is far larger than the promise because the looks of a run are so much alike; a single look that got
+most of it would end improvements.
+"""
+
 _LOOKS = tuple(range(9, 99, 10))
 _VERSION = 3
 
@@ -172,7 +179,7 @@ class AbortPolicy:
         return {"forecast": self._sign * expected.mean, "low": ends[0], "high": ends[1], "models": parts}
 
     def _judge(self, evidence: Evidence, curve: Curve, bar: float, known: dict[str, Any]) -> Look:
-        allowance = spent(self._alpha, curve.last) - spent(self._alpha, self._looked)
+        allowance = self._allowance(self._looked, curve.last)
         limit = threshold(allowance, evidence.programs, evidence.distinct) * self.caution
         known |= {
             "score": evidence.score,
@@ -188,6 +195,10 @@ class AbortPolicy:
         if known["audit"]:
             return Look(False, Reason.AUDIT, **known)
         return Look(True, Reason.HOPELESS, **known)
+
+    def _allowance(self, before: float, now: float) -> float:
+        """What a look may spend of the error budget, ``before`` being the progress at the last one."""
+        return spent(self._alpha, now) - spent(self._alpha, max(before, now - STRIDE))
 
     def _curve(self, steps: Any, losses: Any, budget: float) -> Curve | None:
         curve = clean_curve(steps, losses, budget)
@@ -282,9 +293,9 @@ class AbortPolicy:
             here = Standing(progress, float(run.drops[cell]) + run.final, float(run.slopes[cell]))
             evidence = self._weigh(here, bar, delta) if math.isfinite(here.level) else None
             if evidence is not None:
-                gone = spent(self._alpha, progress)
-                yield evidence, threshold(gone - before, evidence.programs, evidence.distinct)
-                before = gone
+                allowance = self._allowance(before, progress)
+                yield evidence, threshold(allowance, evidence.programs, evidence.distinct)
+                before = progress
 
     # ------------------------------------------------------------------ the replay's interface
     def __call__(

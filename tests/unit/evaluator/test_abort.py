@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort import STRIDE, AbortPolicy
 from autoresearchd.evaluator.abort_look import MIN_DISTINCT, Reason
 from tests.timing import seconds
 from tests.unit.evaluator.curves import BUDGET, DELTA, finished, policy, training, until, varied
@@ -42,6 +42,20 @@ def test_a_hopeless_run_is_stopped_before_half_of_its_budget() -> None:
 @pytest.mark.parametrize("end", [0.8, 0.9, 0.95, 0.97])
 def test_a_run_that_will_improve_is_never_stopped(end: float) -> None:
     assert not any(verdicts(policy(), varied(), training(end, seed=99), 1.0))
+
+
+@pytest.mark.parametrize("progress", [0.5, 0.8])
+def test_a_late_first_look_spends_no_more_than_one_of_many(progress: float) -> None:
+    """A daemon that was busy, or a log that came late: what nobody looked at is not spent afterwards."""
+    points = training(1.3, seed=99)
+    limits = []
+    for earlier in ((), tuple(progress - STRIDE * k for k in (3, 2, 1))):
+        judge = after(varied(24))
+        for share in earlier:
+            judge.look(*until(share, points), BUDGET, 1.0)
+        limits.append(judge.look(*until(progress, points), BUDGET, 1.0).threshold)
+    assert limits[0] is not None and limits[1] is not None
+    assert limits[0] >= limits[1] * (1 - 1e-9)
 
 
 def test_a_look_explains_itself() -> None:
