@@ -51,7 +51,7 @@ class AbortPolicy:
     Args:
         maximize: whether a larger metric is better.
         maximize_curve: the same for what the curve logs; by default as the metric.
-        delta: improvements no larger than this do not count; 0: unknown.
+        delta: improvements no larger than this do not count; 0: every one does, or it is not known.
         seed: of the session; audits are drawn from it.
         audit_rate: share of runs drawn at random that are never aborted; long rows of aborts force further ones.
         alpha: nominal error budget of a run.
@@ -137,7 +137,7 @@ class AbortPolicy:
         curve = self._curve(steps, losses, budget)
         if curve is None:
             return Look(False, Reason.NO_CURVE, distinct=distinct, audit=audit)
-        bar = self._sign * incumbent - self._delta()
+        bar = self._sign * incumbent - self._given()
         here = standing(curve)
         known = self._describe(curve, here, bar, audit)
         enough = distinct >= MIN_DISTINCT
@@ -206,10 +206,13 @@ class AbortPolicy:
             return curve
         return Curve(curve.progress, -curve.losses, curve.shape)
 
+    def _given(self) -> float:
+        """Delta as it was given, which alone moves the bar: without noise every improvement counts."""
+        return max(0.0, self.delta) if isinstance(self.delta, (int, float)) and math.isfinite(self.delta) else 0.0
+
     def _delta(self) -> float:
-        """Delta as the test uses it: where it is not known, as large as the log's own noise suggests."""
-        given = self.delta if isinstance(self.delta, (int, float)) and math.isfinite(self.delta) else 0.0
-        return tolerance(self._references, max(0.0, given))
+        """What widens spreads and tells programs apart: where delta is not known, what the log's own noise suggests."""
+        return tolerance(self._references, self._given())
 
     # ------------------------------------------------------------------ a run that ended
     def observe(
@@ -272,7 +275,7 @@ class AbortPolicy:
 
     def _audit(self, run: Summary, spared: bool, delta: float) -> None:
         """Count what an audit run says about the promise."""
-        promise, bar = self._guard.promise, self._best - delta
+        promise, bar = self._guard.promise, self._best - self._given()
         improved = math.isfinite(bar) and run.final < bar
         hopeless = spared or any(
             evidence.distinct >= MIN_DISTINCT and evidence.score > limit * self.caution

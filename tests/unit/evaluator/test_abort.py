@@ -345,6 +345,17 @@ def test_a_log_in_another_unit_than_the_metric_ends_hopeless_runs_and_no_others(
     assert any(verdicts(policy(), history, (steps, unit * losses), 1.0)[:7])
 
 
+@pytest.mark.parametrize("delta", [0.0, math.nan, -1.0])
+def test_without_a_known_noise_every_improvement_counts_however_rough_the_log_is(delta: float) -> None:
+    rough = [finished(1.0 + 0.05 * ((5 * k) % 14), seed=k, noise=0.1) for k in range(14)]
+    judge = after(rough, delta=delta)
+    assert judge.look(*until(0.5, training(1.3, seed=99)), BUDGET, 1.0).bar == 1.0
+    audited = after(rough, delta=delta, audit_rate=1.0)
+    known = audited.promise.improved
+    audited.observe(*training(0.99, seed=98), BUDGET, 0.99)
+    assert audited.promise.improved == known + 1
+
+
 def test_programs_that_are_known_to_be_others_are_evidence_however_alike_they_are() -> None:
     alike = [1.0 + 0.002 * k for k in range(12)]
     unknown, known = policy(), policy()
