@@ -274,8 +274,9 @@ class AbortPolicy:
         self._best = min(self._best, run.final)
 
     def _audit(self, run: Summary, spared: bool, delta: float) -> None:
-        """Count what an audit run says about the promise."""
-        promise, bar = self._guard.promise, self._best - self._given()
+        """Count what an audit run says about the promise: against the incumbent, not the luckiest single run."""
+        incumbent = self._pairs.final
+        promise, bar = self._guard.promise, (self._best if incumbent is None else incumbent) - self._given()
         improved = math.isfinite(bar) and run.final < bar
         hopeless = spared or any(
             evidence.distinct >= MIN_DISTINCT and evidence.score > limit * self.caution
