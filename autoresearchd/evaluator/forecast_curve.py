@@ -34,6 +34,7 @@ _LEAP = 0.15
 _LEAP_RATIO = 8.0
 _JUMP = 12.0
 _JUMP_SIDE = 4
+_STRANDED_SIDE = 2
 
 
 class Shape(StrEnum):
@@ -151,8 +152,8 @@ def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
 def jumped(losses: Array) -> bool:
     """Whether the loss leaps up between two neighbours and then goes on as calmly as before: another unit, not noise.
 
-    A diverging run keeps rising or becomes rough; a change of unit multiplies everything, so the ratio of the levels
-    before and after is found again in the steps.
+    A diverging run keeps rising, becomes rough, or leaps in one step above all that it ever was and falls no more;
+    after a change of unit it goes on falling, or lies below where it began.
     """
     if len(losses) < 2 * _JUMP_SIDE:
         return False
@@ -163,7 +164,18 @@ def jumped(losses: Array) -> bool:
         return False
     rough = float(np.median(np.abs(np.diff(before)))) + 1e-12 * float(np.max(np.abs(losses)))
     calm = float(np.median(np.abs(np.diff(after)))) <= 4 * rough
-    return bool(steps[at] > _JUMP * rough and calm and float(after[-1]) <= float(after[0]) + 2 * rough)
+    leaps = steps[at] > _JUMP * rough and calm and float(after[-1]) <= float(after[0]) + 2 * rough
+    return bool(leaps) and not _stranded(losses[: at + 1], losses[at + 1 :])
+
+
+def _stranded(before: Array, after: Array) -> bool:
+    """Whether a loss that leaped lies above all that it was before, and has fallen no further since than noise may."""
+    quarter = len(after) // 4
+    if quarter < _STRANDED_SIDE or not float(after.min()) > float(before.max()):
+        return False
+    fall = float(after[:quarter].mean() - after[-quarter:].mean())
+    noise = 1.05 * float(np.median(np.abs(np.diff(after))))  # the standard deviation, were it normal
+    return fall <= 3 * noise * math.sqrt(2 / quarter) + 1e-12 * float(np.max(np.abs(after)))
 
 
 def trailing(curve: Curve) -> tuple[Array, Array]:

@@ -87,6 +87,14 @@ def test_a_loss_that_stays_nan_is_stopped_once_there_is_a_history() -> None:
     assert not policy().look(steps, losses, BUDGET, 1.0).abort
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+def test_a_loss_that_leaps_to_a_plateau_is_stopped(noise: float) -> None:
+    steps, losses = training(1.0)
+    wobble = np.random.default_rng(7).normal(0, noise, len(losses))
+    plateau = np.where(np.arange(len(losses)) < 20, losses, 9.0 + wobble)
+    assert any(verdicts(policy(), varied(), (steps, plateau), 1.0)[:6])
+
+
 # ---------------------------------------------------------------------- no abort without evidence
 @given(st.integers(0, MIN_DISTINCT - 1), st.floats(0.5, 50), st.integers(1, 9), st.integers(0, 5))
 @settings(max_examples=25, deadline=None)
