@@ -217,10 +217,10 @@ class EarlyAbort:
         run = next((r for r in e.counted_runs if r.of is None), None)
         if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return
-        steps, losses = self._curve(run)
+        aborted = run.label is Label.ABORTED_EARLY
+        steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)
         sigma = e.decision.sigma if e.decision else None
         policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
-        aborted = run.label is Label.ABORTED_EARLY
         value = None if aborted else run.value
         spared = run.id in self._spared
         policy.observe(
@@ -233,10 +233,17 @@ class EarlyAbort:
         for r in e.good_runs if kept else e.control_runs:
             policy.rerun(*self._curve(r), 1.0, r.value)
 
-    def _curve(self, run: Run) -> tuple[list[float], list[float]]:
-        """Its progress and losses: remembered, or from the store."""
+    def _curve(self, run: Run, end: float = 1.0) -> tuple[list[float], list[float]]:
+        """Its progress and losses: remembered, or from the store. end: see ``curve_of``."""
         points = self._curves.get(run.id)
-        return curve_of(points if points is not None else self._lab.store.curve(run.id))
+        return curve_of(points if points is not None else self._lab.store.curve(run.id), end)
+
+    def _reached(self, run: Run) -> float:
+        """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""
+        looks = self._lab.store.looks(run.id)
+        last = looks[-1].get("progress") if looks else None
+        share = last if isinstance(last, (int, float)) and last > 0 else run.duration_s / self._budget
+        return min(1.0, share) if share > 0 else 1.0
 
     def _save(self, policy: AbortPolicy, number: int) -> None:
         whole = self._since_saved >= SAVE_EVERY

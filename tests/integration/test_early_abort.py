@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
@@ -133,6 +133,34 @@ def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
     assert abort["throughput_gain"] > 1.0
     assert 0.0 < abort["false_abort_limit"] <= 1.0
     assert shown["looks"][-1]["sentence"].startswith("at ")
+
+
+class Silent:
+    """A store of logs that tell no progress, as nanoGPT's; the looks at runs may be lost."""
+
+    def __init__(self, store: Any, looks: bool) -> None:
+        self._store, self._looks = store, looks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def curve(self, run_id: int) -> list[CurvePoint]:
+        return [replace(point, progress=None) for point in self._store.curve(run_id)]
+
+    def looks(self, run_id: int) -> Any:
+        return self._store.looks(run_id) if self._looks else ()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_an_abort_saved_is_known_also_where_the_log_tells_no_progress(tmp_path: Path, known: bool) -> None:
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES))
+    (e,) = by_label(bench, Label.ABORTED_EARLY)
+    took = bench.store.looks(e.runs[0].id)[-1]["progress"] if known else e.runs[0].duration_s / 5
+    lab = bench.laboratory(lambda port: Silent(port, known) if port is bench.store else port)
+    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    assert 0.0 < took < 0.8
+    assert promise.spared == pytest.approx(1.0 - took)
 
 
 def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path) -> None:
