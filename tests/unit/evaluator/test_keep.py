@@ -109,6 +109,13 @@ class TestLook:
         assert look(runs, SURE, RULE, spent=6, simpler=True).action is Action.SIMPLER
         assert look(runs, SURE, RULE, spent=6).action is Action.DISCARD
 
+    def test_ties_of_simpler_programs_share_the_extra_runs_that_a_session_may_make(self) -> None:
+        tie = -0.3
+        assert first(tie, simpler=True) is Action.AGAIN and first(tie) is Action.DISCARD
+        for spent_by_session, action in ((25, Action.AGAIN), (60, Action.DISCARD)):
+            assert first(tie, simpler=True, price=RULE.price(100, spent_by_session)) is action
+        assert first(tie, simpler=True, price=RULE.price(100, 60), spent=1) is Action.AGAIN, "it has begun"
+
     def test_a_simpler_program_that_is_worse_is_not_kept(self) -> None:
         assert first(-3.0, simpler=True) is Action.DISCARD
 
