@@ -222,7 +222,7 @@ class EarlyAbort:
         sigma = e.decision.sigma if e.decision else None
         policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
         value = None if aborted else run.value
-        spared = run.id in self._spared
+        spared = policy.is_audit and self._was_spared(run)
         policy.observe(
             steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True
         )  # no duplicate is ever run
@@ -237,6 +237,12 @@ class EarlyAbort:
         """Its progress and losses: remembered, or from the store. end: see ``curve_of``."""
         points = self._curves.get(run.id)
         return curve_of(points if points is not None else self._lab.store.curve(run.id), end)
+
+    def _was_spared(self, run: Run) -> bool:
+        """Whether a look would have ended an audit; from the store, as this may be another daemon than looked."""
+        return run.id in self._spared or any(
+            look.get("reason") == Reason.AUDIT for look in self._lab.store.looks(run.id)
+        )
 
     def _reached(self, run: Run) -> float:
         """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""

@@ -17,6 +17,8 @@ from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort_look import Reason
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.aborts import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
@@ -133,6 +135,22 @@ def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
     assert abort["throughput_gain"] > 1.0
     assert 0.0 < abort["false_abort_limit"] <= 1.0
     assert shown["looks"][-1]["sentence"].startswith("at ")
+
+
+def test_an_audit_that_a_look_would_have_ended_is_known_as_one_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known in hindsight alone may differ from what was seen live."""
+    monkeypatch.setattr(AbortPolicy, "is_audit", property(lambda policy: policy._observed == len(VALUES)))
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES))
+    assert not by_label(bench, Label.ABORTED_EARLY)
+    last = bench.store.experiments(bench.session.id)[-1]
+    assert Reason.AUDIT in [look["reason"] for look in bench.store.looks(last.runs[0].id)]
+    monkeypatch.setattr(AbortPolicy, "_in_hindsight", lambda *_: iter(()))
+    lab = bench.laboratory()
+    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    assert (promise.audited, promise.hopeless) == (1, 1)
 
 
 class Silent:
