@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits
+from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
@@ -135,6 +136,36 @@ def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
     assert abort["throughput_gain"] > 1.0
     assert 0.0 < abort["false_abort_limit"] <= 1.0
     assert shown["looks"][-1]["sentence"].startswith("at ")
+
+
+def test_a_store_that_fails_for_a_moment_costs_no_experiment_what_it_taught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = made(tmp_path, (3.6, 3.5, 3.4))
+    run(bench, 3)
+    lab = bench.laboratory()
+    whole = EarlyAbort(lab, Standing(lab))
+    found = [*bench.store.experiments(bench.session.id)]
+    assert any(len(e.runs) > 1 for e in found[1:]), "none has a run that is read after its first"
+    expected = whole._learned().to_state()
+    learner = EarlyAbort(lab, Standing(lab))
+    learner._policy = learner._new_policy()
+    learner._pending = found
+    read, asked = EarlyAbort._curve, set()
+
+    def locked_at_first(self: EarlyAbort, run: Run, *end: float) -> Any:
+        if run.id not in asked:
+            asked.add(run.id)
+            raise OSError("the store is locked")
+        return read(self, run, *end)
+
+    monkeypatch.setattr(EarlyAbort, "_curve", locked_at_first)
+    while learner._pending:
+        before = len(asked)
+        with contextlib.suppress(OSError):
+            learner._learned()
+        assert len(asked) > before or not learner._pending
+    assert learner._learned().to_state() == expected
 
 
 def test_an_audit_that_a_look_would_have_ended_is_known_as_one_after_a_restart(
