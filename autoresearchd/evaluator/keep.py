@@ -138,8 +138,12 @@ def look(
         recheck: whether the incumbent is to be run again whatever came of the experiment (``Ledger.unchecked``).
     """
     gain, variance = estimate(readings, noise)
+    recheck = recheck and spent < min(rule.most, 1)
     if noise.sigma == 0.0:
-        return _exact(gain, simpler)
+        exact = _exact(gain, simpler)
+        if recheck and exact.action is not Action.KEEP:  # a coarse metric may have agreed three times by luck
+            return replace(exact, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+        return exact
     belief = believe(gain, variance, noise, rule)
     verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
     if belief.better >= rule.keep_at:
@@ -151,7 +155,7 @@ def look(
     if promising and spent < rule.most:
         program, seed = next_run(readings, noise)
         return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
-    if recheck and spent < min(rule.most, 1):
+    if recheck:
         return replace(verdict, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
     return replace(verdict, action=Action.SIMPLER) if simpler and belief.bearable >= rule.tie_at else verdict
 
