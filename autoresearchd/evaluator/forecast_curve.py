@@ -20,6 +20,9 @@ Array = npt.NDArray[np.float64]
 MAX_POINTS = 400
 """Longer curves are thinned to the means of so many consecutive groups."""
 
+LEAST_PROGRESS = 1e-9
+"""Points before this share of the budget are no part of a curve: powers of smaller ones overflow."""
+
 WINDOW = 0.5
 """The level at progress x is fitted to the points since (1 − WINDOW)·x: a fixed span of log progress."""
 
@@ -76,7 +79,7 @@ def clean_curve(steps: Sequence[float] | Any, losses: Sequence[float] | Any, bud
         return None
     with np.errstate(all="ignore"):
         x, y = x[:size] / budget, y[:size]
-        placed = np.isfinite(x) & (x > 0) & (x <= 1 + 1e-9)
+        placed = np.isfinite(x) & (x > LEAST_PROGRESS) & (x <= 1 + 1e-9)
         x, y = x[placed], y[placed]
         if len(x) == 0:
             return None

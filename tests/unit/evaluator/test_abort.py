@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.evaluator.abort import STRIDE, AbortPolicy
@@ -127,6 +127,8 @@ LEARNED = after(varied(12)).to_state()
 
 @given(st.lists(numbers, max_size=30), st.lists(numbers, max_size=30), numbers, numbers)
 @settings(max_examples=60, deadline=None)
+@example([3.9e16, 4.1e16, 5.0e16], [0.0, 0.0, 0.0], 1.8e119, 0.0)
+@example([3.7e15, 1.18e16, 1.22e16], [0.0, 0.0, 0.0], 2.3e67, 0.0)
 def test_no_log_however_broken_raises(steps: list[float], losses: list[float], budget: float, bar: float) -> None:
     judge = policy()
     assert judge.restore(LEARNED)
