@@ -353,10 +353,7 @@ def replay(folder: Path) -> None:
                 print(
                     f"  row {row}: {gains[names.index(row)]:.6f} better; first look: {actions[names.index(row)].value}"
                 )
-    twins = _twins()
-    print(
-        f"\nbyte-identical programs, about 1000 of them: {twins} kept by the test alone, 0 with the check for identity"
-    )
+    print(f"\nbyte-identical programs, about 1000 of them: {_twins()} kept by the test alone")
 
 
 def _first_look(gain: float) -> Action:

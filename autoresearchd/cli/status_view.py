@@ -240,6 +240,8 @@ def _abort_words(abort: Mapping[str, Any]) -> str:
     if isinstance(rate, (int, float)):
         words += f", {100 * rate:.1f}% of improvements lost"
         words += f" (at most {100 * limit:.0f}%, 95% sure)" if isinstance(limit, (int, float)) else ""
+    elif abort.get("audited"):
+        words += ", no improvement among the audited yet"
     return words + (f", throughput ×{gain:.2f}" if isinstance(gain, (int, float)) else "")
 
 

@@ -34,6 +34,13 @@ AUDIT_RATE = 0.01
 FIRST_LOOK = 0.05
 """Before this share of the budget there is no evidence."""
 
+STRIDE = 0.15
+"""A look spends the error budget of no more of the run than this, however long nobody looked.
+
+The nominal budget is far larger than the promise because the looks of a run are so much alike; a single look that got
+most of it would end improvements.
+"""
+
 _LOOKS = tuple(range(9, 99, 10))
 _VERSION = 3
 
@@ -44,7 +51,7 @@ class AbortPolicy:
     Args:
         maximize: whether a larger metric is better.
         maximize_curve: the same for what the curve logs; by default as the metric.
-        delta: improvements no larger than this do not count; 0: unknown.
+        delta: improvements no larger than this do not count; 0: every one does, or it is not known.
         seed: of the session; audits are drawn from it.
         audit_rate: share of runs drawn at random that are never aborted; long rows of aborts force further ones.
         alpha: nominal error budget of a run.
@@ -130,7 +137,7 @@ class AbortPolicy:
         curve = self._curve(steps, losses, budget)
         if curve is None:
             return Look(False, Reason.NO_CURVE, distinct=distinct, audit=audit)
-        bar = self._sign * incumbent - self._delta()
+        bar = self._sign * incumbent - self._given()
         here = standing(curve)
         known = self._describe(curve, here, bar, audit)
         enough = distinct >= MIN_DISTINCT
@@ -172,7 +179,7 @@ class AbortPolicy:
         return {"forecast": self._sign * expected.mean, "low": ends[0], "high": ends[1], "models": parts}
 
     def _judge(self, evidence: Evidence, curve: Curve, bar: float, known: dict[str, Any]) -> Look:
-        allowance = spent(self._alpha, curve.last) - spent(self._alpha, self._looked)
+        allowance = self._allowance(self._looked, curve.last)
         limit = threshold(allowance, evidence.programs, evidence.distinct) * self.caution
         known |= {
             "score": evidence.score,
@@ -189,16 +196,23 @@ class AbortPolicy:
             return Look(False, Reason.AUDIT, **known)
         return Look(True, Reason.HOPELESS, **known)
 
+    def _allowance(self, before: float, now: float) -> float:
+        """What a look may spend of the error budget, ``before`` being the progress at the last one."""
+        return spent(self._alpha, now) - spent(self._alpha, max(before, now - STRIDE))
+
     def _curve(self, steps: Any, losses: Any, budget: float) -> Curve | None:
         curve = clean_curve(steps, losses, budget)
         if curve is None or self._curve_sign > 0:
             return curve
         return Curve(curve.progress, -curve.losses, curve.shape)
 
+    def _given(self) -> float:
+        """Delta as it was given, which alone moves the bar: without noise every improvement counts."""
+        return max(0.0, self.delta) if isinstance(self.delta, (int, float)) and math.isfinite(self.delta) else 0.0
+
     def _delta(self) -> float:
-        """Delta as the test uses it: where it is not known, as large as the log's own noise suggests."""
-        given = self.delta if isinstance(self.delta, (int, float)) and math.isfinite(self.delta) else 0.0
-        return tolerance(self._references, max(0.0, given))
+        """What widens spreads and tells programs apart: where delta is not known, what the log's own noise suggests."""
+        return tolerance(self._references, self._given())
 
     # ------------------------------------------------------------------ a run that ended
     def observe(
@@ -260,8 +274,9 @@ class AbortPolicy:
         self._best = min(self._best, run.final)
 
     def _audit(self, run: Summary, spared: bool, delta: float) -> None:
-        """Count what an audit run says about the promise."""
-        promise, bar = self._guard.promise, self._best - delta
+        """Count what an audit run says about the promise: against the incumbent, not the luckiest single run."""
+        incumbent = self._pairs.final
+        promise, bar = self._guard.promise, (self._best if incumbent is None else incumbent) - self._given()
         improved = math.isfinite(bar) and run.final < bar
         hopeless = spared or any(
             evidence.distinct >= MIN_DISTINCT and evidence.score > limit * self.caution
@@ -282,9 +297,9 @@ class AbortPolicy:
             here = Standing(progress, float(run.drops[cell]) + run.final, float(run.slopes[cell]))
             evidence = self._weigh(here, bar, delta) if math.isfinite(here.level) else None
             if evidence is not None:
-                gone = spent(self._alpha, progress)
-                yield evidence, threshold(gone - before, evidence.programs, evidence.distinct)
-                before = gone
+                allowance = self._allowance(before, progress)
+                yield evidence, threshold(allowance, evidence.programs, evidence.distinct)
+                before = progress
 
     # ------------------------------------------------------------------ the replay's interface
     def __call__(

@@ -55,6 +55,11 @@ class Pairs:
         self._levels: Array = np.zeros(CELLS)
         self._seen: Array = np.zeros(CELLS)
 
+    @property
+    def final(self) -> float | None:
+        """The mean metric of the incumbent's runs; None where none is known."""
+        return self._final if self._runs else None
+
     def add(self, run: Summary) -> None:
         """Take a run of the incumbent into its means."""
         levels = run.drops + run.final

@@ -20,6 +20,9 @@ Array = npt.NDArray[np.float64]
 MAX_POINTS = 400
 """Longer curves are thinned to the means of so many consecutive groups."""
 
+LEAST_PROGRESS = 1e-9
+"""Points before this share of the budget are no part of a curve: powers of smaller ones overflow."""
+
 WINDOW = 0.5
 """The level at progress x is fitted to the points since (1 − WINDOW)·x: a fixed span of log progress."""
 
@@ -34,6 +37,7 @@ _LEAP = 0.15
 _LEAP_RATIO = 8.0
 _JUMP = 12.0
 _JUMP_SIDE = 4
+_STRANDED_SIDE = 2
 
 
 class Shape(StrEnum):
@@ -75,7 +79,7 @@ def clean_curve(steps: Sequence[float] | Any, losses: Sequence[float] | Any, bud
         return None
     with np.errstate(all="ignore"):
         x, y = x[:size] / budget, y[:size]
-        placed = np.isfinite(x) & (x > 0) & (x <= 1 + 1e-9)
+        placed = np.isfinite(x) & (x > LEAST_PROGRESS) & (x <= 1 + 1e-9)
         x, y = x[placed], y[placed]
         if len(x) == 0:
             return None
@@ -151,8 +155,8 @@ def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
 def jumped(losses: Array) -> bool:
     """Whether the loss leaps up between two neighbours and then goes on as calmly as before: another unit, not noise.
 
-    A diverging run keeps rising or becomes rough; a change of unit multiplies everything, so the ratio of the levels
-    before and after is found again in the steps.
+    A diverging run keeps rising, becomes rough, or leaps in one step above all that it ever was and falls no more;
+    after a change of unit it goes on falling, or lies below where it began.
     """
     if len(losses) < 2 * _JUMP_SIDE:
         return False
@@ -163,7 +167,18 @@ def jumped(losses: Array) -> bool:
         return False
     rough = float(np.median(np.abs(np.diff(before)))) + 1e-12 * float(np.max(np.abs(losses)))
     calm = float(np.median(np.abs(np.diff(after)))) <= 4 * rough
-    return bool(steps[at] > _JUMP * rough and calm and float(after[-1]) <= float(after[0]) + 2 * rough)
+    leaps = steps[at] > _JUMP * rough and calm and float(after[-1]) <= float(after[0]) + 2 * rough
+    return bool(leaps) and not _stranded(losses[: at + 1], losses[at + 1 :])
+
+
+def _stranded(before: Array, after: Array) -> bool:
+    """Whether a loss that leaped lies above all that it was before, and has fallen no further since than noise may."""
+    quarter = len(after) // 4
+    if quarter < _STRANDED_SIDE or not float(after.min()) > float(before.max()):
+        return False
+    fall = float(after[:quarter].mean() - after[-quarter:].mean())
+    noise = 1.05 * float(np.median(np.abs(np.diff(after))))  # the standard deviation, were it normal
+    return fall <= 3 * noise * math.sqrt(2 / quarter) + 1e-12 * float(np.max(np.abs(after)))
 
 
 def trailing(curve: Curve) -> tuple[Array, Array]:

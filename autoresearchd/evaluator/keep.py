@@ -133,13 +133,17 @@ def look(
         noise: σ and how it is made up.
         rule: the constants.
         spent: extra runs made for this experiment.
-        price: factor on ``start_at`` for a test that has not begun (``KeepRule.price``).
+        price: factor on what a test must promise that has not begun, ties included (``KeepRule.price``).
         simpler: whether the experiment's program is simpler than the incumbent's, so that a tie is kept.
         recheck: whether the incumbent is to be run again whatever came of the experiment (``Ledger.unchecked``).
     """
     gain, variance = estimate(readings, noise)
+    recheck = recheck and spent < min(rule.most, 1)
     if noise.sigma == 0.0:
-        return _exact(gain, simpler)
+        exact = _exact(gain, simpler)
+        if recheck and exact.action is not Action.KEEP:  # a coarse metric may have agreed three times by luck
+            return replace(exact, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+        return exact
     belief = believe(gain, variance, noise, rule)
     verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
     if belief.better >= rule.keep_at:
@@ -147,11 +151,11 @@ def look(
     promising = belief.material >= (rule.go_on_at if spent else rule.start_at * price)
     if simpler and belief.bearable >= rule.tie_at and not promising:
         return replace(verdict, action=Action.SIMPLER)
-    promising = promising or (simpler and belief.bearable >= 0.5)
+    promising = promising or (simpler and belief.bearable >= (0.5 if spent else 0.5 * price))
     if promising and spent < rule.most:
         program, seed = next_run(readings, noise)
         return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
-    if recheck and spent < min(rule.most, 1):
+    if recheck:
         return replace(verdict, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
     return replace(verdict, action=Action.SIMPLER) if simpler and belief.bearable >= rule.tie_at else verdict
 

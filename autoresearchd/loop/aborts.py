@@ -162,9 +162,9 @@ class EarlyAbort:
         else:
             last = None
             while self._pending:
-                last = self._pending.pop(0)
+                self._observe(self._policy, self._pending[0])
+                last = self._pending.pop(0)  # only now: a store that was locked is asked again at the next look
                 self._since_saved += 1
-                self._observe(self._policy, last)
         self._curves.clear()
         if last is not None:
             self._save(self._policy, last.number)
@@ -213,30 +213,47 @@ class EarlyAbort:
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
     def _observe(self, policy: AbortPolicy, e: Experiment) -> None:
-        """Take in the first run of an experiment; one that crashed says nothing about curves. Then the incumbent's."""
+        """Take in the first run of an experiment; one that crashed says nothing about curves. Then the incumbent's.
+
+        All that may fail is read before the policy learns anything: nothing is learned twice, or by half.
+        """
         run = next((r for r in e.counted_runs if r.of is None), None)
         if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return
-        steps, losses = self._curve(run)
+        aborted = run.label is Label.ABORTED_EARLY
+        steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)
         sigma = e.decision.sigma if e.decision else None
         policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
-        aborted = run.label is Label.ABORTED_EARLY
         value = None if aborted else run.value
-        spared = run.id in self._spared
+        spared = policy.is_audit and self._was_spared(run)
+        kept = e.decision is not None and e.decision.status is Status.KEEP
+        again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
         policy.observe(
             steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True
         )  # no duplicate is ever run
         self._spared.discard(run.id)
-        kept = e.decision is not None and e.decision.status is Status.KEEP
         if kept:
             policy.succeed()
-        for r in e.good_runs if kept else e.control_runs:
-            policy.rerun(*self._curve(r), 1.0, r.value)
+        for known in again:
+            policy.rerun(*known)
 
-    def _curve(self, run: Run) -> tuple[list[float], list[float]]:
-        """Its progress and losses: remembered, or from the store."""
+    def _curve(self, run: Run, end: float = 1.0) -> tuple[list[float], list[float]]:
+        """Its progress and losses: remembered, or from the store. end: see ``curve_of``."""
         points = self._curves.get(run.id)
-        return curve_of(points if points is not None else self._lab.store.curve(run.id))
+        return curve_of(points if points is not None else self._lab.store.curve(run.id), end)
+
+    def _was_spared(self, run: Run) -> bool:
+        """Whether a look would have ended an audit; from the store, as this may be another daemon than looked."""
+        return run.id in self._spared or any(
+            look.get("reason") == Reason.AUDIT for look in self._lab.store.looks(run.id)
+        )
+
+    def _reached(self, run: Run) -> float:
+        """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""
+        looks = self._lab.store.looks(run.id)
+        last = looks[-1].get("progress") if looks else None
+        share = last if isinstance(last, (int, float)) and last > 0 else run.duration_s / self._budget
+        return min(1.0, share) if share > 0 else 1.0
 
     def _save(self, policy: AbortPolicy, number: int) -> None:
         whole = self._since_saved >= SAVE_EVERY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort_look import Reason
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.aborts import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
@@ -133,6 +136,80 @@ def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
     assert abort["throughput_gain"] > 1.0
     assert 0.0 < abort["false_abort_limit"] <= 1.0
     assert shown["looks"][-1]["sentence"].startswith("at ")
+
+
+def test_a_store_that_fails_for_a_moment_costs_no_experiment_what_it_taught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = made(tmp_path, (3.6, 3.5, 3.4))
+    run(bench, 3)
+    lab = bench.laboratory()
+    whole = EarlyAbort(lab, Standing(lab))
+    found = [*bench.store.experiments(bench.session.id)]
+    assert any(len(e.runs) > 1 for e in found[1:]), "none has a run that is read after its first"
+    expected = whole._learned().to_state()
+    learner = EarlyAbort(lab, Standing(lab))
+    learner._policy = learner._new_policy()
+    learner._pending = found
+    read, asked = EarlyAbort._curve, set()
+
+    def locked_at_first(self: EarlyAbort, run: Run, *end: float) -> Any:
+        if run.id not in asked:
+            asked.add(run.id)
+            raise OSError("the store is locked")
+        return read(self, run, *end)
+
+    monkeypatch.setattr(EarlyAbort, "_curve", locked_at_first)
+    while learner._pending:
+        before = len(asked)
+        with contextlib.suppress(OSError):
+            learner._learned()
+        assert len(asked) > before or not learner._pending
+    assert learner._learned().to_state() == expected
+
+
+def test_an_audit_that_a_look_would_have_ended_is_known_as_one_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known in hindsight alone may differ from what was seen live."""
+    monkeypatch.setattr(AbortPolicy, "is_audit", property(lambda policy: policy._observed == len(VALUES)))
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES))
+    assert not by_label(bench, Label.ABORTED_EARLY)
+    last = bench.store.experiments(bench.session.id)[-1]
+    assert Reason.AUDIT in [look["reason"] for look in bench.store.looks(last.runs[0].id)]
+    monkeypatch.setattr(AbortPolicy, "_in_hindsight", lambda *_: iter(()))
+    lab = bench.laboratory()
+    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    assert (promise.audited, promise.hopeless) == (1, 1)
+
+
+class Silent:
+    """A store of logs that tell no progress, as nanoGPT's; the looks at runs may be lost."""
+
+    def __init__(self, store: Any, looks: bool) -> None:
+        self._store, self._looks = store, looks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def curve(self, run_id: int) -> list[CurvePoint]:
+        return [replace(point, progress=None) for point in self._store.curve(run_id)]
+
+    def looks(self, run_id: int) -> Any:
+        return self._store.looks(run_id) if self._looks else ()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_an_abort_saved_is_known_also_where_the_log_tells_no_progress(tmp_path: Path, known: bool) -> None:
+    bench = made(tmp_path, VALUES)
+    run(bench, len(VALUES))
+    (e,) = by_label(bench, Label.ABORTED_EARLY)
+    took = bench.store.looks(e.runs[0].id)[-1]["progress"] if known else e.runs[0].duration_s / 5
+    lab = bench.laboratory(lambda port: Silent(port, known) if port is bench.store else port)
+    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    assert 0.0 < took < 0.8
+    assert promise.spared == pytest.approx(1.0 - took)
 
 
 def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path) -> None:

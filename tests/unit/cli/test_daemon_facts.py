@@ -207,3 +207,13 @@ def test_a_container_that_tells_an_uptime_of_its_own_does_not_move_the_start_of_
     began = process_began(os.getpid())
     assert began is not None
     assert abs(began.timestamp() - psutil.Process().create_time()) < 2
+
+
+@pytest.mark.parametrize(("rate", "known"), [(None, False), (0.0, True)])
+def test_audits_among_which_nothing_improved_are_said_to_show_nothing_yet(rate: float | None, known: bool) -> None:
+    abort = {"aborted": 3, "audited": 2, "false_abort_rate": rate, "false_abort_limit": 0.8, "throughput_gain": 1.5}
+    lines = status_lines({"session": {}, "abort": abort}, [], Paint(enabled=False), now=NOW)
+    (line,) = [line for line in lines if "aborted early" in line]
+    assert ("no improvement among the audited yet" in line) is not known
+    assert ("of improvements lost" in line) is known
+    assert line.endswith("throughput ×1.50")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort import STRIDE, AbortPolicy
 from autoresearchd.evaluator.abort_look import MIN_DISTINCT, Reason
 from tests.timing import seconds
 from tests.unit.evaluator.curves import BUDGET, DELTA, finished, policy, training, until, varied
@@ -44,6 +44,20 @@ def test_a_run_that_will_improve_is_never_stopped(end: float) -> None:
     assert not any(verdicts(policy(), varied(), training(end, seed=99), 1.0))
 
 
+@pytest.mark.parametrize("progress", [0.5, 0.8])
+def test_a_late_first_look_spends_no_more_than_one_of_many(progress: float) -> None:
+    """A daemon that was busy, or a log that came late: what nobody looked at is not spent afterwards."""
+    points = training(1.3, seed=99)
+    limits = []
+    for earlier in ((), tuple(progress - STRIDE * k for k in (3, 2, 1))):
+        judge = after(varied(24))
+        for share in earlier:
+            judge.look(*until(share, points), BUDGET, 1.0)
+        limits.append(judge.look(*until(progress, points), BUDGET, 1.0).threshold)
+    assert limits[0] is not None and limits[1] is not None
+    assert limits[0] >= limits[1] * (1 - 1e-9)
+
+
 def test_a_look_explains_itself() -> None:
     judge = after(varied())
     look = judge.look(*until(0.5, training(2.5, seed=99)), BUDGET, 1.0)
@@ -71,6 +85,14 @@ def test_a_loss_that_stays_nan_is_stopped_once_there_is_a_history() -> None:
     losses[-20:] = math.nan
     assert after(varied()).look(steps, losses, BUDGET, 1.0).abort
     assert not policy().look(steps, losses, BUDGET, 1.0).abort
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+def test_a_loss_that_leaps_to_a_plateau_is_stopped(noise: float) -> None:
+    steps, losses = training(1.0)
+    wobble = np.random.default_rng(7).normal(0, noise, len(losses))
+    plateau = np.where(np.arange(len(losses)) < 20, losses, 9.0 + wobble)
+    assert any(verdicts(policy(), varied(), (steps, plateau), 1.0)[:6])
 
 
 # ---------------------------------------------------------------------- no abort without evidence
@@ -105,6 +127,8 @@ LEARNED = after(varied(12)).to_state()
 
 @given(st.lists(numbers, max_size=30), st.lists(numbers, max_size=30), numbers, numbers)
 @settings(max_examples=60, deadline=None)
+@example([3.9e16, 4.1e16, 5.0e16], [0.0, 0.0, 0.0], 1.8e119, 0.0)
+@example([3.7e15, 1.18e16, 1.22e16], [0.0, 0.0, 0.0], 2.3e67, 0.0)
 def test_no_log_however_broken_raises(steps: list[float], losses: list[float], budget: float, bar: float) -> None:
     judge = policy()
     assert judge.restore(LEARNED)
@@ -329,6 +353,17 @@ def test_a_log_in_another_unit_than_the_metric_ends_hopeless_runs_and_no_others(
         assert not any(verdicts(policy(), history, (steps, unit * losses), 1.0))
     steps, losses = training(1.6, seed=99)
     assert any(verdicts(policy(), history, (steps, unit * losses), 1.0)[:7])
+
+
+@pytest.mark.parametrize("delta", [0.0, math.nan, -1.0])
+def test_without_a_known_noise_every_improvement_counts_however_rough_the_log_is(delta: float) -> None:
+    rough = [finished(1.0 + 0.05 * ((5 * k) % 14), seed=k, noise=0.1) for k in range(14)]
+    judge = after(rough, delta=delta)
+    assert judge.look(*until(0.5, training(1.3, seed=99)), BUDGET, 1.0).bar == 1.0
+    audited = after(rough, delta=delta, audit_rate=1.0)
+    known = audited.promise.improved
+    audited.observe(*training(0.99, seed=98), BUDGET, 0.99)
+    assert audited.promise.improved == known + 1
 
 
 def test_programs_that_are_known_to_be_others_are_evidence_however_alike_they_are() -> None:

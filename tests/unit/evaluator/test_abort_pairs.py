@@ -139,6 +139,15 @@ def test_a_restart_forgets_no_run_of_the_incumbent() -> None:
     assert judge.to_state() == again.to_state()
 
 
+def test_an_audit_is_judged_against_the_incumbent_and_not_the_luckiest_run() -> None:
+    """A discarded experiment's first run may have been lucky: what is better than the incumbent is an improvement."""
+    judge = session(audit_rate=1.0)
+    judge.observe(*logged(0.9, seed=80), BUDGET, 0.9, another=True)
+    before = judge.promise.improved
+    judge.observe(*logged(0.95, seed=81), BUDGET, 0.95, another=True)
+    assert judge.promise.improved == before + 1
+
+
 @given(st.integers(-6, 6), st.floats(-50, 50), st.floats(0.9, 1.5), st.integers(1, 9))
 @settings(max_examples=15, deadline=None)
 def test_scale_shift_and_direction_change_nothing(power: int, shift: float, end: float, tenth: int) -> None:

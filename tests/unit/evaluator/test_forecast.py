@@ -90,6 +90,25 @@ def test_a_diverging_loss_is_no_change_of_unit() -> None:
     assert curve_of((steps, rising)).shape is Shape.REGULAR
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (8.0, -40.0), (0.125, 30.0)])
+def test_a_loss_that_leaps_to_a_plateau_has_diverged(noise: float, scale: float, shift: float) -> None:
+    """Else the curve would be one that cannot be compared for the rest of the budget."""
+    steps, losses = training(1.0)
+    wobble = np.random.default_rng(7).normal(0, noise, len(losses))
+    plateau = np.where(np.arange(len(losses)) < 20, losses, 9.0 + wobble)
+    for share, shape in ((0.45, Shape.JUMPED), (0.5, Shape.REGULAR), (0.9, Shape.REGULAR)):
+        assert curve_of(until(share, (steps, scale * plateau + shift))).shape is shape
+
+
+@pytest.mark.parametrize(("unit", "at"), [(1.44, 20), (1.44, 30), (3.0, 10), (3.0, 20), (3.0, 30)])
+def test_a_change_of_unit_is_no_divergence(unit: float, at: int) -> None:
+    steps, losses = training(1.0, noise=0.02)
+    changed = np.where(np.arange(len(losses)) < at, losses, unit * losses)
+    for share in (0.7, 1.0):
+        assert curve_of(until(share, (steps, changed))).shape is Shape.JUMPED
+
+
 @pytest.mark.parametrize(("bad", "shape"), [(3, Shape.REGULAR), (20, Shape.DEAD)])
 def test_a_loss_that_stays_nan_is_dead_and_a_few_nans_are_not(bad: int, shape: Shape) -> None:
     steps, losses = until(0.5, training(1.0))

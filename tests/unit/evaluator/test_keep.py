@@ -109,6 +109,13 @@ class TestLook:
         assert look(runs, SURE, RULE, spent=6, simpler=True).action is Action.SIMPLER
         assert look(runs, SURE, RULE, spent=6).action is Action.DISCARD
 
+    def test_ties_of_simpler_programs_share_the_extra_runs_that_a_session_may_make(self) -> None:
+        tie = -0.3
+        assert first(tie, simpler=True) is Action.AGAIN and first(tie) is Action.DISCARD
+        for spent_by_session, action in ((25, Action.AGAIN), (60, Action.DISCARD)):
+            assert first(tie, simpler=True, price=RULE.price(100, spent_by_session)) is action
+        assert first(tie, simpler=True, price=RULE.price(100, 60), spent=1) is Action.AGAIN, "it has begun"
+
     def test_a_simpler_program_that_is_worse_is_not_kept(self) -> None:
         assert first(-3.0, simpler=True) is Action.DISCARD
 
@@ -310,9 +317,32 @@ class TestRecheck:
         after = look([*readings, Reading(I, 3, 9, 0.0)], SURE, RULE, spent=1, recheck=True)
         assert after.action is Action.DISCARD
 
+    @pytest.mark.parametrize(("again", "sigma_is_zero"), [(0.75, True), (0.8, False)])
+    def test_a_metric_that_seems_to_have_no_noise_is_checked_as_well(self, again: float, sigma_is_zero: bool) -> None:
+        """An accuracy on few examples may agree three times by luck; then any other value would be an improvement."""
+        ledger = Ledger([Sample(0, 0, seed, 0.75) for seed in (1, 2, 3)])
+        for n in (1, 2):
+            ledger.take([Sample(n, n, 10 + n, 0.7)])
+        samples = [Sample(3, 3, 13, 0.7)]
+        exact = ledger.with_samples(samples).noise(3, 0)
+        assert exact is not None and exact.sigma == 0.0
+        verdict = look(ledger.readings(0, samples), exact, RULE, recheck=ledger.unchecked(0))
+        assert (verdict.action, verdict.program, verdict.seed) == (Action.AGAIN, I, 13)
+        samples.append(Sample(0, 3, 13, again))
+        now = ledger.with_samples(samples)
+        noise = now.noise(3, 0)
+        assert noise is not None and (noise.sigma == 0.0) is sigma_is_zero
+        after = look(now.readings(0, samples), noise, RULE, spent=1, recheck=ledger.unchecked(0))
+        assert after.action is Action.DISCARD
+
+    def test_a_gain_without_noise_is_kept_at_once(self) -> None:
+        readings = [Reading(I, 0, 1, 0.0), Reading(E, 3, 9, 1e-12)]
+        assert look(readings, Noise(0.0, 2), RULE, recheck=True).action is Action.KEEP
+
     def test_none_is_asked_for_where_none_is_left(self) -> None:
         readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
-        assert look(readings, SURE, KeepRule(most=0), recheck=True).action is Action.DISCARD
+        for noise in (SURE, Noise(0.0, 2)):
+            assert look(readings, noise, KeepRule(most=0), recheck=True).action is Action.DISCARD
 
     def test_what_looked_hopeless_beside_a_rested_machine_gets_its_chance(self) -> None:
         ledger = Ledger([Sample(0, 0, seed, value) for seed, value in ((1, 9.9), (2, 10.0), (3, 10.1))])
