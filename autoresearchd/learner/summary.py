@@ -153,7 +153,7 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
     except ImportError as error:
         raise MissingCapability(
             "writing trajectories as Parquet needs pyarrow, which is not installed",
-            mend="pip install 'autoresearchd[learn]'",
+            mend="pip install pyarrow",
         ) from error
     whole, text, real = pa.int64(), pa.string(), pa.float64()
     kinds = {
