@@ -44,7 +44,7 @@ def test_a_dry_run_tells_what_is_there_and_what_grpo_would_do_with_it(empty_repo
         "outcomes: kept 2, no_gain 2, malformed_answer 1, error 1, aborted_early 1, duplicate 1",
         "answered by: base model 8",
         "stored tokens: 24; answers with feedback: 8",
-        "training: 6; held out: 2 (the later part of a session); left out of both, since their prompt is held out: 0",
+        "training: 6; held out: 2 (what was made last); left out of both, since their prompt is held out: 0",
         "",
         "GRPO compares within 2 of 3 groups of several answers, and 0 of 0 single answers with their neighbours, which "
         "is an approximation",
@@ -121,7 +121,7 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
     done = command(*DRY, "--from", str(other), "--from", ".")
     assert "repository/mar8: 8 answers" in done.out
     assert "other/mar8: 8 answers" in done.out
-    assert "(the later part of a session)" in done.out, "experiments may be run for what is held out"
+    assert "(what was made last)" in done.out, "experiments may be run for what is held out"
     predicted = command(*DRY, "--from", str(other), "--set", "judge=predicted")
     assert "(whole sessions)" in predicted.out
     assert "which is read once" in done.err
