@@ -55,6 +55,7 @@ class Trajectory:
     the same prompt; unique within the session. at: when the experiment began. policy_version: the adapter that
     answered, empty: the model without one. temperature: at which the tokens were drawn and their log-probabilities
     taken. censored: the reward rests on a forecast. error: why the answer could not be used, empty where it could.
+    segment: of the session; nothing that came before its beginning led to it.
     """
 
     session: str
@@ -76,6 +77,7 @@ class Trajectory:
     index: int = 0
     temperature: float = 1.0
     error: str = ""
+    segment: int = 0
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -241,6 +243,7 @@ def trajectory(record: Record) -> Trajectory:
         index=record.index,
         temperature=_temperature(g.sampling),
         error=answer.error,
+        segment=e.segment,
     )
 
 
