@@ -101,7 +101,7 @@ class Reason(StrEnum):
 
     UNDECIDED = "its experiment has not been decided"
     INTERRUPTED = "its run was interrupted, or lost with its host"
-    TAMPERED = "it tampered with what is measured"
+    TAMPERED = "it tampered with what is measured, and has a reward for it"
     NO_TEXT = "there is no text, or no prompt"
     NO_REWARD = "its outcome says nothing about it (no reward)"
     BAD_REWARD = "its reward is none that the formula gives"
@@ -124,15 +124,13 @@ class Filters:
 
     model_hash, tokenizer_hash, template_hash: those of the base model; None is not compared. They matter where tokens
     do: text can be tokenized anew, stored ids and log-probabilities cannot. tokens: stored ids and log-probabilities
-    are needed (replay). tampered: keep what tampered with the metric, for its penalty; it is never kept with a reward
-    above 0.
+    are needed (replay).
     """
 
     model_hash: str | None = None
     tokenizer_hash: str | None = None
     template_hash: str | None = None
     tokens: bool = True
-    tampered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +199,7 @@ def dataset(
 
 def refusal(record: Record, filters: Filters) -> Reason | None:
     """Why a record cannot be learned from; None where it can."""
-    return _outcome_refusal(record, filters) or (_token_refusal(record, filters) if filters.tokens else None)
+    return _outcome_refusal(record) or (_token_refusal(record, filters) if filters.tokens else None)
 
 
 def trajectory(record: Record) -> Trajectory:
@@ -315,7 +313,7 @@ def _latest(among: Sequence[Trajectory], wanted: int) -> list[Trajectory]:
     return taken
 
 
-def _outcome_refusal(record: Record, filters: Filters) -> Reason | None:
+def _outcome_refusal(record: Record) -> Reason | None:
     g, label, reward = record.answer.generation, record.label, record.reward
     if record.unusable is not None:
         return record.unusable
@@ -329,7 +327,7 @@ def _outcome_refusal(record: Record, filters: Filters) -> Reason | None:
         return Reason.NO_REWARD
     if not abs(reward) <= MOST_REWARD:  # NaN is none, either
         return Reason.BAD_REWARD
-    if label in _TAMPERED and (not filters.tampered or reward > 0):
+    if label in _TAMPERED and reward > 0:  # the penalty teaches; a gain would teach the cheat
         return Reason.TAMPERED
     return None
 

@@ -46,8 +46,8 @@ def test_an_aborted_run_is_learned_from_as_what_it_is_a_forecast() -> None:
         ({"label": Label.HOST_LOST, "reward": 3.0}, Reason.INTERRUPTED),
         ({"label": Label.DISK_FULL}, Reason.INTERRUPTED),
         ({"label": Label.STALE_PARENT, "reward": None}, Reason.NO_REWARD),
-        ({"label": Label.METRIC_TAMPERING, "reward": -5.0}, Reason.TAMPERED),
-        ({"label": Label.NOT_CAUSAL, "reward": -5.0}, Reason.TAMPERED),
+        ({"label": Label.METRIC_TAMPERING, "reward": 5.0}, Reason.TAMPERED),
+        ({"label": Label.NOT_CAUSAL, "reward": 0.1}, Reason.TAMPERED),
         ({"completion": ""}, Reason.NO_TEXT),
         ({"completion": " \n"}, Reason.NO_TEXT),
         ({"messages": ()}, Reason.NO_TEXT),
@@ -93,10 +93,9 @@ def test_log_probabilities_of_a_server_are_those_of_temperature_one() -> None:
     assert found.temperature == 1.0
 
 
-def test_a_cheat_can_be_kept_for_its_penalty_but_never_for_a_gain() -> None:
-    filters = replace(BASE, tampered=True)
+def test_a_cheat_is_learned_from_for_its_penalty_and_never_for_a_gain() -> None:
     records = [record(1, label=Label.METRIC_TAMPERING, reward=-5.0), record(2, label=Label.NOT_CAUSAL, reward=4.0)]
-    found = dataset(records, filters)
+    found = dataset(records, BASE)
     assert [each.number for each in found.trajectories] == [1]
     assert found.dropped == {Reason.TAMPERED: 1}
 
