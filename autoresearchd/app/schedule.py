@@ -267,11 +267,14 @@ def _place(session: Session, offer: Offer, tell: Callable[[EventKind, str], None
 
 
 def _shares(offer: Offer) -> bool:
-    """Whether a learner would compute on what jobs compute on: the processor, or the only GPU."""
+    """Whether a learner would compute on what jobs compute on: the processor, or one of the GPUs that slots use."""
     device, learner = offer.executor.describe().get("device", "cpu"), offer.settings.learn.options.get("device", "auto")
     if device == "cpu":
         return True
-    return offer.executor.slots == 1 and learner != "cpu"
+    if learner == "cpu":
+        return False
+    index = learner.partition(":")[2]  # slots take the first GPUs, and so does a learner that is told no number
+    return not (index.isdigit() and int(index) >= offer.executor.slots)
 
 
 def since_last(store: Store, session_id: int, most: int, begun: datetime | None) -> int:

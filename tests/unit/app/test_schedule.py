@@ -225,10 +225,13 @@ def scheduled(
         ("cpu", 1, LearnSettings(), True),
         ("cpu", 4, LearnSettings(), True),
         ("cuda:H100", 1, LearnSettings(), True),
-        ("cuda:H100", 2, LearnSettings(), False),
+        ("cuda:H100", 2, LearnSettings(), True),
+        ("cuda:H100", 2, LearnSettings(options={"device": "cuda"}), True),
+        ("cuda:H100", 2, LearnSettings(options={"device": "cuda:1"}), True),
+        ("cuda:H100", 2, LearnSettings(options={"device": "cuda:2"}), False),
         ("cuda:H100", 1, LearnSettings(options={"device": "cpu"}), False),
         ("cpu", 1, LearnSettings(pause="never"), False),
-        ("cuda:H100", 2, LearnSettings(pause="always"), True),
+        ("cuda:H100", 2, LearnSettings(pause="always", options={"device": "cuda:2"}), True),
     ],
 )
 def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
