@@ -271,7 +271,6 @@ def test_the_memory_limit_is_one_that_the_learner_can_lift_for_its_jobs(tmp_path
     ("program", "words"),
     [
         ("raise SystemExit('error: not enough to learn from')", "exit code 1"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
         ("x = bytearray(2**31)", "exit code 1"),
     ],
 )
@@ -283,6 +282,27 @@ def test_a_learner_that_fails_is_a_warning_and_nothing_else(tmp_path: Path, prog
         w.wait()
     assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.WARNING]
     assert words in w.told[1][1]
+
+
+KILLED = "import os, pathlib, signal; pathlib.Path('runs').open('a').write('x'); os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(tmp_path: Path, pauses: bool) -> None:
+    """Else its checkpoint is for nothing: it is one of the answers that there were."""
+    with watched(tmp_path, KILLED, LearnSettings(every=1), pauses=pauses) as w:
+        w.count = 0
+        w.schedule.request()
+        w.schedule.between()
+        assert not pauses or (tmp_path / "runs").read_text() == "xx", "within the wait, where experiments wait"
+        while w.kinds.count(EventKind.WARNING) < 2:
+            w.schedule.between()
+        w.schedule.between()
+        assert (tmp_path / "runs").read_text() == "xx", "and only once"
+        warnings = [text for kind, text in w.told if kind is EventKind.WARNING]
+    assert "killed by SIGKILL" in warnings[0] and "begun once more" in warnings[0]
+    assert "research goes on with the version in use" in warnings[1]
+    assert not stopped_mark(tmp_path).exists()
 
 
 def test_no_second_learner_begins_beside_one_that_somebody_started(tmp_path: Path) -> None:
