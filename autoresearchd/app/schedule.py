@@ -274,7 +274,7 @@ def _place(session: Session, offer: Offer, tell: Callable[[EventKind, str], None
         )
         return None
     try:
-        values_of(settings.learn.options)
+        values_of(settings.learn.options, settings.learn.algo)
     except AutoresearchdError as error:
         tell(EventKind.WARNING, f"nothing is learned on the schedule: learn.set of config.yaml: {error.what}")
         return None

@@ -166,7 +166,7 @@ def _look(
     from autoresearchd.learner.reading import filters_for, home_of, locate, material, read_sessions
     from autoresearchd.learner.summary import summarise, write_parquet
 
-    values = values_of(given)
+    values = values_of(given, algo)
     _check_target(export)
     base = _base(model)
     roots, warnings = locate(here(), others)

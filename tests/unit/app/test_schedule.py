@@ -243,7 +243,7 @@ def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
     assert (found is not None) == waits
 
 
-@pytest.mark.parametrize("options", [{"learning_rat": "1"}, {"batch": "many"}])
+@pytest.mark.parametrize("options", [{"learning_rat": "1"}, {"batch": "many"}, {"gamma": "0.9"}])
 def test_a_constant_of_the_schedule_that_cannot_be_is_told_when_the_session_begins(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
