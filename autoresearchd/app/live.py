@@ -152,7 +152,7 @@ class LiveRounds:
             reward=outcome.reward,
             censored=outcome.label is Label.ABORTED_EARLY,
             label=outcome.label,
-            feedback=outcome.error or f"This edit was run; it earned a reward of {outcome.reward:.2f}.",
+            feedback=outcome.feedback or outcome.error,
             index=index,
             temperature=self._constants.gate.temperature,
             error="" if outcome.valid else outcome.error,

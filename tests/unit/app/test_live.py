@@ -53,8 +53,9 @@ class Lengths:
                 False,
                 0.5,
                 "h",
+                f"It has {len(completion)} letters.",
             )
-            for i, (state, _) in enumerate(attempts)
+            for i, (state, completion) in enumerate(attempts)
         ]
 
 
@@ -83,3 +84,8 @@ def test_a_live_run_ends_when_it_is_asked_to() -> None:
     cancel.set()
     found = rounds(Lengths(), cancel).train(TinyLearnable(0), (), lambda step: None)
     assert (found.steps, found.stopped) == (0, CANCELLED)
+
+
+def test_what_is_learned_from_has_the_words_that_the_model_would_be_told() -> None:
+    made = rounds(Lengths())._round(TinyLearnable(0), STATES, 0)
+    assert [one.feedback for one in made] == [f"It has {len(one.completion)} letters." for one in made]
