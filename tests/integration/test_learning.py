@@ -121,7 +121,10 @@ def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: st
     run = bench.store.learner_runs()[-1]
     assert (run.status, run.steps, run.algo) == (LearnerStatus.DONE, 2, algo)
     curves = (bench.root / f".autoresearchd/learner/{run.id}/curves.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in curves] == [1, 2]
+    *steps, gate = [json.loads(line) for line in curves]
+    assert [line["step"] for line in (*steps, gate)] == [1, 2, 2]
+    assert gate == {"step": 2} | {f"gate/{name}": value for name, value in outcome["figures"].items()}
+    assert len(gate) > 1
     assert not list((bench.root / ".git/autoresearchd/judging").glob("learner-*")), "nothing of the judging is left"
 
 
