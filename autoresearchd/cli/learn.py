@@ -118,19 +118,12 @@ def _check_packages() -> None:
     Raises:
         MissingCapability: one is not installed.
     """
-    missing = [name for name in _PACKAGES if not _installed(name)]
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingCapability(
             f"learning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
             mend="pip install 'autoresearchd[learn]'",
         )
-
-
-def _installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:  # it is in sys.modules as none
-        return False
 
 
 def parse_options(given: Sequence[str]) -> dict[str, str]:
