@@ -24,6 +24,7 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import EnvironmentFailure, Interrupted
 from autoresearchd.evaluator.decide import decide, incumbent_value
+from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.measure import measure
 from autoresearchd.evaluator.pace import held
@@ -185,9 +186,11 @@ class RealJudge:
         if beside.measurement.label is not Label.NONE:
             why = f"what it is compared with does not run here: {ground.redactor.text(beside.measurement.detail)}"
             return outcome(state, seen, None, label=beside.measurement.label, error=why)
-        decision, found = self._rewarded(ground, state, seen, own, beside)
+        tested, decision, found = self._rewarded(ground, state, seen, own, beside)
         error = detail if label is not Label.NONE else ""
-        return outcome(state, seen, None if found is None else found.total, label=decision.label, error=error)
+        worth = None if found is None else found.total
+        told = ground.redactor.text(feedback(ground.task, replace(tested, decision=decision)))
+        return outcome(state, seen, worth, label=decision.label, error=error, feedback=told)
 
     def _held(self, ground: Ground, state: HeldOutState, own: _Ended, beside: _Ended) -> Measurement:
         """What an edit's run gave, held to its budget as in the loop."""
@@ -201,8 +204,8 @@ class RealJudge:
 
     def _rewarded(
         self, ground: Ground, state: HeldOutState, seen: Examined, own: _Ended, beside: _Ended
-    ) -> tuple[Decision, Reward | None]:
-        """The decision and the reward that the loop would give for these two runs."""
+    ) -> tuple[Experiment, Decision, Reward | None]:
+        """The experiment that these two runs would be, with the decision and the reward that the loop would give."""
         incumbent = ground.incumbent(state.number)
         number = max(ground.experiments) + 1
         seed = derive_seed(ground.session.seed, state.number, JUDGE)
@@ -221,7 +224,7 @@ class RealJudge:
         assert isinstance(decision, Decision)
         known = ledger.values(incumbent.number)
         now = replace(incumbent, runs=(_run(incumbent.number, 0, seed, beside),), attempt=0)
-        return decision, reward(
+        earned = reward(
             decision.label,
             decision.delta,
             decision.sigma,
@@ -230,6 +233,7 @@ class RealJudge:
             distance=seen.novelty,
             formula=self._formula,
         )
+        return tested, decision, earned
 
 
 class _Runs:

@@ -210,15 +210,16 @@ class _Run:
         folder = layout.public_dir(self._project.root) / "learner" / str(run_id)
         with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
             trained = self._train(model, ground, tracking, lengths.answer)
-        version = self._kept(model, ground, trained, run_id, lessons)
-        if trained.stopped:
-            verdict = Verdict(False, (trained.stopped,), {})
-        else:
-            rival = Who.BASE
-            if ground.adapter is not None:
-                model.set_teacher(before)
-                rival = Who.TEACHER
-            verdict = gate.verdict(model, rival, Who.POLICY, lengths.answer)
+            version = self._kept(model, ground, trained, run_id, lessons)
+            if trained.stopped:
+                verdict = Verdict(False, (trained.stopped,), {})
+            else:
+                rival = Who.BASE
+                if ground.adapter is not None:
+                    model.set_teacher(before)
+                    rival = Who.TEACHER
+                verdict = gate.verdict(model, rival, Who.POLICY, lengths.answer)
+                tracking.log(trained.steps, {f"gate/{name}": value for name, value in verdict.figures.items()})
         outcome = self._decided(version, ground, verdict, trained)
         for old in self._checkpoints.glob("*.checkpoint*"):  # those of runs that nobody went on with, too
             old.unlink(missing_ok=True)

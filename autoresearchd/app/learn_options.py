@@ -21,6 +21,7 @@ from autoresearchd.learner.options import (
 )
 from autoresearchd.learner.ppo import PpoOptions
 from autoresearchd.learner.ratios import Level
+from autoresearchd.learner.sdpo import SdpoOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def constants_of(request: LearnRequest) -> Constants:
         UsageError: there is none of that name, or its value is none.
         MissingCapability: a tracker is not installed.
     """
-    values = values_of(request.options)
+    values = values_of(request.options, request.algo)
     usual = TrainOptions(Algo(request.algo))
     if request.steps is not None:
         usual = replace(usual, steps=request.steps)
@@ -84,7 +85,8 @@ def constants_of(request: LearnRequest) -> Constants:
     for name, kind in (("level", Level), ("scale", Scale)):
         if name in values:
             values[name] = kind(values[name])
-    grpo = GSPO if values.get("level") is Level.SEQUENCE else GrpoOptions()
+    # GSPO is more than a level: its range and its mean are its paper's.
+    grpo = GSPO if values.get("level") is Level.SEQUENCE else GrpoOptions(**some("level"))
     train = replace(
         usual,
         **some("learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed", "save_every"),
@@ -93,9 +95,11 @@ def constants_of(request: LearnRequest) -> Constants:
         groups=replace(GroupOptions(), **some("leave_one_out", "neighbours", "scale")),
         # By default each token's ratio: the product of a long answer's leaves the range after one step.
         ppo=replace(
-            PpoOptions(level=Level.TOKEN), **some("level", clip="clip_low", value_weight="c1", entropy_weight="c2")
+            PpoOptions(level=Level.TOKEN),
+            **some("level", "clip_high", clip="clip_low", value_weight="c1", entropy_weight="c2"),
         ),
         mdp=replace(MdpOptions(), **some("gamma", "lam", "horizon", "target_kl")),
+        sdpo=replace(SdpoOptions(), **some(alpha="sdpo_alpha")),
         teacher=replace(TeacherOptions(), **some("top", rate="teacher_rate")),
         cold_start=replace(ColdStart(), **some(allowed="cold_start", valid_share="valid_share")),
         collapse=replace(Collapse(), **some(entropy="least_entropy", kl="most_kl")),

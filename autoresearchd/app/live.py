@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import islice
 
 from autoresearchd.app.held_out import HeldOut
 from autoresearchd.app.learn_options import Constants
@@ -74,7 +74,7 @@ class LiveRounds:
                 stopped = CANCELLED
                 break
             chosen = [states[(number * STATES + i) % len(states)] for i in range(min(STATES, len(states)))]
-            made = self._round(model, chosen, number)
+            made, about = self._round(model, chosen, number)
             rewards = [one.reward for one in made]
             counts.update(rounds=1, proposals=len(made))
             if not made or self._silent(made):
@@ -88,8 +88,9 @@ class LiveRounds:
             options = replace(constants.train, steps=each, seed=seed, warmup=0, mdp=alone)
             before = len(history)
 
-            def told(step: StepFigures, before: int = before) -> None:
-                on_step(replace(step, step=before + step.step, steps=each * constants.rounds))
+            def told(step: StepFigures, before: int = before, about: Mapping[str, float] = about) -> None:
+                values = {**step.values, **about}
+                on_step(replace(step, step=before + step.step, steps=each * constants.rounds, values=values))
 
             trained = train(model, made, options, on_step=told, cancel=self._cancel)
             history += trained.history
@@ -114,8 +115,10 @@ class LiveRounds:
             case _:
                 return all(all_equal([one.reward for one in group]) for group in grouped(made).values())
 
-    def _round(self, model: Learnable, states: Sequence[HeldOutState], number: int) -> list[Trajectory]:
-        """Fresh proposals for some states with what they earned."""
+    def _round(
+        self, model: Learnable, states: Sequence[HeldOutState], number: int
+    ) -> tuple[list[Trajectory], dict[str, float]]:
+        """Fresh proposals for some states with what they earned, and figures on all of them."""
         gate = self._constants.gate
         asked = [state for state in states for _ in range(gate.count)]
         drawn = model.generate(
@@ -128,7 +131,7 @@ class LiveRounds:
         outcomes = self._judge.judge_all([(state, one.text) for state, one in zip(asked, drawn, strict=True)])
         rows = zip(asked, drawn, outcomes, strict=True)
         found = (self._trajectory(state, one, outcome, number, i) for i, (state, one, outcome) in enumerate(rows))
-        return [one for one in islice(found, len(asked)) if one is not None]
+        return [one for one in found if one is not None], _figures(outcomes)
 
     def _trajectory(
         self, state: HeldOutState, drawn: Generated, outcome: Outcome, number: int, index: int
@@ -152,8 +155,20 @@ class LiveRounds:
             reward=outcome.reward,
             censored=outcome.label is Label.ABORTED_EARLY,
             label=outcome.label,
-            feedback=outcome.error or f"This edit was run; it earned a reward of {outcome.reward:.2f}.",
+            feedback=outcome.feedback or outcome.error,
             index=index,
             temperature=self._constants.gate.temperature,
             error="" if outcome.valid else outcome.error,
         )
+
+
+def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Of the proposals of a round: the share of valid edits, their novelty, the mean reward."""
+    valid = [one.novelty for one in outcomes if one.valid]
+    rewards = [one.reward for one in outcomes if one.reward is not None]
+    found = {"round/valid": len(valid) / len(outcomes)}
+    if valid:
+        found["round/novelty"] = math.fsum(valid) / len(valid)
+    if rewards:
+        found["round/reward"] = math.fsum(rewards) / len(rewards)
+    return found

@@ -85,6 +85,7 @@ class LearnSchedule:
         self._began = 0.0
         self._last: datetime | None = None
         self._ending = False
+        self._again = False
 
     @property
     def cron(self) -> str:
@@ -94,12 +95,19 @@ class LearnSchedule:
         self._due.set()
 
     def between(self) -> None:
+        self._turn()
+        while self._pauses and self._at_work():
+            self._wait()
+            if self._stopping.is_set() or not self._mark.exists():
+                return
+            self._turn()  # it was killed: once more, before an experiment begins
+
+    def _turn(self) -> None:
+        """Tell of the learner that has ended, and begin the one that is due."""
         self._collect()
         if self._child is None and self._is_due():
             self._due.clear()
             self._begin()
-        if self._pauses and self._at_work():
-            self._wait()
 
     def end(self) -> None:
         if self._child is None:
@@ -147,6 +155,7 @@ class LearnSchedule:
             arguments += ["--steps", str(settings.steps)]
         for name, value in settings.options.items():
             arguments += ["--set", f"{name}={value}"]
+        self._again = self._mark.exists()
         self._mark.unlink(missing_ok=True)  # if it fails this time, it waits for its next turn
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
@@ -179,17 +188,23 @@ class LearnSchedule:
             self._tell(EventKind.HOUSEKEEPING, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
             return
         if self._ending:
-            self._mark.parent.mkdir(parents=True, exist_ok=True)
-            self._mark.touch()
+            self._leave_mark()
             told = "the learner is stopped with the session; it goes on when the session is resumed"
             self._tell(EventKind.HOUSEKEEPING, told)
             return
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        then = "research goes on with the version in use"
+        if code < 0 and not self._again:
+            # At once: its checkpoint is one of the answers that there are, and the next experiment adds to them.
+            self._leave_mark()
+            then = "it is begun once more, from its checkpoint where it has one"
         last = "\n".join(lines[-3:])
-        self._tell(
-            EventKind.WARNING,
-            f"the learner {how} after {minutes:.1f} min; research goes on with the version in use. {last}",
-        )
+        self._tell(EventKind.WARNING, f"the learner {how} after {minutes:.1f} min; {then}. {last}")
+
+    def _leave_mark(self) -> None:
+        """A learner is due at once: the next time that is asked, in this session or when it is resumed."""
+        self._mark.parent.mkdir(parents=True, exist_ok=True)
+        self._mark.touch()
 
     @property
     def _log(self) -> Path:
@@ -259,7 +274,7 @@ def _place(session: Session, offer: Offer, tell: Callable[[EventKind, str], None
         )
         return None
     try:
-        values_of(settings.learn.options)
+        values_of(settings.learn.options, settings.learn.algo)
     except AutoresearchdError as error:
         tell(EventKind.WARNING, f"nothing is learned on the schedule: learn.set of config.yaml: {error.what}")
         return None
@@ -267,11 +282,14 @@ def _place(session: Session, offer: Offer, tell: Callable[[EventKind, str], None
 
 
 def _shares(offer: Offer) -> bool:
-    """Whether a learner would compute on what jobs compute on: the processor, or the only GPU."""
+    """Whether a learner would compute on what jobs compute on: the processor, or one of the GPUs that slots use."""
     device, learner = offer.executor.describe().get("device", "cpu"), offer.settings.learn.options.get("device", "auto")
     if device == "cpu":
         return True
-    return offer.executor.slots == 1 and learner != "cpu"
+    if learner == "cpu":
+        return False
+    index = learner.partition(":")[2]  # slots take the first GPUs, and so does a learner that is told no number
+    return not (index.isdigit() and int(index) >= offer.executor.slots)
 
 
 def since_last(store: Store, session_id: int, most: int, begun: datetime | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import json_text, strip_controls
 from autoresearchd.cli.session import here
-from autoresearchd.errors import UsageError
+from autoresearchd.errors import MissingCapability, UsageError
 
 if TYPE_CHECKING:
     from autoresearchd.domain.version import BaseModel
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _OPTION = re.compile(r"([a-z][a-z0-9_.]{0,63})=(.{1,200})")
 _MOST_NAMED = 5
 _MOST_SESSIONS = 20
+_PACKAGES = ("torch", "transformers", "peft", "safetensors")
+"""Without which nothing is learned."""
 
 
 def learn(
@@ -100,12 +103,27 @@ def learn(
     if dry_run or export is not None:
         _look(algo, mode, model or "", others, given, export, as_json=as_json)
         return
+    _check_packages()
     from autoresearchd.app.learn import learn as run
     from autoresearchd.app.learning import LearnRequest
 
     outcome = run(LearnRequest(algo, mode, model or "", steps, others, given), here(), say)
     if as_json:
         print(json_text(dict(outcome), indent=2))
+
+
+def _check_packages() -> None:
+    """Before anything that imports them.
+
+    Raises:
+        MissingCapability: one is not installed.
+    """
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingCapability(
+            f"learning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            mend="pip install 'autoresearchd[learn]'",
+        )
 
 
 def parse_options(given: Sequence[str]) -> dict[str, str]:
@@ -141,7 +159,7 @@ def _look(
     from autoresearchd.learner.reading import filters_for, home_of, locate, material, read_sessions
     from autoresearchd.learner.summary import summarise, write_parquet
 
-    values = values_of(given)
+    values = values_of(given, algo)
     _check_target(export)
     base = _base(model)
     roots, warnings = locate(here(), others)

@@ -5,6 +5,7 @@ Rewards are refused where they are not finite. All is computed in float64 and gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -149,15 +150,16 @@ def gae(
     gamma: float = 0.99,
     lam: float = 0.95,
     terminal: Tensor | None = None,
-    truncated: Tensor | None = None,
+    following: Sequence[Sequence[int]] | None = None,
     bootstrap: float | Tensor = 0.0,
 ) -> StepAdvantages:
     """Generalised advantage estimation over a sequence of experiments, in the order in which they were proposed.
 
-    δ_t = r_t + γ·V(s_{t+1}) − V(s_t), A_t = Σ_l (γλ)^l δ_{t+l} (Schulman et al. 2016, arXiv:1506.02438, Eq. 16); the
-    returns are A_t + V(s_t). A *terminal* step ends the research: nothing follows, its next value is 0. At a
-    *truncated* step only the record ends (the session goes on, or a new segment begins): its next value is
-    ``bootstrap``, and no advantage flows back over it. The last step is truncated unless it is terminal.
+    δ_t = r_t + γ·V(s_{t+1}) − V(s_t), A_t = Σ_l (γλ)^l δ_{t+l} = δ_t + γλ·A_{t+1} (Schulman et al. 2016,
+    arXiv:1506.02438, Eq. 16); the returns are A_t + V(s_t). Where one state is answered several times at once, several
+    steps follow a step: V(s_{t+1}) and A_{t+1} are then the means over them, and none is paid for what was answered
+    beside it. A *terminal* step ends the research: nothing follows, its next value is 0. At a step that no step
+    follows only the record ends (the session goes on, or a new segment begins): its next value is ``bootstrap``.
 
     Args:
         rewards: [T].
@@ -165,27 +167,30 @@ def gae(
         gamma: γ, from 0 to 1.
         lam: λ, from 0 (one step) to 1 (Monte Carlo).
         terminal: [T], bool, None: no step is.
-        truncated: [T], bool, None: the last step alone.
-        bootstrap: V of the state after each truncated step: one number, or [T], read at truncated steps only.
+        following: the steps that follow each step, all later than it; None: the next one follows each but the last.
+        bootstrap: V of the state after a step that no step follows: one number, or [T], read at those steps only.
 
     Raises:
         UsageError: there are no rewards, a number is not finite, or γ or λ is not between 0 and 1.
+        ValueError: a step is followed by one that is not later.
     """
     wide = _rewards(rewards)
     count = len(wide)
     if not (0 <= gamma <= 1 and 0 <= lam <= 1):
         raise UsageError(f"γ {gamma} and λ {lam} must be between 0 and 1", mend="take 0.99 and 0.95")
     ends = _flags(terminal, count, "terminal")
-    cuts = [cut and not end for cut, end in zip(_flags(truncated, count, "truncated"), ends, strict=True)]
-    cuts[-1] = not ends[-1]
+    later = [(t + 1,) for t in range(count - 1)] + [()] if following is None else [tuple(each) for each in following]
+    if len(later) != count or any(not t < j < count for t, after in enumerate(later) for j in after):
+        raise ValueError(f"following: needs later steps for each of {count}, not {later}")
     here = _column(values, count, "values")
-    beyond = _column(torch.as_tensor(bootstrap, dtype=torch.float64).expand(count), count, "bootstrap", only=cuts)
+    last = [not after and not end for after, end in zip(later, ends, strict=True)]
+    beyond = _column(torch.as_tensor(bootstrap, dtype=torch.float64).expand(count), count, "bootstrap", only=last)
     advantages = [0.0] * count
     for t in reversed(range(count)):
-        following = 0.0 if ends[t] else beyond[t] if cuts[t] else here[t + 1]
-        advantages[t] = float(wide[t]) + gamma * following - here[t]
-        if not (ends[t] or cuts[t]):
-            advantages[t] += gamma * lam * advantages[t + 1]
+        after = () if ends[t] else later[t]
+        worth = math.fsum(here[j] for j in after) / len(after) if after else beyond[t]
+        flowing = math.fsum(advantages[j] for j in after) / len(after) if after else 0.0
+        advantages[t] = float(wide[t]) + gamma * worth - here[t] + gamma * lam * flowing
     returns = [a + v for a, v in zip(advantages, here, strict=True)]
     kind = _floating(rewards)
     return StepAdvantages(

@@ -17,11 +17,12 @@ Read = Callable[[str, str], Any]
 """Reads the value of a constant: its name, its text."""
 
 
-def values_of(given: Mapping[str, str]) -> dict[str, Any]:
+def values_of(given: Mapping[str, str], algo: str = "") -> dict[str, Any]:
     """The values of constants by name.
 
     Args:
         given: their texts, as ``--set`` has them.
+        algo: the algorithm that they are for: one that it does not have would do nothing, and is refused. Empty: any.
 
     Raises:
         UsageError: there is none of that name, or its value is none.
@@ -30,6 +31,12 @@ def values_of(given: Mapping[str, str]) -> dict[str, Any]:
     unknown = next((name for name in given if name not in KNOWN), None)
     if unknown is not None:
         raise UsageError(f"--set {unknown}: there is no such constant", mend=f"take one of {', '.join(sorted(KNOWN))}")
+    for name in given:
+        owners = OWNERS.get(name, ())
+        if algo and owners and algo not in owners:
+            raise UsageError(
+                f"--set {name}: {algo} has no such constant", mend=f"leave it out; it is one of {' and '.join(owners)}"
+            )
     return {name: KNOWN[name](name, text) for name, text in given.items()}
 
 
@@ -114,6 +121,7 @@ KNOWN: Mapping[str, Read] = {
     "target_kl": _or_none(_number(1e-6, 100)),
     "top": _whole(1, 1000),
     "teacher_rate": _number(0, 1),
+    "sdpo_alpha": _number(0, 1),
     "cold_start": _flag,
     "valid_share": _number(0, 1),
     "least_entropy": _or_none(_number(0, 100)),
@@ -139,3 +147,11 @@ KNOWN: Mapping[str, Read] = {
     "trackers": lambda _name, text: names_of(text),
 }
 """The constants by name, each with what reads its text."""
+
+OWNERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("level", "clip_low", "clip_high", "cold_start", "valid_share"), ("grpo", "ppo")),
+    **dict.fromkeys(("beta", "scale", "leave_one_out", "neighbours"), ("grpo",)),
+    **dict.fromkeys(("c1", "c2", "gamma", "lam", "horizon", "target_kl"), ("ppo",)),
+    **dict.fromkeys(("top", "teacher_rate", "sdpo_alpha"), ("sdpo",)),
+}
+"""The algorithms that have a constant, by its name; all have those that are not here."""

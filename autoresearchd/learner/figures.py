@@ -26,7 +26,8 @@ class StepFigures:
     - ``entropy``: mean of the tokens'; ``kl_base``: KL(policy ‖ base) for each token, on some steps;
     - ``ratio``, ``clipped_low``, ``clipped_high``, ``clipped_dual``, ``effective_samples``, ``approx_kl`` (from the
       policy that acted), ``kl_update`` (from the one that the update began with): means over the parts of the batch;
-    - ``value_loss``, ``value_clipped``, ``explained_variance`` (PPO); ``divergence``, ``tail`` (SDPO).
+    - ``value_loss``, ``value_clipped``, ``explained_variance`` (PPO); ``divergence``, ``tail`` (SDPO);
+    - ``round/valid``, ``round/novelty``, ``round/reward``: of all proposals of the round that is learned from (live).
     """
 
     step: int

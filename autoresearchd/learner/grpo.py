@@ -33,7 +33,7 @@ class GrpoOptions:
 
     clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, bounds the loss of what turned out badly; None:
     not. level: what the ratio is of. mean: how tokens weigh. length: the constant length of the mean ``fixed``.
-    weight_cap: of the truncated importance weights. beta: weight of the KL divergence from a reference policy.
+    weight_cap: of the truncated importance weights. beta: weight of KL(policy ‖ reference policy), at each token.
     """
 
     clip_low: float = 0.2
@@ -75,7 +75,7 @@ GSPO = GrpoOptions(
 class GrpoLoss:
     """The loss, to be minimised, and figures on it, detached.
 
-    surrogate: the loss without the KL term. kl: divergence from the reference (k3, mean over tokens), None without one.
+    surrogate: the loss without the KL term. kl: divergence from the reference (mean over tokens), None without one.
     clipped_dual: share of the tokens at which the dual clip acted. entropy: mean over tokens, None where not given.
     """
 
@@ -105,6 +105,10 @@ def grpo_loss(
     Without ``proximal`` the ratio is π_θ/μ, μ being the policy that wrote the completion, as its stored
     log-probabilities have it. With it, the ratio is π_θ/π_proximal, and its truncated weight min(π_proximal/μ, cap)
     stands before the clipped term: stale completions then neither leave the range at once nor count as fresh.
+
+    The divergence from a reference is min(π_θ/μ, cap)·k3: k3 alone estimates it on tokens that π_θ drew, and each
+    stored one that it has unlearned would count by the hundred. With the ratio, which is not held constant, the
+    gradient is that of the divergence as well (DeepSeek-V3.2, arXiv:2512.02556, §3.1).
 
     Args:
         logprobs: log-probabilities of the completions' tokens under the policy, [B, T].
@@ -138,7 +142,9 @@ def grpo_loss(
     surrogate = mean(weights * clipped.losses)
     loss, kl = surrogate, None
     if reference is not None:
-        divergence = k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
+        # The tokens are those of the policy that acted, and the divergence is an expectation over the policy's own.
+        drawn = log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=options.weight_cap)
+        divergence = drawn * k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
         kl = float(masked_mean(divergence.detach(), mask))
         if options.beta > 0:
             loss = surrogate + options.beta * mean(divergence)

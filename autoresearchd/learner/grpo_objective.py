@@ -36,6 +36,9 @@ def advantages_of(examples: Sequence[Example], options: GroupOptions) -> GroupAd
 class GrpoObjective:
     """The clipped surrogate over answers whose group has a signal; the others are left out of all batches.
 
+    What is clipped is the ratio to the policy that wrote an answer, as it is stored. The answers stay the same over all
+    passes: a ratio to where an update, or a pass, began would be 1 again each time, and would bound nothing.
+
     Args:
         scorer: the model with the examples.
         found: the examples' advantages.
@@ -65,7 +68,6 @@ class GrpoObjective:
         return self._units
 
     def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
-        self._scorer.begin()
         by_tokens = self._options.mean is Mean.TOKENS
         self._total = float(sum(self.examples[place].tokens for place in batch) if by_tokens else len(batch))
         return {"advantage": float(self._advantages[list(batch)].abs().mean())}
@@ -80,7 +82,6 @@ class GrpoObjective:
             self._advantages[list(part)].to(logprobs),
             mask,
             options=self._options,
-            proximal=self._scorer.began(part, found),
             reference=self._scorer.base(part, found) if held else None,
             total=self._total,
         )

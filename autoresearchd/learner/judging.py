@@ -156,8 +156,9 @@ def outcome(
     predicted: bool = False,
     label: Label | None = None,
     error: str = "",
+    feedback: str = "",
 ) -> Outcome:
-    """The outcome of an answer. label, error: of its run, where it had one."""
+    """The outcome of an answer. label, error, feedback: of its run, where it had one."""
     return Outcome(
         state.key,
         state.session,
@@ -168,6 +169,7 @@ def outcome(
         predicted,
         seen.novelty,
         seen.files_hash,
+        feedback,
     )
 
 

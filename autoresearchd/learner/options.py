@@ -48,8 +48,8 @@ class GroupOptions:
 class MdpOptions:
     """How PPO's advantages are made of rewards (``gae``).
 
-    horizon: answers of a session that are taken together, in order; the value of the state after them stands for all
-    that follows (Schulman et al. 2017, §5). centred: rewards are taken as their difference from the mean of all, so
+    horizon: answers of a session that are taken together, in whole rounds; the value of the state after them stands for
+    all that follows (Schulman et al. 2017, §5). centred: rewards are taken as their difference from the mean of all, so
     that a value head that begins at 0 is right on average (reward centring, Naik et al. 2024, arXiv:2405.09999).
     target_kl: the other epochs of an update are left out where the KL divergence from the policy that it began with
     passes 1.5 times this, per action or per token as the ratio is; None: never.

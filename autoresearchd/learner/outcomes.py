@@ -17,7 +17,7 @@ class Outcome:
     why it is not worth a run, or how its run ended; NONE: nothing speaks against it. error: the same in words. reward:
     None where the outcome says nothing about the proposal. predicted: it was not run, and the reward is an estimate.
     novelty: distance to the nearest of the last edits, 0 to 1. files_hash: of the program after the edit, empty where
-    there is none.
+    there is none. feedback: on its run, in the words that the model would be told; empty where it was not run.
     """
 
     key: str
@@ -29,6 +29,7 @@ class Outcome:
     predicted: bool = False
     novelty: float = 0.0
     files_hash: str = ""
+    feedback: str = ""
 
 
 @dataclass(frozen=True, slots=True)

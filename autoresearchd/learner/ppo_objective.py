@@ -4,6 +4,9 @@ A step of the research MDP is one answer. Where an experiment has several (a mal
 proposal was given back), each is a step of its own with the reward that it earned itself: it was shown something else
 than the one before. Taking the last alone would hide the mistakes that an untrained policy makes most, and their sum
 would blame the answer that mended them.
+
+The experiments of a round answer one state side by side. What follows an answer is what its own experiment was asked
+next, and after its last answer the next round: none is paid for what its siblings earned.
 """
 
 from __future__ import annotations
@@ -28,24 +31,60 @@ from autoresearchd.learner.updates import Part, of_ratios
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Consecutive answers of a session. after: the answer to the state that follows them, None: the record ends."""
+    """Consecutive rounds of a session.
+
+    steps: their answers. following: for each, the places in ``steps`` of what follows it; empty: the window ends there.
+    after: the answers to the state that follows the window; none: the record, or the segment, ends.
+    """
 
     steps: tuple[int, ...]
-    after: int | None
+    following: tuple[tuple[int, ...], ...]
+    after: tuple[int, ...]
 
 
 def windows(examples: Sequence[Example], horizon: int) -> list[Window]:
-    """The answers of each session in the order in which they were given, in windows of at most ``horizon``."""
-    sessions: dict[str, list[int]] = {}
+    """The answers of each session in the order in which they were given, in windows of about ``horizon`` at most.
+
+    A round is never cut; one that has more answers is a window of its own.
+    """
+    sessions: dict[tuple[str, int], list[int]] = {}
     for place, each in enumerate(examples):
-        sessions.setdefault(each.trajectory.session, []).append(place)
+        sessions.setdefault((each.trajectory.session, each.trajectory.segment), []).append(place)
     found: list[Window] = []
     for places in sessions.values():
-        ordered = sorted(places, key=lambda p: (examples[p].trajectory.number, examples[p].trajectory.index, p))
-        for start in range(0, len(ordered), horizon):
-            end = start + horizon
-            found.append(Window(tuple(ordered[start:end]), ordered[end] if end < len(ordered) else None))
+        rounds = _rounds(examples, places)
+        start = size = 0
+        for at, own in enumerate(rounds):
+            count = sum(map(len, own))
+            if at > start and size + count > horizon:
+                found.append(_window(rounds[start:at], own))
+                start, size = at, 0
+            size += count
+        found.append(_window(rounds[start:], ()))
     return found
+
+
+def _rounds(examples: Sequence[Example], places: Sequence[int]) -> list[list[list[int]]]:
+    """The rounds of a segment in order: for each of their experiments its answers in order."""
+    experiments: dict[int, list[int]] = {}
+    for place in sorted(places, key=lambda p: (examples[p].trajectory.number, examples[p].trajectory.index, p)):
+        experiments.setdefault(examples[place].trajectory.number, []).append(place)
+    rounds: dict[str, list[list[int]]] = {}
+    for answers in experiments.values():
+        rounds.setdefault(examples[answers[0]].trajectory.group, []).append(answers)
+    return list(rounds.values())
+
+
+def _window(rounds: Sequence[Sequence[Sequence[int]]], after: Sequence[Sequence[int]]) -> Window:
+    """A window of some rounds, and the round after them."""
+    steps = [step for own in rounds for answers in own for step in answers]
+    place = {step: at for at, step in enumerate(steps)}
+    following: list[tuple[int, ...]] = []
+    for own, coming in zip(rounds, [*rounds[1:], []], strict=True):
+        first = tuple(place[answers[0]] for answers in coming)
+        for answers in own:
+            following += [*((place[step],) for step in answers[1:]), first]
+    return Window(tuple(steps), tuple(following), tuple(answers[0] for answers in after))
 
 
 class PpoObjective:
@@ -85,14 +124,16 @@ class PpoObjective:
         raw: dict[int, float] = {}
         for window in chosen:
             own = [self._values[step] for step in window.steps]
-            # Where the record ends, research does not: the state after the last is taken to be worth what the last is.
-            beyond = own[-1] if window.after is None else self._values[window.after]
+            # Where the record ends, research does not: the state after an answer is taken to be worth what its own is.
+            next_ = [self._values[step] for step in window.after]
+            beyond = [math.fsum(next_) / len(next_)] * len(own) if next_ else own
             found = gae(
                 torch.tensor([self.examples[step].reward - self._mean for step in window.steps], dtype=torch.float64),
                 torch.tensor(own, dtype=torch.float64),
                 gamma=self._mdp.gamma,
                 lam=self._mdp.lam,
-                bootstrap=beyond,
+                following=window.following,
+                bootstrap=torch.tensor(beyond, dtype=torch.float64),
             )
             raw |= dict(zip(window.steps, found.advantages.tolist(), strict=True))
             self._returns |= dict(zip(window.steps, found.returns.tolist(), strict=True))
@@ -148,7 +189,7 @@ class PpoObjective:
 
     def _valued(self, chosen: Sequence[Window]) -> dict[int, float]:
         steps = [step for window in chosen for step in window.steps]
-        steps += [window.after for window in chosen if window.after is not None]
+        steps += [step for window in chosen for step in window.after]
         states = list(dict.fromkeys(steps))
         values = self._scorer.values([self.examples[step].sample.prompt for step in states])
         if values is None:

@@ -105,7 +105,7 @@ def describe(found: Summary) -> str:
     lines.append("answered by: " + ", ".join(f"{name or 'base model'} {n:,}" for name, n in found.versions.items()))
     lines.append(f"stored tokens: {found.tokens:,}; answers with feedback: {found.with_feedback:,}")
     if found.train is not None and found.held_out is not None:
-        how = "whole sessions" if found.split_by == "session" else "the later part of a session"
+        how = "whole sessions" if found.split_by == "session" else "what was made last"
         lines.append(
             f"training: {found.train:,}; held out: {found.held_out:,} ({how}); "
             f"left out of both, since their prompt is held out: {found.leaked:,}"
@@ -153,7 +153,7 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
     except ImportError as error:
         raise MissingCapability(
             "writing trajectories as Parquet needs pyarrow, which is not installed",
-            mend="pip install 'autoresearchd[learn]'",
+            mend="pip install pyarrow",
         ) from error
     whole, text, real = pa.int64(), pa.string(), pa.float64()
     kinds = {

@@ -55,6 +55,7 @@ class Trajectory:
     the same prompt; unique within the session. at: when the experiment began. policy_version: the adapter that
     answered, empty: the model without one. temperature: at which the tokens were drawn and their log-probabilities
     taken. censored: the reward rests on a forecast. error: why the answer could not be used, empty where it could.
+    segment: of the session; nothing that came before its beginning led to it.
     """
 
     session: str
@@ -76,6 +77,7 @@ class Trajectory:
     index: int = 0
     temperature: float = 1.0
     error: str = ""
+    segment: int = 0
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -99,7 +101,7 @@ class Reason(StrEnum):
 
     UNDECIDED = "its experiment has not been decided"
     INTERRUPTED = "its run was interrupted, or lost with its host"
-    TAMPERED = "it tampered with what is measured"
+    TAMPERED = "it tampered with what is measured, and has a reward for it"
     NO_TEXT = "there is no text, or no prompt"
     NO_REWARD = "its outcome says nothing about it (no reward)"
     BAD_REWARD = "its reward is none that the formula gives"
@@ -122,15 +124,13 @@ class Filters:
 
     model_hash, tokenizer_hash, template_hash: those of the base model; None is not compared. They matter where tokens
     do: text can be tokenized anew, stored ids and log-probabilities cannot. tokens: stored ids and log-probabilities
-    are needed (replay). tampered: keep what tampered with the metric, for its penalty; it is never kept with a reward
-    above 0.
+    are needed (replay).
     """
 
     model_hash: str | None = None
     tokenizer_hash: str | None = None
     template_hash: str | None = None
     tokens: bool = True
-    tampered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Training and held-out trajectories. by: ``session`` or ``time`` (the later part of one session).
+    """Training and held-out trajectories. by: ``session`` or ``time`` (what was made last).
 
     leaked: how many were taken out of the training part because a held-out one has the same prompt.
     """
@@ -199,7 +199,7 @@ def dataset(
 
 def refusal(record: Record, filters: Filters) -> Reason | None:
     """Why a record cannot be learned from; None where it can."""
-    return _outcome_refusal(record, filters) or (_token_refusal(record, filters) if filters.tokens else None)
+    return _outcome_refusal(record) or (_token_refusal(record, filters) if filters.tokens else None)
 
 
 def trajectory(record: Record) -> Trajectory:
@@ -241,6 +241,7 @@ def trajectory(record: Record) -> Trajectory:
         index=record.index,
         temperature=_temperature(g.sampling),
         error=answer.error,
+        segment=e.segment,
     )
 
 
@@ -255,10 +256,11 @@ def grouped(trajectories: Iterable[Trajectory]) -> dict[tuple[str, str], tuple[T
 def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collection[str] | None = None) -> Split:
     """Hold out about ``share`` of the trajectories, so that nothing of them is seen in training.
 
-    Whole sessions are held out, the latest first, as long as half of all trajectories stay. Where none can be (there is
-    one session, or one outweighs all others), the later part of the largest one is, cut between two groups; training
-    then holds nothing that was made after the cut. A training trajectory with a prompt that is also held out (sessions
-    of one task begin alike) is taken out and counted.
+    Whole sessions are held out, the latest first, as long as half of all trajectories stay. Where that gives less than
+    half of what is wanted (there is one session, or the next one outweighs the others), those that were made last are,
+    whatever their session, cut between two groups. An earlier session is never held out in place of a later one, which
+    would have been made knowing it. A training trajectory with a prompt that is also held out (sessions of one task
+    begin alike) is taken out and counted.
 
     Args:
         trajectories: all.
@@ -278,17 +280,16 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
     chosen: set[str] = set()
     held = 0
     for name in sorted(sessions, key=lambda s: (sessions[s][0].at, s), reverse=True):
-        if held < wanted and (total - held - len(sessions[name])) * 2 >= total:
-            chosen.add(name)
-            held += len(sessions[name])
-    if chosen:
-        out = [each for each in mine if each.session in chosen]
-        rest, by = [each for each in trajectories if each.session not in chosen], "session"
+        if held >= wanted or (total - held - len(sessions[name])) * 2 < total:
+            break
+        chosen.add(name)
+        held += len(sessions[name])
+    if chosen and held * 2 >= wanted:
+        out, by = [each for each in mine if each.session in chosen], "session"
     else:
-        largest = max(sessions, key=lambda s: (len(sessions[s]), s), default="")
-        out = _later(sessions.get(largest, []), math.ceil(wanted))
-        keys, by = {each.key for each in out}, "time"
-        rest = [each for each in trajectories if each.key not in keys]
+        out, by = _latest(mine, math.ceil(wanted)), "time"
+    keys = {each.key for each in out}
+    rest = [each for each in trajectories if each.key not in keys]
     prompts, states = {each.prompt_hash for each in out}, {(each.session, each.state_id) for each in out}
     train = [t for t in rest if t.prompt_hash not in prompts and (t.session, t.state_id) not in states]
     if not train or not out:
@@ -300,9 +301,9 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
     return Split(tuple(sorted(train, key=_order)), tuple(sorted(out, key=_order)), by, len(rest) - len(train))
 
 
-def _later(ordered: Sequence[Trajectory], wanted: int) -> list[Trajectory]:
-    """The last groups of a session, at least ``wanted`` trajectories; no other member is later than their first."""
-    groups = sorted(grouped(ordered).values(), key=lambda members: (members[-1].at, members[-1].number), reverse=True)
+def _latest(among: Sequence[Trajectory], wanted: int) -> list[Trajectory]:
+    """The last groups, at least ``wanted`` trajectories; all others were made before the first of them."""
+    groups = sorted(grouped(among).values(), key=lambda members: (members[-1].at, members[-1].number), reverse=True)
     taken: list[Trajectory] = []
     for members in groups:
         cut = min((each.at for each in taken), default=None)
@@ -312,7 +313,7 @@ def _later(ordered: Sequence[Trajectory], wanted: int) -> list[Trajectory]:
     return taken
 
 
-def _outcome_refusal(record: Record, filters: Filters) -> Reason | None:
+def _outcome_refusal(record: Record) -> Reason | None:
     g, label, reward = record.answer.generation, record.label, record.reward
     if record.unusable is not None:
         return record.unusable
@@ -326,7 +327,7 @@ def _outcome_refusal(record: Record, filters: Filters) -> Reason | None:
         return Reason.NO_REWARD
     if not abs(reward) <= MOST_REWARD:  # NaN is none, either
         return Reason.BAD_REWARD
-    if label in _TAMPERED and (not filters.tampered or reward > 0):
+    if label in _TAMPERED and reward > 0:  # the penalty teaches; a gain would teach the cheat
         return Reason.TAMPERED
     return None
 

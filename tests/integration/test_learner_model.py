@@ -103,6 +103,7 @@ def test_what_is_learned_becomes_likelier_and_is_saved(folder: Path, model: Loca
     model.load_adapter_state(fresh)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("algo", list(Algo))
 def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(folder: Path, algo: Algo) -> None:
     model = LocalModel.load(folder, ModelOptions(value_head=algo is Algo.PPO, checkpointing=True))

@@ -121,8 +121,30 @@ def test_each_algorithm_ends_in_a_version_with_the_reasons_for_its_fate(algo: st
     run = bench.store.learner_runs()[-1]
     assert (run.status, run.steps, run.algo) == (LearnerStatus.DONE, 2, algo)
     curves = (bench.root / f".autoresearchd/learner/{run.id}/curves.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in curves] == [1, 2]
+    *steps, gate = [json.loads(line) for line in curves]
+    assert [line["step"] for line in (*steps, gate)] == [1, 2, 2]
+    assert gate == {"step": 2} | {f"gate/{name}": value for name, value in outcome["figures"].items()}
+    assert len(gate) > 1
     assert not list((bench.root / ".git/autoresearchd/judging").glob("learner-*")), "nothing of the judging is left"
+
+
+@pytest.mark.slow
+def test_what_is_surely_better_on_held_out_states_is_promoted_and_answers(place: Path, tmp_path: Path) -> None:
+    """The random model never writes an edit; the one that has imitated the kept answers nearly always does."""
+    bench = researched(tmp_path, place, tuple(f"SCALE = {1 + 0.01 * n:.2f}" for n in range(1, 45)))
+    told: list[str] = []
+    constants = {"learning_rate": "0.005", "batch": "8", "neighbours": "none", "most_kl": "none", "share": "0.5"}
+    gate = {"states": "22", "temperature": "0.05", "judge": "predicted", "max_tokens": "14"}
+    outcome = learn(request(place, steps=80, **constants, **gate), bench.root, told.append)
+    assert outcome["status"] == "promoted", outcome["reasons"]
+    assert outcome["cold_start"], "single answers alone"
+    assert outcome["figures"]["valid_old"] < 0.2 < 0.8 < outcome["figures"]["valid_new"]
+    assert outcome["figures"]["reward_low"] > 0
+    [version] = bench.store.promoted_versions()
+    assert (version.version, version.status) == (outcome["version"], VersionStatus.PROMOTED)
+    assert f"{version.version} promoted: the policy local answers with it from the next experiment on" in told
+    curves = (bench.root / f".autoresearchd/learner/{bench.store.learner_runs()[-1].id}/curves.jsonl").read_text()
+    assert json.loads(curves.splitlines()[-1])["gate/valid_new"] == outcome["figures"]["valid_new"]
 
 
 def test_training_goes_on_from_the_version_in_use(place: Path, tmp_path: Path) -> None:

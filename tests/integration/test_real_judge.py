@@ -168,6 +168,22 @@ def test_a_program_is_run_once_however_often_it_is_proposed(bench: Bench) -> Non
     assert found[2].reward >= found[0].reward > 0
 
 
+def test_an_edit_that_was_run_has_the_words_that_the_loop_would_have_told(bench: Bench) -> None:
+    def script(request: RunRequest) -> Script | str:
+        if "1.7" in (request.workspace / "train.py").read_text():
+            return prints("no such device", outcome="failed", exit_code=1)
+        return job(request)
+
+    with opened(bench) as held_out:
+        (state,) = held_out.states([trajectory(1)]).states
+        attempts = [(state, better(1.5)), (state, better(3.5)), (state, better(1.7)), (state, "I would wait.")]
+        good, bad, failed, malformed = RealJudge(held_out, FakeExecutor(script)).judge_all(attempts)
+    assert good.feedback.startswith("score = 0.25") and "This is an improvement: score is now" in good.feedback
+    assert "worse)" in bad.feedback and "This was not kept" in bad.feedback
+    assert "The experiment failed" in failed.feedback and "reward" not in failed.feedback
+    assert (malformed.feedback, bool(malformed.error)) == ("", True)
+
+
 def test_as_many_runs_are_under_way_as_there_are_slots(bench: Bench) -> None:
     executor = FakeExecutor(lambda request: Script(pieces=[str(job(request))]), slots=2)
     with opened(bench) as held_out:

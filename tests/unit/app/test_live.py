@@ -16,6 +16,7 @@ from autoresearchd.app.learning import LearnRequest
 from autoresearchd.app.live import LiveRounds
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
+from autoresearchd.learner.figures import StepFigures
 from autoresearchd.learner.judging import Attempt, HeldOutState
 from autoresearchd.learner.outcomes import Outcome
 from autoresearchd.learner.training import CANCELLED
@@ -53,8 +54,9 @@ class Lengths:
                 False,
                 0.5,
                 "h",
+                f"It has {len(completion)} letters.",
             )
-            for i, (state, _) in enumerate(attempts)
+            for i, (state, completion) in enumerate(attempts)
         ]
 
 
@@ -67,8 +69,11 @@ def rounds(judge: Lengths, cancel: threading.Event | None = None, algo: str = "g
 @pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
 def test_each_round_is_judged_and_learned_from(algo: str) -> None:
     judge = Lengths()
-    found = rounds(judge, algo=algo).train(TinyLearnable(0, value_head=True), (), lambda step: None)
+    steps: list[StepFigures] = []
+    found = rounds(judge, algo=algo).train(TinyLearnable(0, value_head=True), (), steps.append)
     assert judge.judged == 2 * 4 * 2
+    told = [(step.values["round/valid"], step.values["round/novelty"], step.values["round/reward"]) for step in steps]
+    assert told == [(1.0, 0.5, 3.5)] * 4
     assert found.steps == len(found.history) == 4
     assert found.counts["rounds"] == 2
 
@@ -83,3 +88,8 @@ def test_a_live_run_ends_when_it_is_asked_to() -> None:
     cancel.set()
     found = rounds(Lengths(), cancel).train(TinyLearnable(0), (), lambda step: None)
     assert (found.steps, found.stopped) == (0, CANCELLED)
+
+
+def test_what_is_learned_from_has_the_words_that_the_model_would_be_told() -> None:
+    made, _ = rounds(Lengths())._round(TinyLearnable(0), STATES, 0)
+    assert [one.feedback for one in made] == [f"It has {len(one.completion)} letters." for one in made]

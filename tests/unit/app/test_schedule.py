@@ -225,10 +225,13 @@ def scheduled(
         ("cpu", 1, LearnSettings(), True),
         ("cpu", 4, LearnSettings(), True),
         ("cuda:H100", 1, LearnSettings(), True),
-        ("cuda:H100", 2, LearnSettings(), False),
+        ("cuda:H100", 2, LearnSettings(), True),
+        ("cuda:H100", 2, LearnSettings(options={"device": "cuda"}), True),
+        ("cuda:H100", 2, LearnSettings(options={"device": "cuda:1"}), True),
+        ("cuda:H100", 2, LearnSettings(options={"device": "cuda:2"}), False),
         ("cuda:H100", 1, LearnSettings(options={"device": "cpu"}), False),
         ("cpu", 1, LearnSettings(pause="never"), False),
-        ("cuda:H100", 2, LearnSettings(pause="always"), True),
+        ("cuda:H100", 2, LearnSettings(pause="always", options={"device": "cuda:2"}), True),
     ],
 )
 def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
@@ -240,7 +243,7 @@ def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
     assert (found is not None) == waits
 
 
-@pytest.mark.parametrize("options", [{"learning_rat": "1"}, {"batch": "many"}])
+@pytest.mark.parametrize("options", [{"learning_rat": "1"}, {"batch": "many"}, {"gamma": "0.9"}])
 def test_a_constant_of_the_schedule_that_cannot_be_is_told_when_the_session_begins(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
@@ -268,7 +271,6 @@ def test_the_memory_limit_is_one_that_the_learner_can_lift_for_its_jobs(tmp_path
     ("program", "words"),
     [
         ("raise SystemExit('error: not enough to learn from')", "exit code 1"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
         ("x = bytearray(2**31)", "exit code 1"),
     ],
 )
@@ -280,6 +282,27 @@ def test_a_learner_that_fails_is_a_warning_and_nothing_else(tmp_path: Path, prog
         w.wait()
     assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.WARNING]
     assert words in w.told[1][1]
+
+
+KILLED = "import os, pathlib, signal; pathlib.Path('runs').open('a').write('x'); os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(tmp_path: Path, pauses: bool) -> None:
+    """Else its checkpoint is for nothing: it is one of the answers that there were."""
+    with watched(tmp_path, KILLED, LearnSettings(every=1), pauses=pauses) as w:
+        w.count = 0
+        w.schedule.request()
+        w.schedule.between()
+        assert not pauses or (tmp_path / "runs").read_text() == "xx", "within the wait, where experiments wait"
+        while w.kinds.count(EventKind.WARNING) < 2:
+            w.schedule.between()
+        w.schedule.between()
+        assert (tmp_path / "runs").read_text() == "xx", "and only once"
+        warnings = [text for kind, text in w.told if kind is EventKind.WARNING]
+    assert "killed by SIGKILL" in warnings[0] and "begun once more" in warnings[0]
+    assert "research goes on with the version in use" in warnings[1]
+    assert not stopped_mark(tmp_path).exists()
 
 
 def test_no_second_learner_begins_beside_one_that_somebody_started(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_dry_run_tells_what_is_there_and_what_grpo_would_do_with_it(empty_repo
         "outcomes: kept 2, no_gain 2, malformed_answer 1, error 1, aborted_early 1, duplicate 1",
         "answered by: base model 8",
         "stored tokens: 24; answers with feedback: 8",
-        "training: 6; held out: 2 (the later part of a session); left out of both, since their prompt is held out: 0",
+        "training: 6; held out: 2 (what was made last); left out of both, since their prompt is held out: 0",
         "",
         "GRPO compares within 2 of 3 groups of several answers, and 0 of 0 single answers with their neighbours, which "
         "is an approximation",
@@ -121,7 +121,7 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
     done = command(*DRY, "--from", str(other), "--from", ".")
     assert "repository/mar8: 8 answers" in done.out
     assert "other/mar8: 8 answers" in done.out
-    assert "(the later part of a session)" in done.out, "experiments may be run for what is held out"
+    assert "(what was made last)" in done.out, "experiments may be run for what is held out"
     predicted = command(*DRY, "--from", str(other), "--set", "judge=predicted")
     assert "(whole sessions)" in predicted.out
     assert "which is read once" in done.err
@@ -139,6 +139,7 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
         (("--model", "./absent"), "there is nothing at"),
         (("--set", "rate"), "is not NAME=VALUE"),
         (("--set", "learning_rat=1"), "there is no such constant"),
+        (("--set", "gamma=0.9"), "grpo has no such constant"),
         (("--set", "batch=many"), "a whole number"),
         (("--set", "share=2"), "it must be a number from 0.01 to 0.5"),
         (("--export", "t.csv"), "only Parquet is written"),
@@ -245,6 +246,22 @@ def test_a_dry_run_needs_neither_torch_nor_transformers_nor_the_daemon(empty_rep
     assert "8 of 8 answers can be learned from" in done.stdout
 
 
+@pytest.mark.parametrize("absent", [("peft",), ("torch", "transformers", "peft", "safetensors")])
+def test_learning_without_the_extra_names_it(empty_repository: Path, absent: tuple[str, ...]) -> None:
+    add_session(empty_repository)
+    program = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({absent!r}))\n"
+        "from autoresearchd.cli.main import run\n"
+        "sys.exit(run(['learn', '--algo', 'grpo', '--model', '.']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5, done.stderr
+    assert f"learning needs {', '.join(absent)}, which" in done.stderr
+    assert "pip install 'autoresearchd[learn]'" in done.stderr
+    assert "defect" not in done.stderr and "Traceback" not in done.stderr
+
+
 def test_learning_where_there_is_no_session_leaves_no_database_behind(
     empty_repository: Path, tmp_path: Path, command: Command
 ) -> None:
@@ -264,7 +281,7 @@ def test_an_export_holds_what_would_be_learned_from(empty_repository: Path, comm
     done = command("learn", "--algo", "ppo", "--export", str(target))
     if importlib.util.find_spec("pyarrow") is None:
         assert done.code == 5
-        assert "pip install 'autoresearchd[learn]'" in done.err
+        assert "pip install pyarrow" in done.err
         return
     import pyarrow.parquet
 

@@ -120,8 +120,10 @@ def grpo(
     if reference is not None and beta:
         estimates = []
         for i in range(len(mask)):
-            gaps = [float(reference[i][t] - logprobs[i][t]) for t in range(len(mask[i])) if mask[i][t]]
-            estimates.append([math.exp(gap) - gap - 1 for gap in gaps])
+            on = [t for t in range(len(mask[i])) if mask[i][t]]
+            gaps = [float(reference[i][t] - logprobs[i][t]) for t in on]
+            drawn = [min(math.exp(float(logprobs[i][t] - behaviour[i][t])), cap) for t in on]
+            estimates.append([w * (math.exp(gap) - gap - 1) for w, gap in zip(drawn, gaps, strict=True)])
         loss += beta * averaged(estimates, mean, length)
     return loss
 

@@ -162,13 +162,32 @@ def test_a_session_that_goes_on_is_continued_by_the_value_of_its_next_state() ->
 def test_nothing_flows_back_over_the_end_of_a_segment() -> None:
     rewards, values = column(1.0, 2.0, 3.0, 4.0), column(0.1, 0.2, 0.3, 0.4)
     cut = torch.tensor([False, True, False, False])
-    whole = gae(rewards, values, gamma=0.9, lam=0.8, truncated=cut, bootstrap=column(9.0, 5.0, 9.0, 7.0))
+    parted = [(1,), (), (3,), ()]
+    whole = gae(rewards, values, gamma=0.9, lam=0.8, following=parted, bootstrap=column(9.0, 5.0, 9.0, 7.0))
     first = gae(rewards[:2], values[:2], gamma=0.9, lam=0.8, bootstrap=5.0)
     second = gae(rewards[2:], values[2:], gamma=0.9, lam=0.8, bootstrap=7.0)
     assert whole.advantages.tolist() == pytest.approx([*first.advantages.tolist(), *second.advantages.tolist()])
     ended = gae(rewards, values, gamma=0.9, lam=0.8, terminal=cut, bootstrap=7.0)
     alone = gae(rewards[:2], values[:2], gamma=0.9, lam=0.8, terminal=torch.tensor([False, True]))
     assert ended.advantages.tolist() == pytest.approx([*alone.advantages.tolist(), *second.advantages.tolist()])
+
+
+def test_a_session_with_rounds_solved_by_hand() -> None:
+    # Steps 0 and 1 answer one state, 2 mends 0, then 3 and 4 answer the next state, behind which the record ends.
+    values = column(0.5, 0.5, 0.25, 1.0, 1.0)
+    following = [(2,), (3, 4), (3, 4), (), ()]
+    found = gae(column(-2.0, 1.0, 0.0, 3.0, -1.0), values, gamma=0.9, lam=0.8, following=following, bootstrap=2.0)
+    last = [3 + 1.8 - 1, -1 + 1.8 - 1]  # 3.8, −0.2; their mean is 1.8, and γλ = 0.72
+    mended = 0 + 0.9 - 0.25 + 0.72 * 1.8
+    expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * mended, 1 + 0.9 - 0.5 + 0.72 * 1.8, mended, *last]
+    assert found.advantages.tolist() == pytest.approx(expected, abs=1e-12)
+    assert found.returns.tolist() == pytest.approx([a + float(v) for a, v in zip(expected, values, strict=True)])
+
+
+@pytest.mark.parametrize("following", [[(0,), ()], [(2,), ()], [(1,)]])
+def test_steps_are_followed_by_later_ones_alone(following: list[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="later"):
+        gae(column(1.0, 1.0), column(0.0, 0.0), following=following)
 
 
 @settings(deadline=None)  # the first example pays for what torch sets up

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.constants import KNOWN, values_of
+from autoresearchd.learner.constants import KNOWN, OWNERS, values_of
 
 
 def test_texts_become_values() -> None:
@@ -48,7 +48,6 @@ def test_every_constant_arrives_in_the_options_of_a_run() -> None:
     from autoresearchd.app.learn_options import constants_of
     from autoresearchd.app.learning import LearnRequest
 
-    usual = constants_of(LearnRequest("ppo"))
     other = {
         "shuffle_rewards": "true", "leave_one_out": "true", "cold_start": "false", "checkpointing": "true",
         "level": "sequence", "scale": "none", "device": "cuda:1", "dtype": "bfloat16", "judge": "real",
@@ -56,11 +55,40 @@ def test_every_constant_arrives_in_the_options_of_a_run() -> None:
         "learning_rate": "0.01", "weight_decay": "0.1", "clip": "0.5", "clip_low": "0.3", "clip_high": "0.4",
         "beta": "0.1", "c1": "0.1", "c2": "0.2", "gamma": "0.5", "lam": "0.5", "teacher_rate": "0.5",
         "valid_share": "0.5", "alpha": "8", "dropout": "0.1", "temperature": "0.5", "run_foreign": "true",
-        "share_prompts": "false",
+        "share_prompts": "false", "sdpo_alpha": "0.5",
     }  # fmt: skip
     for name in KNOWN.keys() - {"trackers"}:
-        changed = constants_of(LearnRequest("ppo", options={name: other.get(name, "77" if name != "count" else "7")}))
-        assert changed != usual, name
+        text = other.get(name, "77" if name != "count" else "7")
+        for algo in OWNERS.get(name, ("grpo", "ppo", "sdpo")):
+            assert constants_of(LearnRequest(algo, options={name: text})) != constants_of(LearnRequest(algo)), name
+
+
+def test_every_level_arrives_in_the_loss_of_each_algorithm_that_has_it() -> None:
+    pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
+    from autoresearchd.app.learn_options import constants_of
+    from autoresearchd.app.learning import LearnRequest
+
+    for level in ("token", "sequence", "completion"):
+        found = [constants_of(LearnRequest(algo, options={"level": level})).train for algo in ("grpo", "ppo")]
+        assert [found[0].grpo.level, found[1].ppo.level] == [level, level]
+    told = constants_of(LearnRequest("sdpo", options={"sdpo_alpha": "0.25", "alpha": "8"}))
+    assert (told.train.sdpo.alpha, told.model.lora.alpha) == (0.25, 8)
+
+
+@pytest.mark.parametrize(
+    ("algo", "name", "owners"),
+    [("ppo", "beta", "grpo"), ("grpo", "gamma", "ppo"), ("grpo", "top", "sdpo"), ("sdpo", "level", "grpo and ppo")],
+)
+def test_a_constant_of_another_algorithm_is_refused_with_the_one_that_has_it(algo: str, name: str, owners: str) -> None:
+    text = {"level": "token", "top": "5"}.get(name, "0.5")
+    with pytest.raises(UsageError, match=f"{algo} has no such constant") as caught:
+        values_of({name: text}, algo)
+    assert caught.value.mend.endswith(f"one of {owners}")
+    assert name in values_of({name: text})
+
+
+def test_only_constants_that_there_are_belong_to_algorithms() -> None:
+    assert OWNERS.keys() <= KNOWN.keys()
 
 
 def test_they_are_read_without_torch() -> None:

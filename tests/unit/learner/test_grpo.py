@@ -277,6 +277,24 @@ def test_a_divergence_without_a_reference_is_refused() -> None:
         loss_of(batch, GrpoOptions(beta=0.1), reference=None)
 
 
+def test_the_divergence_is_that_of_the_policy_although_another_one_drew_the_tokens() -> None:
+    """Over all tokens that can be drawn, as often as the policy that acted draws them, its value and its gradient."""
+    draw = np.random.default_rng(3)
+    acted, reference_ = (softmax_logs(draw.normal(size=5)) for _ in range(2))
+    z = torch.tensor(np.log(np.exp(acted) * draw.uniform(0.6, 1.6, 5)), requires_grad=True)  # no ratio is near the cap
+    policy, base = torch.log_softmax(z, 0), torch.tensor(reference_, dtype=torch.float64)
+    exact = (policy.exp() * (policy - base)).sum()
+    (slope,) = torch.autograd.grad(exact, z, retain_graph=True)
+    options, one = GrpoOptions(beta=1.0), torch.ones((1, 1), dtype=torch.bool)
+    estimate = torch.zeros((), dtype=torch.float64)
+    for token, probability in enumerate(np.exp(acted)):
+        of_token = [each[token].reshape(1, 1) for each in (policy, torch.tensor(acted, dtype=torch.float64), base)]
+        found = grpo_loss(*of_token[:2], torch.zeros(1).double(), one, options=options, reference=of_token[2])
+        estimate = estimate + float(probability) * found.loss
+    assert float(estimate.detach()) == pytest.approx(float(exact.detach()), abs=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(estimate, z)[0], slope, rtol=0, atol=1e-12)
+
+
 def test_figures_tell_entropy_and_divergence() -> None:
     batch = random_batch(13)
     given: dict[str, Tensor] = {name: tensor(value) for name, value in batch.items()}

@@ -245,7 +245,7 @@ def test_the_first_step_of_grpo_follows_the_weighted_policy_gradient() -> None:
     assert ours is not None
     model.trainable()[1].grad = None
     said = scorer.policy(batch)
-    weights = torch.tensor([math.exp(0.1)], dtype=torch.float64)  # π/μ of each token is e^0.1, below the cap
+    weights = torch.tensor([math.exp(0.1)], dtype=torch.float64)  # π/μ of each token is e^0.1, within the range
     plain = said.tokens.logprobs * found.advantages[batch].unsqueeze(-1) * weights
     (-plain[said.batch.mask].mean()).backward()
     theirs = model.trainable()[1].grad
@@ -259,12 +259,57 @@ def test_windows_follow_the_order_of_a_session_and_know_what_comes_after_them() 
     mixed = [data[i] for i in (4, 0, 6, 2, 5, 1, 3)]
     mixed[1] = replace(mixed[1], number=9)  # the first answer of session one is now its last
     found = windows(replayable(TinyLearnable(), mixed).kept, 2)
-    assert [(window.steps, window.after) for window in found] == [
-        ((5, 3), 6),
-        ((6, 0), 1),
-        ((1,), None),
-        ((4, 2), None),
+    assert [(window.steps, window.following, window.after) for window in found] == [
+        ((5, 3), ((1,), ()), (6,)),
+        ((6, 0), ((1,), ()), (1,)),
+        ((1,), ((),), ()),
+        ((4, 2), ((1,), ()), ()),
     ]
+
+
+def rounds_of_two() -> list[Trajectory]:
+    """Two rounds of two experiments; the first answer of the first one was given back to be mended."""
+    data = numbered(-2.0, 0.0, 1.0, 3.0, -1.0)
+    shape = [(1, 0, "r1"), (1, 1, "r1#1.1.1"), (2, 0, "r1"), (3, 0, "r2"), (4, 0, "r2")]
+    return [
+        replace(each, number=number, index=index, group=group)
+        for each, (number, index, group) in zip(data, shape, strict=True)
+    ]
+
+
+def test_an_answer_is_followed_by_its_repair_and_then_by_the_next_round() -> None:
+    data = rounds_of_two()
+    [window] = windows(replayable(TinyLearnable(), data).kept, 8)
+    assert (window.steps, window.following) == ((0, 1, 2, 3, 4), ((1,), (3, 4), (3, 4), (), ()))
+    first, second = windows(replayable(TinyLearnable(), data).kept, 4)
+    assert (first.steps, first.following, first.after) == ((0, 1, 2), ((1,), (), ()), (3, 4))
+    assert (second.steps, second.after) == ((3, 4), ())
+    whole = [window.steps for window in windows(replayable(TinyLearnable(), data).kept, 1)]
+    assert whole == [(0, 1, 2), (3, 4)], "rounds are never cut"
+
+
+def test_nothing_of_a_segment_is_paid_for_what_came_in_the_next_one() -> None:
+    data = [replace(each, segment=int(each.number > 2)) for each in numbered(1.0, 2.0, 3.0)]
+    found = windows(replayable(TinyLearnable(), data).kept, 8)
+    assert [(window.steps, window.after) for window in found] == [((0, 1), ()), ((2,), ())]
+
+
+def returns_of(data: list[Trajectory]) -> list[float]:
+    """What PPO takes each answer to have been worth, of a model whose values are all 0."""
+    scorer = scorer_of(TinyLearnable(), data)
+    mdp = MdpOptions(horizon=8, gamma=0.9, lam=0.8, centred=False)
+    objective = PpoObjective(scorer, TrainOptions(algo=Algo.PPO, mdp=mdp))
+    objective.begin(range(len(data)))
+    return [objective._returns[place] for place in range(len(data))]
+
+
+def test_members_of_a_round_are_paid_for_the_next_round_and_not_for_each_other() -> None:
+    data = rounds_of_two()
+    found = returns_of(data)
+    mean = (3.0 - 1.0) / 2
+    assert found == pytest.approx([-2.0 + 0.72 * 0.72 * mean, 0.72 * mean, 1.0 + 0.72 * mean, 3.0, -1.0])
+    changed = returns_of([data[0], data[1], replace(data[2], reward=5.0), *data[3:]])
+    assert [one == other for one, other in zip(found, changed, strict=True)] == [True, True, False, True, True]
 
 
 def test_answers_of_one_experiment_are_steps_of_their_own_in_the_order_given() -> None:

@@ -94,6 +94,13 @@ def test_answers_of_another_base_model_are_left_out_where_it_is_known(root: Path
     assert material(found, filters_for("replay")).data.dropped == {}
 
 
+def test_what_tampered_with_the_metric_teaches_by_its_penalty(root: Path) -> None:
+    add_session(root, outcomes=((1.0, Label.NONE), (-5.0, Label.METRIC_TAMPERING), (-5.0, Label.NOT_CAUSAL)) * 2)
+    found = material(read_sessions([root]), REPLAY).data
+    assert found.dropped == {}
+    assert sum(each.reward == -5.0 for each in found.trajectories) == 4
+
+
 def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
     add_session(root, tokens=False)
     found = read_sessions([root])

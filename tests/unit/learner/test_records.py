@@ -165,9 +165,10 @@ def test_a_stale_parent_says_nothing_about_the_answer() -> None:
     assert dataset(read(transcript(answer(), decision=stale)), TEXT).dropped == {Reason.NO_REWARD: 1}
 
 
-def test_a_cheat_is_not_learned_from() -> None:
+def test_a_cheat_is_learned_from_as_the_worst_that_there_is() -> None:
     cheat = Decision(Status.CHECKS_FAILED, Label.METRIC_TAMPERING, reward=-5.0, reward_formula=FORMULA)
-    assert dataset(read(transcript(answer(), decision=cheat)), TEXT).dropped == {Reason.TAMPERED: 1}
+    (found,) = dataset(read(transcript(answer(), decision=cheat)), TEXT).trajectories
+    assert (found.label, found.reward) == (Label.METRIC_TAMPERING, -5.0)
 
 
 @pytest.mark.parametrize("formula", ["0", None])

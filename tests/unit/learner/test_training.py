@@ -68,6 +68,22 @@ def test_with_shuffled_rewards_nothing_is_learned_on_average(algo: Algo) -> None
     assert all(control < one for control, one in zip(controls, real, strict=True))
 
 
+def passes(seed: int, **grpo: Any) -> list[dict[str, float]]:
+    """The steps of GRPO over the same answers again and again."""
+    model = TinyLearnable(seed)
+    options = of(Algo.GRPO, grpo=GrpoOptions(**grpo), seed=seed)
+    return list(trained(model, data_of(model, seed), options).history)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_reads_them(seed: int) -> None:
+    near = passes(seed)
+    far = passes(seed, clip_low=0.99, clip_high=1e6, dual_clip=None)
+    later = near[len(near) // 2 :]
+    assert all(step["clipped_low"] > 0.1 for step in later) and max(step["clipped_high"] for step in later) > 0.05
+    assert max(step["approx_kl"] for step in near) < 2 and max(step["approx_kl"] for step in far) > 4
+
+
 @pytest.mark.parametrize(
     "grpo",
     [

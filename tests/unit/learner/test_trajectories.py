@@ -46,8 +46,8 @@ def test_an_aborted_run_is_learned_from_as_what_it_is_a_forecast() -> None:
         ({"label": Label.HOST_LOST, "reward": 3.0}, Reason.INTERRUPTED),
         ({"label": Label.DISK_FULL}, Reason.INTERRUPTED),
         ({"label": Label.STALE_PARENT, "reward": None}, Reason.NO_REWARD),
-        ({"label": Label.METRIC_TAMPERING, "reward": -5.0}, Reason.TAMPERED),
-        ({"label": Label.NOT_CAUSAL, "reward": -5.0}, Reason.TAMPERED),
+        ({"label": Label.METRIC_TAMPERING, "reward": 5.0}, Reason.TAMPERED),
+        ({"label": Label.NOT_CAUSAL, "reward": 0.1}, Reason.TAMPERED),
         ({"completion": ""}, Reason.NO_TEXT),
         ({"completion": " \n"}, Reason.NO_TEXT),
         ({"messages": ()}, Reason.NO_TEXT),
@@ -93,10 +93,9 @@ def test_log_probabilities_of_a_server_are_those_of_temperature_one() -> None:
     assert found.temperature == 1.0
 
 
-def test_a_cheat_can_be_kept_for_its_penalty_but_never_for_a_gain() -> None:
-    filters = replace(BASE, tampered=True)
+def test_a_cheat_is_learned_from_for_its_penalty_and_never_for_a_gain() -> None:
     records = [record(1, label=Label.METRIC_TAMPERING, reward=-5.0), record(2, label=Label.NOT_CAUSAL, reward=4.0)]
-    found = dataset(records, filters)
+    found = dataset(records, BASE)
     assert [each.number for each in found.trajectories] == [1]
     assert found.dropped == {Reason.TAMPERED: 1}
 
@@ -185,9 +184,24 @@ def test_the_latest_sessions_are_held_out_as_a_whole() -> None:
     assert (found.by, found.leaked) == ("session", 0)
 
 
-def test_a_session_too_large_to_be_held_out_is_passed_over_for_an_earlier_one() -> None:
+def test_where_the_last_session_is_too_large_its_later_part_is_held_out_and_never_an_earlier_session() -> None:
     found = split(kept(*many("old", 20), *many("new", 60, start=500)), 0.25)
-    assert {t.session for t in found.held_out} == {"old"}
+    assert found.by == "time"
+    assert [t.number for t in found.held_out] == list(range(41, 61))
+    assert {t.session for t in found.held_out} == {"new"}
+    assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
+
+
+def test_a_small_last_session_does_not_keep_the_rest_of_what_is_wanted_from_being_held_out() -> None:
+    found = split(kept(*many("large", 160), *many("small", 12, start=500)), 0.25)
+    assert len(found.held_out) == 43
+    assert sum(t.session == "small" for t in found.held_out) == 12
+    assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
+
+
+def test_sessions_that_are_not_split_are_trained_on_whenever_they_were_made() -> None:
+    found = split(kept(*many("own", 40), *many("foreign", 40, start=500)), 0.25, {"own"})
+    assert ({t.session for t in found.held_out}, len(found.held_out), len(found.train)) == ({"own"}, 10, 70)
 
 
 def test_of_one_session_the_later_part_is_held_out_between_two_groups() -> None:
@@ -236,9 +250,13 @@ def test_nothing_of_the_held_out_part_is_seen_in_training(
     assert {t.prompt_hash for t in train}.isdisjoint({t.prompt_hash for t in held})
     assert {(t.session, t.group) for t in train}.isdisjoint({(t.session, t.group) for t in held})
     assert len(train) + len(held) + found.leaked == len(everything)
-    for session in {t.session for t in train} & {t.session for t in held}:
-        assert found.by == "time"
-        assert max(t.at for t in train if t.session == session) < min(t.at for t in held if t.session == session)
+    if found.by == "time":
+        assert max(t.at for t in train) < min(t.at for t in held)
+        assert len(held) >= share * len(everything)
+    else:
+        assert {t.session for t in train}.isdisjoint({t.session for t in held})
+        assert min(t.at for t in train) <= min(t.at for t in held)
+        assert len(held) * 2 >= share * len(everything)
 
 
 @pytest.mark.parametrize("count", [0, 1])
