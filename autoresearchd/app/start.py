@@ -274,8 +274,9 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
 def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None:
     """What must be there before the first experiment; all of it may be repeated."""
     resumed = lab.store.latest(session.id) is not None
-    if not resumed:
+    if not lab.store.totals(session.id).experiments:  # also where a daemon died while it took the session away
         workspace.begin(session.base_commit)
+    if not resumed:
         # Runs of an earlier session of this tag, whose baseline failed: their results must not be taken for ours.
         shutil.rmtree(lab.site.runs, ignore_errors=True)
     kind = EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED
