@@ -38,9 +38,9 @@ from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.leaving import take_away
 from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
+from autoresearchd.app.scaffolding import TASK_FILE, task_folder
 from autoresearchd.app.tools import require_bits, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
-from autoresearchd.config.check_file import CHECK_FILE
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
@@ -65,13 +65,10 @@ from autoresearchd.loop.lock import SessionLock, already_held
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
 from autoresearchd.ports import EventSink, NewSession
-from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.layout import require_tag
-
-TASK_FILE = "task.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         require_tag(options.tag)
     settings = load_settings(os.environ)
     overrides = _overrides(options, settings)
-    folder = task_folder(options)
+    folder = task_folder(options.task, options.directory)
     require_folder(folder)
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -307,48 +304,7 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
             clean_logs(log.parent, lab.redactor)
 
 
-# ---------------------------------------------------------------------- checks before anything is changed
-def task_folder(options: StartOptions) -> Path:
-    """The folder that holds the task; a bundled one is scaffolded into an empty folder."""
-    directory = options.directory.resolve()
-    if options.task is None:
-        return directory
-    template = bundled("templates") / options.task
-    if "/" not in options.task and (template / TASK_FILE).is_file():
-        return _scaffold(template, directory)
-    folder = Path(options.task).expanduser().resolve()
-    if folder.is_dir():
-        if directory not in (Path.cwd(), folder):
-            raise UsageError(
-                f"--dir {options.directory} and the folder --task {options.task} contradict each other",
-                mend="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
-            )
-        return folder
-    names = ", ".join(sorted(p.parent.name for p in bundled("templates").glob(f"*/{TASK_FILE}")))
-    raise UsageError(f"no task {options.task!r}: neither a bundled task nor a folder", mend=f"bundled tasks: {names}")
-
-
-def _scaffold(template: Path, directory: Path) -> Path:
-    if (directory / TASK_FILE).is_file():
-        return directory  # scaffolded before, or the user's own variant of it
-    try:
-        if directory.exists() and any(directory.iterdir()):
-            raise UsageError(
-                f"{directory} is not empty and has no {TASK_FILE}",
-                mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
-            )
-        directory.mkdir(parents=True, exist_ok=True)
-        ignore = shutil.ignore_patterns("__pycache__", "*.pyc", CHECK_FILE)
-        shutil.copytree(template, directory, dirs_exist_ok=True, ignore=ignore)
-    except OSError as error:  # shutil.Error is one, too: it holds those of all files
-        raise UsageError(
-            f"the task cannot be written to {directory}: {error.strerror or error}",
-            mend="name a folder with --dir that can be made and written to",
-        ) from error
-    preflight.init_repository(directory)
-    return directory
-
-
+# ---------------------------------------------------------------------- the task, as it was asked for
 def _overrides(options: StartOptions, settings: ModelSettings) -> Overrides:
     """What the command line says, else what the user has set up where that is not the usual."""
     usual = ModelSettings()
