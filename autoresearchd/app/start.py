@@ -39,7 +39,7 @@ from autoresearchd.app.leaving import take_away
 from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
 from autoresearchd.app.scaffolding import TASK_FILE, task_folder
-from autoresearchd.app.tools import require_bits, require_tool
+from autoresearchd.app.tools import require_bits, require_programs, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.events import EventKind
@@ -127,6 +127,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     source = folder / task.source_dir
     require_packages(policy, settings, source)
     check_files(task, source, folder / TASK_FILE)
+    notes = require_programs(task, source)
     store = project.open_store()
     try:
         tag = choose_tag(project, store, options.tag)
@@ -136,7 +137,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         require_bits(task, workspace, base)
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
-        sys.stderr.write("".join(beside))
+        sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)
         warn_of_unlearnable_answers(policy, settings, source)
@@ -263,7 +264,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 begun=lock.begun,
                 waits=lock.waits,
             )
-        except (BaselineError, LimitReached) as error:
+        except (BaselineError, LimitReached, MissingCapability) as error:
             take_away(project, store, workspace, session, error)
             raise
 

@@ -18,6 +18,7 @@ from autoresearchd.errors import (
     EnvironmentFailure,
     Interrupted,
     LimitReached,
+    MissingCapability,
     PolicyError,
     RepositoryError,
     SpendCapReached,
@@ -97,8 +98,8 @@ class SessionLoop:
     def run(self) -> str:
         """Until stopped; why it stopped.
 
-        Raises BaselineError, LimitReached, RepositoryError, StoreDamaged and Interrupted; PolicyError at a limit when
-        the policy failed in every single experiment.
+        Raises BaselineError, LimitReached, MissingCapability, RepositoryError, StoreDamaged and Interrupted;
+        PolicyError at a limit when the policy failed in every single experiment.
         """
         experiment: Experiment | None = None
         while not self._reconciled:
@@ -150,8 +151,8 @@ class SessionLoop:
         """Do a step; failures of the surroundings are waited out, unexpected exceptions recorded as well."""
         try:
             experiment = step()
-        except (BaselineError, RepositoryError, Interrupted, LimitReached, StoreDamaged):
-            raise
+        except (BaselineError, RepositoryError, Interrupted, LimitReached, MissingCapability, StoreDamaged):
+            raise  # no experiment is to blame for any of them, and none could be measured before it is mended
         except SpendCapReached as error:
             self._wait_for_money(error)
             return self._reload(experiment)

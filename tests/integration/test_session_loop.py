@@ -14,7 +14,14 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError, RepositoryError
+from autoresearchd.errors import (
+    BaselineError,
+    EnvironmentFailure,
+    Interrupted,
+    MissingCapability,
+    PolicyError,
+    RepositoryError,
+)
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.standing import Standing
@@ -301,6 +308,39 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tm
     assert len(found[4].good_runs) == 3
     assert session_loop.standing.baseline_value == found[4].decision.value if found[4].decision else False
     assert Standing(bench.laboratory()).baseline_value == session_loop.standing.baseline_value
+
+
+def test_what_the_machine_lacks_is_no_fault_of_the_baseline(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    def without_python(request: RunRequest) -> Script | str:
+        raise MissingCapability("the task's interpreter does not run")
+
+    bench.job = without_python
+    with pytest.raises(MissingCapability):
+        loop(bench).run()
+    assert not any(e.kind in (EventKind.FAULT, EventKind.BACKING_OFF) for e in bench.events.events), "at once"
+
+
+def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    good = bench.job
+
+    def upgraded(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/2/"):
+            raise MissingCapability("the task's interpreter does not run")
+        return good(request)
+
+    bench.job = upgraded
+    with pytest.raises(MissingCapability):
+        loop(bench, 3).run()
+    left = bench.store.latest(bench.session.id)
+    assert left is not None and (left.number, left.decision) == (2, None)
+    bench.job = good
+    loop(bench, 3).run()
+    found = bench.store.experiments(bench.session.id)
+    assert [e.number for e in found] == [0, 1, 2, 3]
+    assert all(e.decision and e.decision.status is not Status.CRASH for e in found)
 
 
 def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path) -> None:

@@ -119,3 +119,19 @@ def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
     assert words in answer.err
     assert "is running here" not in answer.err
     assert "→" in answer.err
+
+
+# ---------------------------------------------------------------------- programs
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("python -S train.py", "no-such-python train.py"), ("budget: 20", "python: /nowhere/bin/python, budget: 20")],
+)
+def test_a_program_that_no_job_will_find_is_refused_before_a_session_is_opened(
+    toy: Path, command: Command, old: str, new: str
+) -> None:
+    write_files(toy, {"task.yaml": TASK.replace(old, new)})
+    commit_all(toy)
+    answer = command("start", "--foreground", "--max-experiments", "1", "--policy", "random")
+    assert answer.code == 5, answer.err
+    assert "task.yaml" in answer.err
+    assert "no session" in command("status").err
