@@ -125,7 +125,7 @@ class SessionLoop:
         """Open an experiment, or take the open one a step further; None once it is settled."""
         if experiment is None:
             self._check_conditions()
-            require_branch(self._lab, {self.standing.parent})
+            require_branch(self._lab, {self.standing.left})
             self.between()
             if self._lab.stop.soon or self._lab.stop.paused.is_set():  # asked for while a learner was waited for
                 return None

@@ -363,3 +363,24 @@ def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path)
     assert [(e.segment, e.number) for e in found if e.segment == 0] == [(0, 0), (0, 1), (0, 2)]
     assert found[3].segment == 1
     assert len(found[3].good_runs) == 3
+
+
+def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, TASK + "history: revert\n")
+    loop(bench, 1).run()
+    left = bench.git("rev-parse", "autoresearch/t")
+    assert left != bench.session.base_commit, "a discard and its revert"
+    foreign = bench.git("commit-tree", "refs/autoresearch/t/1^{tree}", "-p", left, "-m", "mine")
+
+    def moved() -> bool:
+        bench.git("branch", "--force", "autoresearch/t", foreign)
+        return False
+
+    resumed = loop(bench, 2)
+    resumed.conditions = moved
+    for session_loop in (resumed, loop(bench, 2)):  # moved beside a daemon, and before one
+        with pytest.raises(RepositoryError, match=f"points at {foreign[:10]}"):
+            session_loop.run()
+    bench.git("branch", "--force", "autoresearch/t", left)
+    loop(bench, 2).run()
+    assert bench.store.totals(bench.session.id).experiments == 3
