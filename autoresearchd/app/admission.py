@@ -22,7 +22,8 @@ from autoresearchd.loop.lock import already_held
 from autoresearchd.policy.reachable import unreachable
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.ports import Store
-from autoresearchd.workspace import preflight
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.files import disk_errors
 
 
 def require_folder(directory: Path) -> None:
@@ -89,6 +90,15 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
         except RepositoryError:
             pass  # a branch of that name is left from elsewhere: take the next number
         number += 1
+
+
+def make_public_folder(project: Project) -> None:
+    """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
+    folder = layout.public_dir(project.root)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise RepositoryError(f"{folder} is no folder, and logs and results go there", mend="move it away")
+    with disk_errors(f"making {folder}"):
+        folder.mkdir(exist_ok=True)
 
 
 def say_who_measures(task: Task) -> None:

@@ -51,7 +51,6 @@ class Project:
         self._refuse_lost()
         if not health.has_content(self.database) and backups.generations(self.backups):
             raise StoreDamaged(f"{self.database} is gone, but there are backups of it", mend=health.MEND)
-        self.database.parent.mkdir(parents=True, exist_ok=True)
         return RedactingStore.over(open_store(f"sqlite:///{self.database}"), keys.redactor(folder=self.root))
 
     def existing_store(self) -> SqlStore:

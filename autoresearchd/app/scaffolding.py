@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from autoresearchd.config.check_file import CHECK_FILE
@@ -11,6 +13,8 @@ from autoresearchd.resources import bundled
 from autoresearchd.workspace import preflight
 
 TASK_FILE = "task.yaml"
+
+_LEFT_BEHIND = (CHECK_FILE, "__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
 
 
 def task_folder(task: str | None, directory: Path) -> Path:
@@ -42,19 +46,30 @@ def task_folder(task: str | None, directory: Path) -> Path:
 def _scaffold(template: Path, directory: Path) -> Path:
     if (directory / TASK_FILE).is_file():
         return directory  # scaffolded before, or the user's own variant of it
-    try:
+    with _writing(directory):
         if directory.exists() and any(directory.iterdir()):
             raise UsageError(
                 f"{directory} is not empty and has no {TASK_FILE}",
                 mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
             )
+    copy_template(template, directory)
+    preflight.init_repository(directory)
+    return directory
+
+
+def copy_template(template: Path, directory: Path) -> None:
+    """Write a bundled task to a folder, which is made where it is not there."""
+    with _writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        ignore = shutil.ignore_patterns("__pycache__", "*.pyc", CHECK_FILE)
-        shutil.copytree(template, directory, dirs_exist_ok=True, ignore=ignore)
+        shutil.copytree(template, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
+
+
+@contextlib.contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:  # shutil.Error is one, too: it holds those of all files
         raise UsageError(
             f"the task cannot be written to {directory}: {error.strerror or error}",
-            mend="name a folder with --dir that can be made and written to",
+            mend="name a folder that can be made and written to",
         ) from error
-    preflight.init_repository(directory)
-    return directory

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from autoresearchd.app.admission import (
     choose_tag,
+    make_public_folder,
     reached_limit,
     refuse_second,
     refuse_secret,
@@ -141,6 +142,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)
         warn_of_unlearnable_answers(policy, settings, source)
+        make_public_folder(project)
         session = store.create_session(
             NewSession(
                 tag=tag,

@@ -135,3 +135,27 @@ def test_a_program_that_no_job_will_find_is_refused_before_a_session_is_opened(
     assert answer.code == 5, answer.err
     assert "task.yaml" in answer.err
     assert "no session" in command("status").err
+
+
+# ---------------------------------------------------------------------- folders
+def test_a_file_where_logs_and_results_go_is_named_and_no_session_is_left(toy: Path, command: Command) -> None:
+    (toy / ".git/info").mkdir(exist_ok=True)
+    (toy / ".git/info/exclude").write_text(".autoresearchd\n")
+    (toy / ".autoresearchd").write_text("mine\n")
+    assert ".autoresearchd is no folder" in refused(command).err
+    assert "no session" in command("status").err
+    assert (toy / ".autoresearchd").read_text() == "mine\n"
+
+
+def test_a_folder_of_git_that_cannot_be_written_to_is_named(toy: Path, command: Command) -> None:
+    (toy / ".git/autoresearchd").write_text("in the way\n")
+    answer = command("start", "--foreground", "--policy", "random")
+    assert answer.code in (1, 2)
+    assert ".git/autoresearchd" in answer.err
+    assert "Traceback" not in answer.err and "defect" not in answer.err
+
+
+def test_a_task_that_cannot_be_written_is_refused(toy: Path, command: Command) -> None:
+    answer = command("task", "init", "terrain", "/proc/no/such/folder")
+    assert answer.code == 2
+    assert "the task cannot be written to /proc/no/such/folder" in answer.err
