@@ -16,6 +16,7 @@ from pathlib import Path
 
 from autoresearchd.app.admission import (
     choose_tag,
+    create_session,
     make_public_folder,
     reached_limit,
     refuse_second,
@@ -39,7 +40,7 @@ from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.leaving import take_away
 from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
-from autoresearchd.app.scaffolding import TASK_FILE, task_folder
+from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
 from autoresearchd.app.tools import require_bits, require_programs, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
@@ -59,7 +60,6 @@ from autoresearchd.errors import (
 from autoresearchd.evaluator.patterns import compile_pattern
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.artifacts import clean_logs
-from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.lock import SessionLock, already_held
@@ -104,6 +104,11 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
 
     In the foreground it returns when the session ends, else once the daemon is at work.
     """
+    with Scaffold(options.task, options.directory) as scaffold:
+        return _start(options, sinks, scaffold)
+
+
+def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold) -> int:
     preflight.require_git()
     policy = _policy(options.policy)
     refuse_secret(options.policy)
@@ -117,7 +122,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         require_tag(options.tag)
     settings = load_settings(os.environ)
     overrides = _overrides(options, settings)
-    folder = task_folder(options.task, options.directory)
+    folder = scaffold.folder()
     require_folder(folder)
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -143,7 +148,8 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         warn_of_absent_server(policy, settings, source)
         warn_of_unlearnable_answers(policy, settings, source)
         make_public_folder(project)
-        session = store.create_session(
+        session = create_session(
+            store,
             NewSession(
                 tag=tag,
                 branch=workspace.branch,
@@ -155,8 +161,9 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
                 limits=options.limits,
                 folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
             ),
-            SystemClock().now(),
+            named=options.tag is not None,
         )
+        scaffold.keep()
         if options.foreground:
             return run(project, store, session, sinks)
     finally:

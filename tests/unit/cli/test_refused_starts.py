@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.app import start
+from autoresearchd.app.project import Project
+from autoresearchd.loop.lock import SessionLock, announce
+from autoresearchd.ports import Store
 from autoresearchd.testing.repositories import commit_all, git, make_repository, write_files
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import Answer, Command, add_session
@@ -159,3 +163,48 @@ def test_a_task_that_cannot_be_written_is_refused(toy: Path, command: Command) -
     answer = command("task", "init", "terrain", "/proc/no/such/folder")
     assert answer.code == 2
     assert "the task cannot be written to /proc/no/such/folder" in answer.err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_start_that_is_refused_leaves_an_empty_folder_empty(
+    toy: Path, command: Command, tmp_path: Path, there: bool
+) -> None:
+    folder = tmp_path / "new" / "empty"
+    if there:
+        folder.mkdir(parents=True)
+    answer = command("start", "--task", "terrain", "--dir", str(folder), "--policy", "command:/nope/x")
+    assert answer.code == 2 and "there is no /nope/x" in answer.err
+    assert list(folder.iterdir()) == [] if there else not folder.parent.exists()
+
+
+@pytest.mark.parametrize("task", ["terrain", "."])
+def test_a_start_that_is_refused_leaves_what_was_there(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    git(toy, "rm", "--quiet", "task.yaml")
+    git(toy, "commit", "--quiet", "-m", "without it")
+    monkeypatch.chdir(toy)
+    assert command("start", "--task", task, "--policy", "command:/nope/x").code == 2
+    assert (toy / "train.py").read_text() == FILES["train.py"]
+
+
+# ---------------------------------------------------------------------- two at once
+def test_a_start_beside_a_daemon_that_only_comes_up_is_refused_as_beside_any(toy: Path, command: Command) -> None:
+    add_session(toy, "one")
+    announce(layout.lock_path(toy, "one"), os.getpid())
+    answer = command("start", "--foreground", "--policy", "random")
+    assert answer.code == 75, answer.err
+    assert f"session one is held by process {os.getpid()}" in answer.err
+
+
+def test_the_later_of_two_starts_at_once_hears_of_the_other(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chosen(project: Project, store: Store, tag: str | None) -> str:
+        add_session(toy, "one")  # by the other one, just after this one has looked
+        return "one"
+
+    monkeypatch.setattr(start, "choose_tag", chosen)
+    answer = command("start", "--foreground", "--policy", "random")
+    assert answer.code == 75, answer.err
+    assert "another `start` began session one" in answer.err
