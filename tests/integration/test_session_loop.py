@@ -384,3 +384,20 @@ def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_sa
     bench.git("branch", "--force", "autoresearch/t", left)
     loop(bench, 2).run()
     assert bench.store.totals(bench.session.id).experiments == 3
+
+
+def test_a_run_that_could_not_be_started_is_not_said_to_have_lost_its_daemon(tmp_path: Path) -> None:
+    bench, failures = Bench(tmp_path), [1]
+    good = bench.job
+
+    def once(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/1/") and failures:
+            failures.pop()
+            raise EnvironmentFailure("the disk is full")
+        return good(request)
+
+    bench.job = once
+    loop(bench, 1).run()
+    first, again = bench.store.experiment(bench.session.id, 1).runs
+    assert (first.label, first.detail) == (Label.INTERRUPTED, "it could not be started")
+    assert again.label is Label.NONE
