@@ -17,12 +17,14 @@ from autoresearchd.domain.limits import Reached, limit_reached
 from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import RepositoryError, UsageError
-from autoresearchd.loop.lock import already_held
+from autoresearchd.errors import RepositoryError, SessionLocked, StoreError, UsageError
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.lock import already_held, starting
 from autoresearchd.policy.reachable import unreachable
 from autoresearchd.policy.registry import PolicySpec, parse_spec
-from autoresearchd.ports import Store
-from autoresearchd.workspace import preflight
+from autoresearchd.ports import NewSession, Store
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.files import disk_errors
 
 
 def require_folder(directory: Path) -> None:
@@ -54,7 +56,7 @@ def refuse_second(project: Project, tag: str | None) -> tuple[str, ...]:
     store = project.open_store()
     try:
         for session in store.sessions():
-            pid = project.daemon(session.tag)
+            pid = project.daemon(session.tag) or starting(project.lock(session.tag))
             if pid is not None and tag in (None, session.tag):
                 raise already_held(session.tag, pid)
             if pid is not None:
@@ -89,6 +91,31 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
         except RepositoryError:
             pass  # a branch of that name is left from elsewhere: take the next number
         number += 1
+
+
+def create_session(store: Store, new: NewSession, *, named: bool) -> Session:
+    """The session; SessionLocked where another ``start`` took the tag that was chosen here, a moment ago.
+
+    named: whether the user asked for the tag.
+    """
+    try:
+        return store.create_session(new, SystemClock().now())
+    except StoreError as error:
+        if named or all(session.tag != new.tag for session in store.sessions()):
+            raise
+        raise SessionLocked(
+            f"another `start` began session {new.tag} at this moment",
+            mend=f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another",
+        ) from error
+
+
+def make_public_folder(project: Project) -> None:
+    """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
+    folder = layout.public_dir(project.root)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise RepositoryError(f"{folder} is no folder, and logs and results go there", mend="move it away")
+    with disk_errors(f"making {folder}"):
+        folder.mkdir(exist_ok=True)
 
 
 def say_who_measures(task: Task) -> None:

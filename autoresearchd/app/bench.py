@@ -15,7 +15,8 @@ from types import FrameType
 
 from autoresearchd.app.compose import open_workspace, require_sandbox
 from autoresearchd.app.project import Project
-from autoresearchd.app.start import TASK_FILE, read_task
+from autoresearchd.app.scaffolding import TASK_FILE
+from autoresearchd.app.start import read_task
 from autoresearchd.app.tools import require_bits
 from autoresearchd.config import check_files
 from autoresearchd.config.check_file import CHECK_FILE

@@ -9,7 +9,7 @@ from pathlib import Path
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.errors import EnvironmentFailure, NothingRunning, StoreDamaged
+from autoresearchd.errors import EnvironmentFailure, NothingRunning, SessionLocked, StoreDamaged, UsageError
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.lock import holder, process_began, starting
 from autoresearchd.store.repository import SqlStore
@@ -27,6 +27,11 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
     store = project.existing_store()
     try:
         session = project.pick(store, tag)
+        if session.policy == "imported":
+            raise UsageError(
+                f"session {session.tag} was imported: no daemon ever works on it",
+                mend="`autoresearchd start` begins a session of your own",
+            )
         coming = starting(project.lock(session.tag))
         if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
             raise NothingRunning(
@@ -67,18 +72,21 @@ def _is_to_pause(store: SqlStore, session: Session, pid: int) -> bool:
 def stop(directory: Path, tag: str | None, now: bool) -> str:
     """Ask the daemon to stop; the sentence to show.
 
-    Where the database takes no request (a full disk, a lock) or is gone, the daemon is sent signals that mean the same.
+    Where the database takes no request (a full disk, a lock, an older version's) or is gone, the daemon is sent signals
+    that mean the same.
     """
     kind, sentence = "stop", "stops after the running experiment"
     if now:
         kind, sentence = "stop_now", "stops at once; the running experiment is recorded as interrupted"
     try:
         return _request(directory, tag, kind, sentence)
-    except (EnvironmentFailure, StoreDamaged) as error:
+    except (EnvironmentFailure, SessionLocked, StoreDamaged) as error:
         return _stop_by_signal(Project.at(directory), tag, now, error)
 
 
-def _stop_by_signal(project: Project, tag: str | None, now: bool, error: EnvironmentFailure | StoreDamaged) -> str:
+def _stop_by_signal(
+    project: Project, tag: str | None, now: bool, error: EnvironmentFailure | SessionLocked | StoreDamaged
+) -> str:
     """Stop the only daemon that can be meant; raises the error where there is none, or more than one."""
     locks = [project.lock(tag)] if tag is not None else sorted(project.locks.glob("*.lock"))
     alive = [(lock, pid) for lock in locks if (pid := holder(lock)) is not None]

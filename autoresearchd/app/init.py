@@ -10,7 +10,8 @@ from pathlib import Path
 
 from autoresearchd.app.check import check_held
 from autoresearchd.app.importing import import_log
-from autoresearchd.app.start import TASK_FILE, read_task
+from autoresearchd.app.scaffolding import TASK_FILE
+from autoresearchd.app.start import read_task
 from autoresearchd.config import TaskFields
 from autoresearchd.config.layouts import Draft, Layout
 from autoresearchd.config.scaffold import render_task_yaml, write_new

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from autoresearchd import keys
 from autoresearchd.domain.experiment import Session
-from autoresearchd.errors import StoreDamaged, UsageError
-from autoresearchd.loop.lock import holder, without_store
+from autoresearchd.errors import SessionLocked, StoreDamaged, UsageError
+from autoresearchd.loop.lock import holder, holders, without_store
 from autoresearchd.store import backups, health
 from autoresearchd.store.migrate import open_store
 from autoresearchd.store.redacting import RedactingStore
@@ -51,7 +51,7 @@ class Project:
         self._refuse_lost()
         if not health.has_content(self.database) and backups.generations(self.backups):
             raise StoreDamaged(f"{self.database} is gone, but there are backups of it", mend=health.MEND)
-        self.database.parent.mkdir(parents=True, exist_ok=True)
+        self._refuse_upgrade()
         return RedactingStore.over(open_store(f"sqlite:///{self.database}"), keys.redactor(folder=self.root))
 
     def existing_store(self) -> SqlStore:
@@ -76,6 +76,20 @@ class Project:
         lost = None if self.database.exists() else without_store(self.database, self.locks)
         if lost is not None:
             raise lost
+
+    def _refuse_upgrade(self) -> None:
+        """Raise SessionLocked where the database would be upgraded under a daemon of the version that wrote it."""
+        held = holders(self.locks)
+        older = health.older_revision(self.database) if held else ""
+        if not older:
+            return
+        named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
+        kill = " and ".join(f"`kill -TERM {pid}`" for pid in held.values())
+        raise SessionLocked(
+            f"the database {self.database} is of an older version (revision {older}) and can be upgraded only once "
+            f"no daemon of that version is at work: {named}",
+            mend=f"{kill}, wait for the running experiment to end, then `autoresearchd resume`",
+        )
 
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
         """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""

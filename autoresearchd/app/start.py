@@ -16,6 +16,8 @@ from pathlib import Path
 
 from autoresearchd.app.admission import (
     choose_tag,
+    create_session,
+    make_public_folder,
     reached_limit,
     refuse_second,
     refuse_secret,
@@ -38,9 +40,9 @@ from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.leaving import take_away
 from autoresearchd.app.policies import require_packages
 from autoresearchd.app.project import Project
-from autoresearchd.app.tools import require_bits, require_tool
+from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
+from autoresearchd.app.tools import require_bits, require_programs, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
-from autoresearchd.config.check_file import CHECK_FILE
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
@@ -58,20 +60,16 @@ from autoresearchd.errors import (
 from autoresearchd.evaluator.patterns import compile_pattern
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.artifacts import clean_logs
-from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.lock import SessionLock, already_held
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
 from autoresearchd.ports import EventSink, NewSession
-from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.layout import require_tag
-
-TASK_FILE = "task.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +104,11 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
 
     In the foreground it returns when the session ends, else once the daemon is at work.
     """
+    with Scaffold(options.task, options.directory) as scaffold:
+        return _start(options, sinks, scaffold)
+
+
+def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold) -> int:
     preflight.require_git()
     policy = _policy(options.policy)
     refuse_secret(options.policy)
@@ -119,7 +122,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         require_tag(options.tag)
     settings = load_settings(os.environ)
     overrides = _overrides(options, settings)
-    folder = task_folder(options)
+    folder = scaffold.folder()
     require_folder(folder)
     project = Project.at(folder)
     preflight.check_repository(project.root)
@@ -130,6 +133,7 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     source = folder / task.source_dir
     require_packages(policy, settings, source)
     check_files(task, source, folder / TASK_FILE)
+    notes = require_programs(task, source)
     store = project.open_store()
     try:
         tag = choose_tag(project, store, options.tag)
@@ -139,11 +143,13 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
         require_bits(task, workspace, base)
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
-        sys.stderr.write("".join(beside))
+        sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)
         warn_of_unlearnable_answers(policy, settings, source)
-        session = store.create_session(
+        make_public_folder(project)
+        session = create_session(
+            store,
             NewSession(
                 tag=tag,
                 branch=workspace.branch,
@@ -155,8 +161,9 @@ def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
                 limits=options.limits,
                 folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
             ),
-            SystemClock().now(),
+            named=options.tag is not None,
         )
+        scaffold.keep()
         if options.foreground:
             return run(project, store, session, sinks)
     finally:
@@ -266,7 +273,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 begun=lock.begun,
                 waits=lock.waits,
             )
-        except (BaselineError, LimitReached) as error:
+        except (BaselineError, LimitReached, MissingCapability) as error:
             take_away(project, store, workspace, session, error)
             raise
 
@@ -274,8 +281,9 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
 def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None:
     """What must be there before the first experiment; all of it may be repeated."""
     resumed = lab.store.latest(session.id) is not None
-    if not resumed:
+    if not lab.store.totals(session.id).experiments:  # also where a daemon died while it took the session away
         workspace.begin(session.base_commit)
+    if not resumed:
         # Runs of an earlier session of this tag, whose baseline failed: their results must not be taken for ours.
         shutil.rmtree(lab.site.runs, ignore_errors=True)
     kind = EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED
@@ -306,48 +314,7 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
             clean_logs(log.parent, lab.redactor)
 
 
-# ---------------------------------------------------------------------- checks before anything is changed
-def task_folder(options: StartOptions) -> Path:
-    """The folder that holds the task; a bundled one is scaffolded into an empty folder."""
-    directory = options.directory.resolve()
-    if options.task is None:
-        return directory
-    template = bundled("templates") / options.task
-    if "/" not in options.task and (template / TASK_FILE).is_file():
-        return _scaffold(template, directory)
-    folder = Path(options.task).expanduser().resolve()
-    if folder.is_dir():
-        if directory not in (Path.cwd(), folder):
-            raise UsageError(
-                f"--dir {options.directory} and the folder --task {options.task} contradict each other",
-                mend="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
-            )
-        return folder
-    names = ", ".join(sorted(p.parent.name for p in bundled("templates").glob(f"*/{TASK_FILE}")))
-    raise UsageError(f"no task {options.task!r}: neither a bundled task nor a folder", mend=f"bundled tasks: {names}")
-
-
-def _scaffold(template: Path, directory: Path) -> Path:
-    if (directory / TASK_FILE).is_file():
-        return directory  # scaffolded before, or the user's own variant of it
-    try:
-        if directory.exists() and any(directory.iterdir()):
-            raise UsageError(
-                f"{directory} is not empty and has no {TASK_FILE}",
-                mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
-            )
-        directory.mkdir(parents=True, exist_ok=True)
-        ignore = shutil.ignore_patterns("__pycache__", "*.pyc", CHECK_FILE)
-        shutil.copytree(template, directory, dirs_exist_ok=True, ignore=ignore)
-    except OSError as error:  # shutil.Error is one, too: it holds those of all files
-        raise UsageError(
-            f"the task cannot be written to {directory}: {error.strerror or error}",
-            mend="name a folder with --dir that can be made and written to",
-        ) from error
-    preflight.init_repository(directory)
-    return directory
-
-
+# ---------------------------------------------------------------------- the task, as it was asked for
 def _overrides(options: StartOptions, settings: ModelSettings) -> Overrides:
     """What the command line says, else what the user has set up where that is not the usual."""
     usual = ModelSettings()

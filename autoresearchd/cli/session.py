@@ -14,7 +14,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import LARGEST, SandboxOption, SessionOption
 from autoresearchd.domain.duration import parse_duration
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.errors import AutoresearchdError, StoreDamaged, UsageError
+from autoresearchd.errors import AutoresearchdError, StoreError, UsageError
 
 ForegroundOption = Annotated[
     bool,
@@ -148,7 +148,7 @@ def stop(
 
     `autoresearchd resume` goes on with it later.
     """
-    with contextlib.suppress(StoreDamaged):  # a daemon whose database is gone can be ended all the same
+    with contextlib.suppress(StoreError):  # a daemon whose database is gone, or of an older version, can be ended, too
         session = pick(session)
     from autoresearchd.app import commands
 

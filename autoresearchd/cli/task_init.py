@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +20,6 @@ from autoresearchd.errors import RepositoryError, UsageError
 if TYPE_CHECKING:
     from autoresearchd.config.layouts import Draft, Layout
 
-_LEFT_BEHIND = ("check.yaml", "__pycache__", "*.pyc", ".venv", ".git", ".autoresearchd")
 _LARGER = re.compile(
     r"acc|f1|auc|reward|score|recall|precision|bleu|rouge|r2|throughput|per_sec|tok_s|mfu", re.IGNORECASE
 )
@@ -70,8 +68,9 @@ def init(
     bundled = {folder.name: folder for folder in bundled_tasks()}
     empty = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
     if name in bundled and not given and empty:
-        ignore = shutil.ignore_patterns(*_LEFT_BEHIND)
-        shutil.copytree(bundled[name], directory, dirs_exist_ok=True, ignore=ignore)
+        from autoresearchd.app.scaffolding import copy_template
+
+        copy_template(bundled[name], directory)
         say(f"wrote {directory / TASK_FILE}")
         say(f"  next: autoresearchd task check {directory} --run, then autoresearchd start --task {directory}")
         return

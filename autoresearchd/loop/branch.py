@@ -11,11 +11,8 @@ from autoresearchd.loop.laboratory import Laboratory
 def require_branch(lab: Laboratory, expected: Collection[str]) -> None:
     """Raise RepositoryError, with the command that mends it, when the branch is gone or at none of these commits.
 
-    With ``history: revert`` it is at the last revert, which only git knows.
+    With ``history: revert`` it is at the last revert, which only git knows: that has the files of one of them.
     """
-    if lab.task.history == "revert":
-        lab.workspace.tip()
-        return
     try:
         tip = lab.workspace.tip()
     except RepositoryError as error:
@@ -24,6 +21,8 @@ def require_branch(lab: Laboratory, expected: Collection[str]) -> None:
             error.what, mend=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
         ) from error
     if tip in expected:
+        return
+    if lab.task.history == "revert" and any(not lab.workspace.diff(commit, tip) for commit in expected):
         return
     session = lab.store.session(lab.tag)
     raise RepositoryError(

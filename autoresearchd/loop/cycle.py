@@ -49,6 +49,7 @@ class Cycle:
         self._lab = lab
         self._standing = standing
         self._handle: RunHandle | None = None
+        self._opened: int | None = None
         self._began = lab.clock.monotonic()
         self._spent_elsewhere = 0.0
         self._simpler: tuple[tuple[object, ...], bool] | None = None
@@ -128,6 +129,7 @@ class Cycle:
         fresh = len({run.seed for run in e.counted_runs})
         seed = lab.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
         run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now(), of=asked.of)
+        self._opened = run.id
         self._watched.begin(workspace)
         task = self._allowance.task()
         self._handle = lab.executor.start(
@@ -161,7 +163,8 @@ class Cycle:
     def _watch(self, e: Experiment, patience: float) -> Experiment:
         run = e.runs[-1]
         if self._handle is None:  # found after a crash: recovery has killed or adopted what was left of it
-            return self._close(e, run, Measurement(Label.INTERRUPTED, detail="the daemon died during this run"), None)
+            why = "it could not be started" if run.id == self._opened else "the daemon died during this run"
+            return self._close(e, run, Measurement(Label.INTERRUPTED, detail=why), None)
         if self._lab.stop.now.is_set():
             self._handle.kill()
         result = self._handle.wait(self._aborts.patience(patience))

@@ -14,7 +14,7 @@ from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, Interrupted, MissingCapability, PolicyError
 from autoresearchd.loop.housekeeping import Housekeeping
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.session import Backoff, SessionLoop
@@ -83,8 +83,9 @@ def serve(
         state, reason, raised = SessionState.STOPPED, str(error), False
     except AutoresearchdError as error:
         reason = error.what
-        # A session that was in order stays so when going on with it is refused, or when only its policy failed.
-        if isinstance(error, PolicyError) or (in_order and not at_work.is_set()):
+        # A session that was in order stays so when going on with it is refused, or when only its policy failed, or this
+        # machine lost what a run needs.
+        if isinstance(error, (PolicyError, MissingCapability)) or (in_order and not at_work.is_set()):
             state = SessionState.STOPPED
         raise
     except BaseException as error:

@@ -50,14 +50,16 @@ class Watch:
         self._before = workspace, sealed, self._seal(workspace)
 
     def end(self, measurement: Measurement) -> Measurement:
-        """A run has ended: what it gave, unless something was tampered with."""
+        """A run has ended: what it gave, unless something was tampered with.
+
+        May be asked again with the same answer: writing the answer down can fail, and is then repeated.
+        """
         found = {}
         if self._before is not None:  # else it is a run that another daemon began: its seals are gone with it
             workspace, sealed, edited = self._before
             found["the pristine copy"] = broken(sealed, self._seal(self._pristine, code=True))
             if workspace.is_dir():
                 found["the worktree"] = broken(edited, self._seal(workspace))
-        self._before = None
         return tampering(measurement, found)
 
     def named(self, result: RunResult) -> RunResult:

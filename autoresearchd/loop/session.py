@@ -18,6 +18,7 @@ from autoresearchd.errors import (
     EnvironmentFailure,
     Interrupted,
     LimitReached,
+    MissingCapability,
     PolicyError,
     RepositoryError,
     SpendCapReached,
@@ -97,8 +98,8 @@ class SessionLoop:
     def run(self) -> str:
         """Until stopped; why it stopped.
 
-        Raises BaselineError, LimitReached, RepositoryError, StoreDamaged and Interrupted; PolicyError at a limit when
-        the policy failed in every single experiment.
+        Raises BaselineError, LimitReached, MissingCapability, RepositoryError, StoreDamaged and Interrupted;
+        PolicyError at a limit when the policy failed in every single experiment.
         """
         experiment: Experiment | None = None
         while not self._reconciled:
@@ -124,7 +125,7 @@ class SessionLoop:
         """Open an experiment, or take the open one a step further; None once it is settled."""
         if experiment is None:
             self._check_conditions()
-            require_branch(self._lab, {self.standing.parent})
+            require_branch(self._lab, {self.standing.left})
             self.between()
             if self._lab.stop.soon or self._lab.stop.paused.is_set():  # asked for while a learner was waited for
                 return None
@@ -150,8 +151,8 @@ class SessionLoop:
         """Do a step; failures of the surroundings are waited out, unexpected exceptions recorded as well."""
         try:
             experiment = step()
-        except (BaselineError, RepositoryError, Interrupted, LimitReached, StoreDamaged):
-            raise
+        except (BaselineError, RepositoryError, Interrupted, LimitReached, MissingCapability, StoreDamaged):
+            raise  # no experiment is to blame for any of them, and none could be measured before it is mended
         except SpendCapReached as error:
             self._wait_for_money(error)
             return self._reload(experiment)

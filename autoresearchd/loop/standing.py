@@ -83,6 +83,11 @@ class Standing:
         return self._lab.workspace.tip() if self._lab.task.history == "revert" else self._incumbent_commit
 
     @property
+    def left(self) -> str:
+        """The commit that the branch was left at, or whose files it has, where reverts are written on it."""
+        return self._incumbent_commit
+
+    @property
     def incumbent(self) -> Experiment:
         """The best kept experiment of this segment."""
         if self._incumbent is None:

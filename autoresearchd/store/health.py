@@ -38,6 +38,19 @@ def has_content(path: Path) -> bool:
     return path.is_file() and (path.stat().st_size >= SHORTEST or (wal.is_file() and wal.stat().st_size > 0))
 
 
+def older_revision(path: Path) -> str:
+    """The revision of a database that an older version wrote, and ``upgrade`` would change; empty for any other."""
+    if not has_content(path):
+        return ""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
+            row = db.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error:
+        return ""  # what is wrong with it is said by whoever opens it
+    found = str(row[0]) if row else ""
+    return found if found < HEAD_REVISION else ""
+
+
 def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> Health:
     """Structure of the whole file as the next transaction would see it, WAL included; at most ``seconds``.
 

@@ -173,9 +173,9 @@ class SessionRefs:
                 mend=f"look at it; `git branch -D {self.branch}` deletes it",
             )
         names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
-        commands = [f"delete {name}" for name in names]
-        if tip is not None:
-            commands.append(f"delete {self.branch_ref} {tip}")
+        # The branch goes first: a git that is killed between the two leaves what ``begin`` completes.
+        commands = [] if tip is None else [f"delete {self.branch_ref} {tip}"]
+        commands += [f"delete {name}" for name in names]
         if commands:
             self._write(commands)
 

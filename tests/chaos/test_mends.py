@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.errors import EnvironmentFailure
-from autoresearchd.testing.repositories import git, make_repository
+from autoresearchd.testing.repositories import commit_all, git, make_repository, write_files
 from autoresearchd.workspace import command
 from autoresearchd.workspace.git import GitWorkspace
 from tests.chaos.harness import Harness
@@ -19,6 +21,12 @@ from tests.chaos.invariants import Breaches, check_end
 from tests.chaos.mortal import Fate
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
+FAILING = """\
+name: toy
+workspace: {target_file: train.py}
+execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
+scoring: {metric: score, direction: minimize, metric_source: stdout}
+"""
 SPY = """#!/bin/sh
 case "$1" in
 update-ref) tee -a "{record}" | "{git}" "$@" ;;
@@ -162,3 +170,36 @@ def test_what_lies_in_the_folder_of_a_run_that_has_not_begun_is_not_taken_for_it
     harness.finish(world, breaches, "")
     check_end(world, 4, harness.undisturbed(31, 4), breaches, "")
     assert breaches.lines() == []
+
+
+DYING = """
+import os, sys
+from autoresearchd.cli.main import run
+from autoresearchd.store.repository import SqlStore
+SqlStore.delete_session = lambda self, tag: os._exit(9)
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_a_daemon_killed_while_it_takes_a_failed_session_away_is_followed_by_one_that_does(
+    root: Path, tmp_path: Path
+) -> None:
+    write_files(root, {"train.py": "raise SystemExit('no')\n", "task.yaml": FAILING})
+    commit_all(root)
+    before = git(root, "for-each-ref")
+    environment = {**os.environ, "HOME": str(tmp_path), "AUTORESEARCHD_CONFIG": "/dev/null"}
+
+    def cli(program: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *program, *arguments], cwd=root, env=environment, capture_output=True, text=True
+        )
+
+    whole = ("-m", "autoresearchd")
+    begin = ("start", "--foreground", "--tag", "night", "--policy", "random", "--max-experiments", "1")
+    assert cli(("-c", DYING), *begin).returncode == 9
+    assert git(root, "for-each-ref") == before, "git is as it was, and the session is there still"
+    done = cli(whole, "resume", "night", "--foreground")
+    assert done.returncode == 3, done.stderr
+    assert git(root, "for-each-ref") == before
+    refused = cli(whole, "resume", "night")
+    assert (refused.returncode, "no session" in refused.stderr) == (2, True), refused.stderr

@@ -131,6 +131,17 @@ def test_a_baseline_that_gives_no_metric_is_told_by_a_start_in_the_background_to
     assert "broken here" in done.stderr
 
 
+def test_an_interpreter_that_does_not_run_is_what_the_machine_lacks_and_leaves_no_session(project: Project) -> None:
+    broken = project.root.parent / "python"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    project.write("task.yaml", TASK.replace("budget: 20", f"python: {broken}, budget: 20"))
+    project.commit()
+    refused(project, 5, f"interpreter {broken} does not run")
+    assert project.cli("status").returncode != 0
+    assert "autoresearch/" not in project.git("branch", "--all")
+
+
 def test_a_baseline_that_never_ends(project: Project) -> None:
     project.write("train.py", "import time\nprint('score: 1', flush=True)\nwhile True: time.sleep(1)\n")
     project.write("task.yaml", TASK.replace("budget: 20, startup_grace: 5", "budget: 0.5, startup_grace: 0.2"))

@@ -14,7 +14,14 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError, RepositoryError
+from autoresearchd.errors import (
+    BaselineError,
+    EnvironmentFailure,
+    Interrupted,
+    MissingCapability,
+    PolicyError,
+    RepositoryError,
+)
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.standing import Standing
@@ -303,6 +310,39 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tm
     assert Standing(bench.laboratory()).baseline_value == session_loop.standing.baseline_value
 
 
+def test_what_the_machine_lacks_is_no_fault_of_the_baseline(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    def without_python(request: RunRequest) -> Script | str:
+        raise MissingCapability("the task's interpreter does not run")
+
+    bench.job = without_python
+    with pytest.raises(MissingCapability):
+        loop(bench).run()
+    assert not any(e.kind in (EventKind.FAULT, EventKind.BACKING_OFF) for e in bench.events.events), "at once"
+
+
+def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    good = bench.job
+
+    def upgraded(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/2/"):
+            raise MissingCapability("the task's interpreter does not run")
+        return good(request)
+
+    bench.job = upgraded
+    with pytest.raises(MissingCapability):
+        loop(bench, 3).run()
+    left = bench.store.latest(bench.session.id)
+    assert left is not None and (left.number, left.decision) == (2, None)
+    bench.job = good
+    loop(bench, 3).run()
+    found = bench.store.experiments(bench.session.id)
+    assert [e.number for e in found] == [0, 1, 2, 3]
+    assert all(e.decision and e.decision.status is not Status.CRASH for e in found)
+
+
 def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Failing(Interrupted("stop"))
@@ -323,3 +363,41 @@ def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path)
     assert [(e.segment, e.number) for e in found if e.segment == 0] == [(0, 0), (0, 1), (0, 2)]
     assert found[3].segment == 1
     assert len(found[3].good_runs) == 3
+
+
+def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, TASK + "history: revert\n")
+    loop(bench, 1).run()
+    left = bench.git("rev-parse", "autoresearch/t")
+    assert left != bench.session.base_commit, "a discard and its revert"
+    foreign = bench.git("commit-tree", "refs/autoresearch/t/1^{tree}", "-p", left, "-m", "mine")
+
+    def moved() -> bool:
+        bench.git("branch", "--force", "autoresearch/t", foreign)
+        return False
+
+    resumed = loop(bench, 2)
+    resumed.conditions = moved
+    for session_loop in (resumed, loop(bench, 2)):  # moved beside a daemon, and before one
+        with pytest.raises(RepositoryError, match=f"points at {foreign[:10]}"):
+            session_loop.run()
+    bench.git("branch", "--force", "autoresearch/t", left)
+    loop(bench, 2).run()
+    assert bench.store.totals(bench.session.id).experiments == 3
+
+
+def test_a_run_that_could_not_be_started_is_not_said_to_have_lost_its_daemon(tmp_path: Path) -> None:
+    bench, failures = Bench(tmp_path), [1]
+    good = bench.job
+
+    def once(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/1/") and failures:
+            failures.pop()
+            raise EnvironmentFailure("the disk is full")
+        return good(request)
+
+    bench.job = once
+    loop(bench, 1).run()
+    first, again = bench.store.experiment(bench.session.id, 1).runs
+    assert (first.label, first.detail) == (Label.INTERRUPTED, "it could not be started")
+    assert again.label is Label.NONE

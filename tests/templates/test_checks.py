@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.check import check_held
-from autoresearchd.app.start import StartOptions, task_folder
+from autoresearchd.app.scaffolding import task_folder
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE, load_check
@@ -69,7 +69,7 @@ def test_the_short_check_passes(folder: Path) -> None:
 
 
 def test_neither_start_nor_task_init_shows_a_policy_how_to_cheat(tmp_path: Path) -> None:
-    started = task_folder(StartOptions(task="terrain", directory=tmp_path / "started"))
+    started = task_folder("terrain", tmp_path / "started")
     assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
     for folder in (started, tmp_path / "made"):
         assert (folder / "task.yaml").is_file()

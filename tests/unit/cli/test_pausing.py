@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from autoresearchd.app import commands
 from autoresearchd.domain.labels import SessionState
+from autoresearchd.errors import SessionLocked
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
@@ -59,3 +65,35 @@ def test_a_pause_that_was_asked_of_a_daemon_before_this_one_counts_no_more(daemo
     daemon.add_control(daemon.session("mar8").id, "pause", START)
     assert "is not paused" in command("unpause").err
     assert command("pause").err.endswith("pauses after the running experiment\n")
+
+
+# ---------------------------------------------------------------------- what cannot be asked
+@pytest.mark.parametrize("name", ["stop", "pause", "unpause"])
+def test_nothing_is_asked_of_an_imported_session(repository: Path, command: Command, name: str) -> None:
+    command("export", "--format", "tsv", "-o", "results.tsv")
+    assert command("import", "results.tsv").code == 0
+    answer = command(name, "--session", "imported-results")
+    assert answer.code == 2
+    assert "was imported" in answer.err and "resume" not in answer.err
+
+
+def test_a_database_is_not_upgraded_under_a_daemon_of_the_version_that_wrote_it(
+    repository: Path, daemon: SqlStore, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda process, number: sent.append(number))
+    database = layout.database_path(repository)
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("UPDATE alembic_version SET version_num = '0004'")
+        db.commit()
+    answer = command("resume", "mar8")
+    assert answer.code == 75, answer.err
+    assert f"`kill -TERM {os.getpid()}`" in answer.err
+    with pytest.raises(SessionLocked):
+        commands.note(repository, "mar8", "hello")
+    answer = command("stop")
+    assert (answer.code, sent) == (0, [signal.SIGTERM]), answer.err
+    assert "it was sent a signal" in answer.err
+    with closing(sqlite3.connect(database)) as db:
+        assert db.execute("SELECT version_num FROM alembic_version").fetchone() == ("0004",)
+    assert not list(database.parent.glob("*.backup-*"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.app import start
+from autoresearchd.app.project import Project
+from autoresearchd.loop.lock import SessionLock, announce
+from autoresearchd.ports import Store
 from autoresearchd.testing.repositories import commit_all, git, make_repository, write_files
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import Answer, Command, add_session
@@ -119,3 +123,88 @@ def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
     assert words in answer.err
     assert "is running here" not in answer.err
     assert "→" in answer.err
+
+
+# ---------------------------------------------------------------------- programs
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("python -S train.py", "no-such-python train.py"), ("budget: 20", "python: /nowhere/bin/python, budget: 20")],
+)
+def test_a_program_that_no_job_will_find_is_refused_before_a_session_is_opened(
+    toy: Path, command: Command, old: str, new: str
+) -> None:
+    write_files(toy, {"task.yaml": TASK.replace(old, new)})
+    commit_all(toy)
+    answer = command("start", "--foreground", "--max-experiments", "1", "--policy", "random")
+    assert answer.code == 5, answer.err
+    assert "task.yaml" in answer.err
+    assert "no session" in command("status").err
+
+
+# ---------------------------------------------------------------------- folders
+def test_a_file_where_logs_and_results_go_is_named_and_no_session_is_left(toy: Path, command: Command) -> None:
+    (toy / ".git/info").mkdir(exist_ok=True)
+    (toy / ".git/info/exclude").write_text(".autoresearchd\n")
+    (toy / ".autoresearchd").write_text("mine\n")
+    assert ".autoresearchd is no folder" in refused(command).err
+    assert "no session" in command("status").err
+    assert (toy / ".autoresearchd").read_text() == "mine\n"
+
+
+def test_a_folder_of_git_that_cannot_be_written_to_is_named(toy: Path, command: Command) -> None:
+    (toy / ".git/autoresearchd").write_text("in the way\n")
+    answer = command("start", "--foreground", "--policy", "random")
+    assert answer.code in (1, 2)
+    assert ".git/autoresearchd" in answer.err
+    assert "Traceback" not in answer.err and "defect" not in answer.err
+
+
+def test_a_task_that_cannot_be_written_is_refused(toy: Path, command: Command) -> None:
+    answer = command("task", "init", "terrain", "/proc/no/such/folder")
+    assert answer.code == 2
+    assert "the task cannot be written to /proc/no/such/folder" in answer.err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_start_that_is_refused_leaves_an_empty_folder_empty(
+    toy: Path, command: Command, tmp_path: Path, there: bool
+) -> None:
+    folder = tmp_path / "new" / "empty"
+    if there:
+        folder.mkdir(parents=True)
+    answer = command("start", "--task", "terrain", "--dir", str(folder), "--policy", "command:/nope/x")
+    assert answer.code == 2 and "there is no /nope/x" in answer.err
+    assert list(folder.iterdir()) == [] if there else not folder.parent.exists()
+
+
+@pytest.mark.parametrize("task", ["terrain", "."])
+def test_a_start_that_is_refused_leaves_what_was_there(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    git(toy, "rm", "--quiet", "task.yaml")
+    git(toy, "commit", "--quiet", "-m", "without it")
+    monkeypatch.chdir(toy)
+    assert command("start", "--task", task, "--policy", "command:/nope/x").code == 2
+    assert (toy / "train.py").read_text() == FILES["train.py"]
+
+
+# ---------------------------------------------------------------------- two at once
+def test_a_start_beside_a_daemon_that_only_comes_up_is_refused_as_beside_any(toy: Path, command: Command) -> None:
+    add_session(toy, "one")
+    announce(layout.lock_path(toy, "one"), os.getpid())
+    answer = command("start", "--foreground", "--policy", "random")
+    assert answer.code == 75, answer.err
+    assert f"session one is held by process {os.getpid()}" in answer.err
+
+
+def test_the_later_of_two_starts_at_once_hears_of_the_other(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chosen(project: Project, store: Store, tag: str | None) -> str:
+        add_session(toy, "one")  # by the other one, just after this one has looked
+        return "one"
+
+    monkeypatch.setattr(start, "choose_tag", chosen)
+    answer = command("start", "--foreground", "--policy", "random")
+    assert answer.code == 75, answer.err
+    assert "another `start` began session one" in answer.err

@@ -109,6 +109,16 @@ def test_whatever_is_done_to_protected_files_during_a_run_is_seen(folders, act, 
     assert told.label is Label.METRIC_TAMPERING and words in told.detail
 
 
+def test_what_was_found_is_found_again_where_it_could_not_be_written_down(folders: tuple[Path, Path]) -> None:
+    pristine, worktree = folders
+    watch = Watch(watched(), pristine, lambda: None)
+    watch.begin(worktree)
+    (worktree / "lib" / "part.py").unlink()
+    first = watch.end(GOOD)
+    assert first.label is Label.METRIC_TAMPERING
+    assert watch.end(GOOD) == first, "after a store that was locked, or a full disk"
+
+
 def test_what_a_run_may_do_is_no_tampering(folders: tuple[Path, Path]) -> None:
     pristine, worktree = folders
     watch = Watch(watched(), pristine, lambda: None)
