@@ -135,5 +135,5 @@ def _writing(directory: Path) -> Iterator[None]:
     except OSError as error:  # shutil.Error is one, too: it holds those of all files
         raise UsageError(
             f"the task cannot be written to {directory}: {error.strerror or error}",
-            mend="name a folder that can be made and written to",
+            mend="name a folder that can be made and written to; `start` takes it with --dir",
         ) from error

@@ -257,10 +257,10 @@ def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tr
 
 # ---------------------------------------------------------------------- the bundled task, really trained
 HANDICAPS = {
-    "DEPTH": "8",
     "TOTAL_BATCH_SIZE": "8192",
+    "DEPTH": "8",
     "UNEMBEDDING_LR": "0.0007",
-    "MLP_RATIO": "16",
+    "MLP_RATIO": "12",
     "WARMUP_RATIO": "0.8",
     "SOFTCAP": "2.0",
     "MATRIX_LR": "0.003",
