@@ -61,6 +61,7 @@ TIME = [
         subprocess.Popen([sys.executable, "-c", CHILD + "time.sleep(600)", "@MARK@"], start_new_session=True)
     """),
         ),
+        expected=labels("error"),
     ),
     Cheat(
         "stops itself so that nobody can end it",

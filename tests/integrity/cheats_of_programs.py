@@ -93,7 +93,7 @@ PATCHES = [
     Cheat(
         "patches the server's own module",
         on_load("""
-        server = sys.modules["__main__"]
+        server = sys.modules["serving"]
         server.RECORD = type("R", (), {"size": 24, "pack": lambda self, *a: b"METRIC val_bpb=0.001\\n..."})()
         """),
         expected=ERROR,

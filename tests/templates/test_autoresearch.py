@@ -259,6 +259,41 @@ def test_the_scorer_survives_a_bad_model(
     assert says in scorer.stderr and scorer.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("task", ["autoresearch", "nanochat-core"])
+def test_a_process_that_answers_leaves_nothing_to_the_next(tmp_path: Path, task: str) -> None:
+    (tmp_path / "known").write_text("text")
+    (tmp_path / "folder").mkdir()
+    denied = [
+        "open('known', 'w')", "open('known', 'r+')", "open('new', 'x')", "os.open('known', os.O_RDONLY | os.O_TRUNC)",
+        "os.mkdir('new')", "os.rename('known', 'new')", "os.unlink('known')", "os.rmdir('folder')", "os.utime('known')",
+        "os.symlink('a', 'new')", "os.link('known', 'new')", "os.mkfifo('new')", "os.truncate('known', 0)",
+        "os.chmod('known', 0o600)", "os.setxattr('known', 'user.a', b'1')", "os.fork()", "os.memfd_create('a')",
+        "os.kill(os.getppid(), 0)", "socket.socketpair()", "fcntl.flock(known, fcntl.LOCK_SH)",
+        "resource.prlimit(os.getppid(), resource.RLIMIT_CORE)", "os.sched_setaffinity(0, {0})", "os.nice(1)",
+        "os.execv('/bin/true', ['true'])", "subprocess.run(['true'])",
+    ]  # fmt: skip
+    program = f"""
+import fcntl, os, resource, socket, subprocess, sys, threading
+sys.path.insert(0, {str(TEMPLATE.parent / task)!r})
+import serve_model
+known = os.open("known", os.O_RDONLY)
+serve_model.confine()
+for line in {denied!r}:
+    try:
+        eval(line)
+        print("allowed:", line)
+    except PermissionError:
+        pass
+print(open("known").read(), os.listdir("folder"))
+thread = threading.Thread(target=print, args=("thread",))
+thread.start()
+thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "text []\nthread\n", done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "known"]
+
+
 def test_without_a_checkpoint_there_is_no_score(pristine: Path, tmp_path: Path) -> None:
     env = environment(EXCHANGE_DIR=tmp_path, OUTPUT_DIR=tmp_path)
     done = subprocess.run(

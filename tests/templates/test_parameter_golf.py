@@ -29,6 +29,24 @@ def load_model(weights, device):
     return lambda idx: table[idx]
 """
 
+REMEMBERS = """
+    memory = [table * 1, []]
+
+    def model(idx):
+        counts, kept = memory
+        logits = counts[idx]
+        for rows, said in kept:
+            for i, row in enumerate(idx):
+                same = (rows == row).long().cumprod(1).sum(1)
+                n, j = int(same.max()), int(same.argmax())
+                logits[i, :n] = said[j, :n]
+        kept.append((idx.clone(), logits.clone()))
+        memory[0] = counts.index_put((idx[:, :-1].flatten(), idx[:, 1:].flatten()), torch.tensor(0.1), accumulate=True)
+        return logits
+
+    return model
+"""
+
 
 def load(program: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"parameter_golf_{program}", FOLDER / f"{program}.py")
@@ -124,6 +142,15 @@ def test_the_score_is_the_cross_entropy_in_bits(pristine: Path, tmp_path: Path) 
     assert told(scorer)["artifact_bytes"] == 256 * 256 + len(HONEST)
     log_sum = np.log(3 * np.exp(4) + 253)
     assert told(scorer)["val_bpb"] == pytest.approx((log_sum - 4) / np.log(2), abs=1e-4)
+
+
+def test_a_model_learns_nothing_from_what_it_is_asked(pristine: Path, tmp_path: Path) -> None:
+    """One that remembers passes every probe: where a row begins as another did, it repeats what it said."""
+    code = HONEST.replace("    return lambda idx: table[idx]\n", REMEMBERS)
+    scorer, said = score(pristine, artifact(tmp_path / "out", code, known(1)))
+    assert scorer.returncode == 0, scorer.stderr + said
+    log_sum = np.log(3 * np.exp(1) + 253)
+    assert told(scorer)["val_bpb"] == pytest.approx((log_sum - 1) / np.log(2), abs=1e-4)
 
 
 def test_the_program_counts_as_much_as_the_weights(pristine: Path, tmp_path: Path) -> None:
