@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,18 +128,19 @@ def bring_history(directory: Path, layout: Layout | None) -> str:
 
 def next_commands(directory: Path) -> Iterator[str]:
     """What is left to do before ``start``: the commands, in order."""
-    shown = directory if directory != Path() else Path()
-    at = f"cd {shown} && " if str(shown) != "." else ""
+    shown = shlex.quote(str(directory))  # whoever pastes these lines runs no name of a file
+    git = "git" if shown == "." else f"git -C {shown}"
     root = None
     with contextlib.suppress(RepositoryError):
         root = find_root(directory)
     if root is None:
-        yield f"{at}git init && git add -A && git commit -m 'my task'"
+        yield f"{git} init && {git} add -A && {git} commit -m 'my task'"
     else:
-        names = [TASK_FILE, *read_task(directory, None).editable, *read_task(directory, None).protected]
+        task = read_task(directory, None)
+        names = [TASK_FILE, *(os.path.normpath(f"{task.source_dir}/{p}") for p in (*task.editable, *task.protected))]
         missing = [name for name in names if not _committed(root, directory / name)]
         if missing:
-            yield f"{at}git add {' '.join(missing)} && git commit -m 'autoresearchd: the task'"
+            yield f"{git} add -- {shlex.join(missing)} && {git} commit -m 'autoresearchd: the task'"
     yield f"autoresearchd task check {shown} --run"
     yield f"autoresearchd start --task {shown}"
 

@@ -8,6 +8,7 @@ autoresearch-distillation (``tasks/*.yaml``, which load as they are).
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,11 @@ _SECTIONS = ("objective", "constraints", "off limits", "what's been tried")
 _METRIC_LINE = re.compile(r"METRIC\s+([\w.µ]+)=")
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
 _IN_TICKS = re.compile(r"`([^`\n]{1,200})`")
-_TIME_BUDGET = re.compile(r"^TIME_BUDGET\s*=\s*([0-9][0-9_]*(?:\.[0-9]+)?)\b", re.MULTILINE)
+_NUMBER = r"[0-9][0-9_]*(?:\.[0-9]+)?"
+_TIME_BUDGET = re.compile(
+    rf"^TIME_BUDGET\s*=[ \t]*({_NUMBER}(?:[ \t]*\*[ \t]*{_NUMBER})*)[ \t]*(?:#.*)?$", re.MULTILINE
+)
+"""A number of seconds, or a product as ``5 * 60`` is; nothing else is read, as half of it would be another time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ def _karpathy(folder: Path) -> Layout | None:
     if task is None:
         return None
     found = _TIME_BUDGET.search(_text(folder / "prepare.py"))
-    budget = float(found[1].replace("_", "")) if found else task.execution.budget.training
+    factors = [float(factor.replace("_", "")) for factor in found[1].split("*")] if found else []
+    budget = math.prod(factors) if factors else task.execution.budget.training
     notes = []
     if found:
         notes.append(f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}")

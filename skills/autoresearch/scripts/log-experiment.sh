@@ -135,7 +135,7 @@ def run_entry(given, before):
 def main():
     given = arguments()
     try:
-        with open(given.file, "a+", encoding="utf-8") as log:
+        with open(given.file, "a+", encoding="utf-8", errors="surrogateescape") as log:
             fcntl.flock(log, fcntl.LOCK_EX)
             log.seek(0)
             text = log.read()
@@ -143,7 +143,7 @@ def main():
                 entry = {"type": "config", "name": given.name, "metricName": given.metric_name,
                          "metricUnit": given.unit, "bestDirection": given.direction}
             else:
-                entry = run_entry(given, list(entries(text.splitlines())))
+                entry = run_entry(given, list(entries(text.split("\n"))))
             line = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
             log.write(("" if not text or text.endswith("\n") else "\n") + line + "\n")
     except OSError as error:

@@ -65,6 +65,17 @@ def test_a_karpathy_project_gives_its_time_and_its_results(tmp_path: Path) -> No
     assert (recognise(tmp_path, "x") or found).log == tmp_path / "results.tsv"
 
 
+@pytest.mark.parametrize(
+    ("line", "budget"),
+    [("TIME_BUDGET = 5 * 60", 300.0), ("TIME_BUDGET = 5*60  # five minutes", 300.0), ("TIME_BUDGET = 5 + MORE", 300.0)],
+)
+def test_a_time_is_read_whole_or_not_at_all(line: str, budget: float, tmp_path: Path) -> None:
+    found = recognise(put(tmp_path, {"train.py": TRAIN, "prepare.py": f"{line}\n"}), "x")
+    assert found is not None
+    assert found.draft.budget == budget
+    assert bool(found.notes) is ("MORE" not in line)
+
+
 # ---------------------------------------------------------------------- pi-autoresearch
 def test_a_pi_project_gives_metric_scope_checks_and_words(tmp_path: Path) -> None:
     files = {
