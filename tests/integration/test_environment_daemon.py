@@ -202,7 +202,17 @@ def test_what_only_reads_answers_while_another_program_writes(decided: Project) 
         assert "another program holds the database" in note.stderr
 
 
-@pytest.mark.parametrize("words", [["status"], ["experiments"], ["show", "1"], ["note", "x"], ["stop"], ["resume"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["stop"],
+        ["resume"],
+        pytest.param(["experiments"], marks=pytest.mark.nightly),
+        pytest.param(["show", "1"], marks=pytest.mark.nightly),
+        pytest.param(["note", "x"], marks=pytest.mark.nightly),
+    ],
+)
 def test_a_database_that_cannot_even_be_read_is_an_error_that_says_why(words: list[str], decided: Project) -> None:
     with closing(held(decided, "locking_mode=EXCLUSIVE")):
         started = time.monotonic()

@@ -86,5 +86,6 @@ def test_the_same_model_answers_in_this_process_with_the_tokens_that_the_learner
     assert client.count_tokens(QUESTION.messages) == reply.cost.tokens_in
 
 
+@pytest.mark.nightly
 def test_a_gguf_file_is_loaded_as_it_is(smollm2: Path) -> None:
     check(TransformersClient(smollm2, dtype="float32"), free=True)

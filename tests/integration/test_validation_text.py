@@ -89,6 +89,7 @@ def search(top: Path, tier: Tier, *places: str) -> str:
     return f"{result}\n" + (request.run_dir / "training.log").read_text("utf-8", "replace")
 
 
+@pytest.mark.nightly
 def test_without_a_sandbox_the_text_is_found_so_the_search_works(prepared: Path) -> None:
     import networkx
 
