@@ -286,6 +286,9 @@ class EarlyAbort:
 
     def _report(self, error: Exception, what: str) -> None:
         number = self._run.experiment if self._run else None
+        if isinstance(error, EnvironmentFailure):  # a full disk, a database that is locked: no fault of ours
+            self._lab.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
+            return
         trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
         self._lab.emit(EventKind.FAULT, f"{what}: {type(error).__name__}: {error}", experiment=number, traceback=trace)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_look import Reason
 from autoresearchd.executor.local import LocalExecutor
@@ -304,12 +304,12 @@ def test_a_real_job_is_looked_at_while_it_trains(tmp_path: Path) -> None:
 class Broken:
     """A store of which one method fails."""
 
-    def __init__(self, store: Any, method: str) -> None:
-        self._store, self._method = store, method
+    def __init__(self, store: Any, method: str, error: type[Exception] = ValueError) -> None:
+        self._store, self._method, self._error = store, method, error
 
     def __getattr__(self, name: str) -> Any:
         if name == self._method:
-            raise ValueError("it is broken")
+            raise self._error("it is broken")
         return getattr(self._store, name)
 
 
@@ -326,6 +326,19 @@ def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
     assert len(faults) == 3, "then it is off"
     assert "it is broken" in faults[0].message and "Traceback" in faults[0].data["traceback"]
     assert "off until the daemon starts anew" in faults[-1].message
+
+
+@pytest.mark.parametrize("method", ["abort_memory", "record_look", "remember_aborts"])
+def test_a_full_disk_is_no_fault_of_early_abort_and_turns_it_off_for_no_longer_than_it_is_full(
+    tmp_path: Path, method: str
+) -> None:
+    bench = made(tmp_path, VALUES)
+    full = lambda port: Broken(port, method, EnvironmentFailure) if port is bench.store else port  # noqa: E731
+    run(bench, len(VALUES), wrap=full)
+    assert faults_of(bench) == []
+    told = [e.message for e in bench.events.events if e.kind is EventKind.WARNING]
+    assert any("it is broken" in message for message in told)
+    assert not any("off until the daemon starts anew" in message for message in told)
 
 
 def test_a_decision_does_not_hang_on_writing_its_look_down(tmp_path: Path) -> None:
@@ -368,50 +381,3 @@ def test_a_run_that_crashed_late_costs_the_next_one_nothing(tmp_path: Path) -> N
     bench.job = crashing
     run(bench, len(GOOD) + 2)
     assert [e.number for e in by_label(bench, Label.ABORTED_EARLY)] == [len(GOOD) + 2]
-
-
-def test_a_log_that_is_no_file_is_an_error_and_blocks_nothing(tmp_path: Path) -> None:
-    from autoresearchd.loop.follow import LogFollower
-
-    os.mkfifo(tmp_path / "training.log")
-    with pytest.raises(OSError, match="is no file"):
-        LogFollower(tmp_path / "training.log", "auto", 5.0).read()
-
-
-@pytest.mark.parametrize("rotated", [False, True])
-def test_the_log_is_followed_across_pieces_and_rotation(tmp_path: Path, rotated: bool) -> None:
-    from autoresearchd.loop.follow import LogFollower
-
-    log = tmp_path / "training.log"
-    lines = log_lines(2.5, 1)
-    follower = LogFollower(log, "auto", 5.0)
-    follower.read()
-    assert follower.curve(0.5) == ([], [])
-    text = "".join(lines[:20])
-    log.write_text(text[:-7])
-    follower.read()
-    with log.open("a") as more:
-        more.write(text[-7:])
-    if rotated:
-        log.rename(tmp_path / "training.log.1")
-        log.write_text("".join(lines[20:]))
-    else:
-        with log.open("a") as more:
-            more.write("".join(lines[20:]))
-    follower.read()
-    steps, losses = follower.curve(1.0)
-    follower.close()
-    assert len(steps) == len(losses) == POINTS
-    assert steps[-1] == pytest.approx(1.0) and steps == sorted(steps)
-
-
-def test_a_log_that_does_not_say_how_far_it_is_goes_by_the_time(tmp_path: Path) -> None:
-    from autoresearchd.loop.follow import LogFollower
-
-    log = tmp_path / "training.log"
-    log.write_text("".join(f"iter {i}: loss {5 - i / 10:.4f}\n" for i in range(1, 11)))
-    follower = LogFollower(log, "auto", 5.0)
-    follower.read()
-    steps, _ = follower.curve(0.4)
-    follower.close()
-    assert steps[-1] == pytest.approx(0.4) and steps[0] == pytest.approx(0.04)
