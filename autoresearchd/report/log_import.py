@@ -7,6 +7,7 @@ read is reported instead of dropped in silence, and an unknown status is never t
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -197,6 +198,11 @@ def _read_tsv(reading: _Reading, lines: Iterator[tuple[int, str]]) -> None:
                 asi={},
             )
         )
+    kept = [e.metric for e in reading.found if e.status is Status.KEEP and e.metric is not None]
+    # The five columns do not say which way is better. What was kept does: each was the best so far.
+    if len(kept) > 1 and all(a <= b for a, b in itertools.pairwise(kept)) and kept[0] < kept[-1]:
+        reading.direction = "maximize"
+        reading.warnings.append(f"{reading.file}: every {reading.metric} that was kept is higher: taken for better")
 
 
 def _status(value: Any) -> Status | None:

@@ -197,6 +197,21 @@ def test_karpathys_table_is_read(tmp_path: Path) -> None:
     assert log.warnings == (f"{file}:5: not five columns of a results.tsv, passed over",)
 
 
+@pytest.mark.parametrize(
+    ("kept", "direction"),
+    [((0.61, 0.70, 0.70, 0.72), "maximize"), ((0.61, 0.70, 0.65), "minimize"), ((0.61, 0.61), "minimize")],
+)
+def test_a_table_of_five_columns_tells_by_what_was_kept_which_way_is_better(
+    tmp_path: Path, kept: tuple[float, ...], direction: str
+) -> None:
+    file = tmp_path / "results.tsv"
+    rows = "".join(f"c{n}\t{value}\t0.0\tkeep\tchange {n}\n" for n, value in enumerate(kept))
+    file.write_text("commit\taccuracy\tmemory_gb\tstatus\tdescription\n" + rows + "d\t0.1\t0.0\tdiscard\tworse\n")
+    log = read_log(file)
+    assert log.direction == direction
+    assert any("taken for better" in warning for warning in log.warnings) == (direction == "maximize")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing\.jsonl"):
         read_log(tmp_path / "nothing.jsonl")
