@@ -16,7 +16,7 @@ from tests.chaos.mortal import Fate
 KILLS = 10
 
 
-@pytest.mark.parametrize("seed", [101, 102, 103])
+@pytest.mark.parametrize("seed", [101, 102, pytest.param(103, marks=pytest.mark.nightly)])
 def test_killed_at_transitions_and_at_random_a_session_ends_as_if_nothing_had_happened(
     harness: Harness, seed: int
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_log_that_is_not_text_is_read_all_the_same(project: Project) -> None:
     assert project.json("experiments", "--json")[0]["metric"] == 1.5
 
 
+@pytest.mark.nightly  # a gigabyte is written, through the executor, in tests/integration/test_environment_output.py
 def test_a_huge_log_is_capped_on_disk_and_the_metric_at_its_end_is_found(project: Project) -> None:
     project.write("train.py", "X = 1.0\nline = 'x' * 999\nfor i in range(100_000): print(line)\nprint('score: 1.5')\n")
     project.commit()

@@ -41,7 +41,7 @@ def lose(project: Project, how: str) -> Path:
     return database
 
 
-@pytest.mark.parametrize("how", ["deleted", "moved"])
+@pytest.mark.parametrize("how", ["deleted", pytest.param("moved", marks=pytest.mark.nightly)])
 def test_the_daemon_backs_up_what_it_has_and_ends_and_a_repair_brings_it_all_back(project: Project, how: str) -> None:
     daemon = project.start_process(*START)
     try:

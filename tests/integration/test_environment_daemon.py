@@ -207,7 +207,7 @@ def test_what_only_reads_answers_while_another_program_writes(decided: Project) 
     [
         ["status"],
         ["stop"],
-        ["resume"],
+        pytest.param(["resume"], marks=pytest.mark.nightly),
         pytest.param(["experiments"], marks=pytest.mark.nightly),
         pytest.param(["show", "1"], marks=pytest.mark.nightly),
         pytest.param(["note", "x"], marks=pytest.mark.nightly),

@@ -61,7 +61,7 @@ def test_a_run_that_will_improve_is_never_stopped(end: float, reruns: int) -> No
     assert all(first_abort(session(reruns=reruns), logged(end, seed=seed)) == 1.0 for seed in range(90, 95))
 
 
-@pytest.mark.parametrize("reruns", [0, 3])
+@pytest.mark.parametrize("reruns", [0, pytest.param(3, marks=pytest.mark.nightly)])
 def test_noise_that_is_underestimated_costs_time_but_no_improvement(reruns: int) -> None:
     """Delta is twice the incumbent's σ, of which few runs tell little: if it is too small, no run is ended sooner."""
     curves = [logged(0.9 + 0.02 * k, seed=99) for k in range(20)]

@@ -28,7 +28,7 @@ def gates(policy: Policy, states: int, count: int, seed: int = 1) -> list[bool]:
 
 
 # ---------------------------------------------------------------------- what the gate promises
-@pytest.mark.parametrize("states", [20, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("states", [20, pytest.param(40, marks=pytest.mark.nightly)])
 def test_equal_policies_are_promoted_in_at_most_one_gate_of_twenty(states: int) -> None:
     found = gates(Policy(), states, 400)
     assert sum(found) <= int(binom.ppf(0.95, len(found), 0.05)), "more than a level of 5% gives by chance"

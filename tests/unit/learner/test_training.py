@@ -60,7 +60,7 @@ def test_what_was_rewarded_becomes_likelier(algo: Algo) -> None:
     assert min(gain(of(algo), seed) for seed in range(2)) > (0.04 if algo is Algo.SDPO else 0.1)
 
 
-@pytest.mark.parametrize("algo", [Algo.GRPO, Algo.PPO, Algo.SFT])
+@pytest.mark.parametrize("algo", [Algo.GRPO, pytest.param(Algo.PPO, marks=pytest.mark.nightly), Algo.SFT])
 def test_with_shuffled_rewards_nothing_is_learned_on_average(algo: Algo) -> None:
     controls = [gain(of(algo, steps=15, shuffle_rewards=True), seed) for seed in range(5)]
     real = [gain(of(algo, steps=15), seed) for seed in range(5)]

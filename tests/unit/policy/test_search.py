@@ -68,7 +68,13 @@ def long_history(count: int) -> MemoryHistory:
     return history
 
 
-@pytest.mark.parametrize("problem", sorted(PROBLEMS))
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(name, marks=[] if name in ("needle", "separable") else pytest.mark.nightly)
+        for name in sorted(PROBLEMS)
+    ],
+)
 def test_forty_experiments_of_search_end_better_than_forty_at_random(problem: str) -> None:
     searched = [research(SearchPolicy, PROBLEMS[problem], seed=s).best for s in range(10)]
     drawn = [research(lambda *_: RandomPolicy(), PROBLEMS[problem], seed=s).best for s in range(10)]

@@ -313,7 +313,7 @@ def anywhere(parameter: Parameter, share: float) -> Value:
     return parameter.at(low + share * (high - low))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.dictionaries(st.integers(0, 60), st.floats(0, 1), max_size=12), st.sampled_from(["toy", "template"]))
 def test_a_changed_program_holds_exactly_the_new_values(picks: dict[int, float], which: str) -> None:
     text = TOY if which == "toy" else _template()
