@@ -258,9 +258,9 @@ def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tr
 # ---------------------------------------------------------------------- the bundled task, really trained
 HANDICAPS = {
     "TOTAL_BATCH_SIZE": "8192",
-    "DEPTH": "8",
+    "DEPTH": "6",
     "UNEMBEDDING_LR": "0.0007",
-    "MLP_RATIO": "12",
+    "MLP_RATIO": "8",
     "WARMUP_RATIO": "0.8",
     "SOFTCAP": "2.0",
     "MATRIX_LR": "0.003",
@@ -303,6 +303,10 @@ def bundled_project(empty: Project) -> Project:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(bundled("templates") / "autoresearch", empty.root, ignore=ignore, dirs_exist_ok=True)
     empty.write("train.py", bundled_program().text())
+    task = (empty.root / "task.yaml").read_text()
+    assert task.count("\nexecution:\n") == 1
+    # A handicapped model takes its time to be evaluated, too, and this may be a slow machine.
+    empty.write("task.yaml", task.replace("\nexecution:\n", "\nexecution:\n  timeout: 300\n"))
     empty.git("init", "-q", "-b", "main")
     empty.commit("handicapped")
     return empty
