@@ -306,18 +306,18 @@ def bundled_project(empty: Project) -> Project:
     task = (empty.root / "task.yaml").read_text()
     assert task.count("\nexecution:\n") == 1
     # A handicapped model takes its time to be evaluated, too, and this may be a slow machine.
-    empty.write("task.yaml", task.replace("\nexecution:\n", "\nexecution:\n  timeout: 300\n"))
+    empty.write("task.yaml", task.replace("\nexecution:\n", "\nexecution:\n  timeout: 600\n"))
     empty.git("init", "-q", "-b", "main")
     empty.commit("handicapped")
     return empty
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(5400)
 def test_the_good_edits_of_the_bundled_task_are_found(bundled_project: Project, tmp_path: Path) -> None:
     known, names = bundled_program(), list(HANDICAPS)
     policy = known.tool(tmp_path, rounds=ROUNDS, known=[("the baseline", known.text())])
-    found = run(bundled_project, policy, 2 * len(names) * ROUNDS + 1, "--budget", BUDGET, timeout=3500)
+    found = run(bundled_project, policy, 2 * len(names) * ROUNDS + 1, "--budget", BUDGET, timeout=5300)
     check_bad(found)
     check_known(found[-1:])
     assert len(kept(found)) >= LEAST_FOUND, outcome(found)
