@@ -2,7 +2,8 @@
 
 Without ``execution.timeout`` a run may take 2 × budget + grace. Training ends by the clock, but what follows it takes
 as long as the machine takes, and with a short budget on a slow machine that is nearly all there is: an experiment
-would crash for a moment in which something else ran. The limit of training itself stays as it is.
+would crash for a moment in which something else ran. The limit of training itself stays as it is. The baseline itself
+meets as much patience, with a machine that nobody knows yet: without it a slow one could not begin at all.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ SLOWER = 3.0
 
 
 def needed(budget: Budget, baseline: Iterable[float]) -> float:
-    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more."""
-    beyond = max((seconds - budget.training for seconds in baseline), default=0.0)
+    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more.
+
+    Before they are known, what the task allows beyond the budget counts as what it took.
+    """
+    beyond = max((seconds - budget.training for seconds in baseline), default=budget.wall - budget.training)
     return max(budget.wall, budget.training + SLOWER * beyond)
 
 
