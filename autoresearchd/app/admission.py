@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from autoresearchd import keys
+from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.policies import LOCAL, endpoint
 from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
@@ -71,13 +73,10 @@ def refuse_second(project: Project, tag: str | None) -> tuple[str, ...]:
 
 def choose_tag(project: Project, store: Store, tag: str | None) -> str:
     """The tag asked for, or today's (``nov21``, ``nov21-2``, …)."""
-    known = {session.tag for session in store.sessions()}
+    known = {session.tag: session for session in store.sessions()}
     if tag is not None:
         if tag in known:
-            raise UsageError(
-                f"session {tag!r} is there already",
-                mend=f"`autoresearchd resume {tag}` goes on with it; or take another tag",
-            )
+            raise _there_already(known[tag])
         preflight.check_tag(project.root, tag)
         return tag
     today = time.strftime("%b%d", time.localtime()).lower()
@@ -93,16 +92,25 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
         number += 1
 
 
+def _there_already(session: Session) -> UsageError:
+    own = session.policy != IMPORTED
+    mend = f"`autoresearchd resume {session.tag}` goes on with it; or take another tag" if own else "take another tag"
+    return UsageError(f"session {session.tag!r} is there already", mend=mend)
+
+
 def create_session(store: Store, new: NewSession, *, named: bool) -> Session:
-    """The session; SessionLocked where another ``start`` took the tag that was chosen here, a moment ago.
+    """The session; refused where another ``start`` took the tag a moment ago: SessionLocked, or UsageError.
 
     named: whether the user asked for the tag.
     """
     try:
         return store.create_session(new, SystemClock().now())
     except StoreError as error:
-        if named or all(session.tag != new.tag for session in store.sessions()):
+        there = next((session for session in store.sessions() if session.tag == new.tag), None)
+        if there is None:
             raise
+        if named:
+            raise _there_already(there) from error
         raise SessionLocked(
             f"another `start` began session {new.tag} at this moment",
             mend=f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another",
@@ -114,8 +122,9 @@ def make_public_folder(project: Project) -> None:
     folder = layout.public_dir(project.root)
     if os.path.lexists(folder) and not folder.is_dir():
         raise RepositoryError(f"{folder} is no folder, and logs and results go there", mend="move it away")
-    with disk_errors(f"making {folder}"):
+    with disk_errors(f"writing to {folder}"):
         folder.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
 
 
 def say_who_measures(task: Task) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from autoresearchd.app.project import Project
@@ -15,6 +16,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.loop.laboratory import BASELINE_RUNS
 from autoresearchd.loop.lock import announce
 from autoresearchd.workspace import layout
+from autoresearchd.workspace.files import disk_errors
 
 _LOOK_EVERY = 0.1
 _SILENT_S = 5.0
@@ -24,12 +26,13 @@ _SILENT_S = 5.0
 def detach(project: Project, tag: str, *, wait: bool) -> int:
     """Leave a daemon behind; the exit code.
 
-    With ``wait``, until the first run has been measured, so that a broken baseline is seen.
+    With ``wait``, until the first run has been measured, so that a broken baseline is seen. Raises EnvironmentFailure
+    where the public folder cannot be written.
     """
-    log = layout.daemon_log(project.root)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    errors = log.with_name(f"daemon-{tag}.err")
-    with errors.open("wb") as stderr:
+    log, errors = layout.daemon_log(project.root), errors_file(project, tag)
+    with disk_errors(f"writing {errors}"):
+        stderr = errors.open("wb")
+    with stderr:
         daemon = subprocess.Popen(
             [sys.executable, "-P", "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
             cwd=project.root,
@@ -54,6 +57,11 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
     if code is not None and code != 0:
         sys.stderr.write(errors.read_text("utf-8", "replace"))
     return code or 0
+
+
+def errors_file(project: Project, tag: str) -> Path:
+    """Where a daemon that is left behind says why it ended, until there is a log."""
+    return layout.daemon_log(project.root).with_name(f"daemon-{tag}.err")
 
 
 def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:

@@ -113,6 +113,7 @@ class Project:
         alive = [s for s in sessions if self.daemon(s.tag) is not None]
         if len(alive) > 1:
             raise UsageError(
-                "several sessions are running: " + ", ".join(s.tag for s in alive), mend="name one with --session TAG"
+                "several sessions are running: " + ", ".join(s.tag for s in alive),
+                mend="name one: --session TAG, with `resume` TAG alone",
             )
         return alive[0] if alive else (own or sessions)[-1]

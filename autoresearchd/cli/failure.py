@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -11,6 +12,7 @@ from autoresearchd.cli.render import Paint, strip_controls
 
 INTERRUPTED = 130
 _EPIPE_EXIT = 0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def guarded(command: Callable[[], int | None]) -> int:
@@ -31,12 +33,23 @@ def guarded(command: Callable[[], int | None]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _close_stdout()
-    except Exception as error:  # noqa: BLE001 - the last frame before the shell; nothing may end without an exit code
-        import traceback
-
-        print(_plain(traceback.format_exc().rstrip("\n")), file=sys.stderr)
-        tell(f"unexpected {type(error).__name__}: {error}", "this is a defect of autoresearchd; please report it")
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            return _unexpected(error)
+        _close_stdout()  # what is left to be flushed at exit would fail again
+        tell(f"the output cannot be written: {error.strerror}", "make room where it goes, or let it go elsewhere")
         return 1
+    except Exception as error:  # noqa: BLE001 - the last frame before the shell; nothing may end without an exit code
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    """Tell what nobody foresaw, with its traceback; the exit code."""
+    import traceback
+
+    print(_plain(traceback.format_exc().rstrip("\n")), file=sys.stderr)
+    tell(f"unexpected {type(error).__name__}: {error}", "this is a defect of autoresearchd; please report it")
+    return 1
 
 
 def tell(what: str, mend: str = "") -> None:

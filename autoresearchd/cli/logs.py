@@ -44,7 +44,10 @@ def logs(
         raise UsageError(f"there is no log yet: {path}", mend="it begins with `autoresearchd start`")
     if path.exists():
         with path.open("rb") as stream:
-            for line in deque(_of_session(plain_lines(stream), session), maxlen=lines):
+            last = deque(_of_session(plain_lines(stream), session), maxlen=lines)
+            if session is not None and lines and not last and not follow:
+                raise UsageError(f"{path} has no line of a session {session!r}", mend="`autoresearchd logs` prints all")
+            for line in last:
                 print(hide(line))
             position, inode = stream.tell(), os.fstat(stream.fileno()).st_ino
     else:

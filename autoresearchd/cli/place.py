@@ -49,7 +49,8 @@ class Place:
         running = [name for name in tags if self.alive(name)]
         if len(running) > 1:
             raise UsageError(
-                f"several sessions run in {self.root}: {', '.join(running)}", mend=f"say which: --session {running[-1]}"
+                f"several sessions run in {self.root}: {', '.join(running)}",
+                mend=f"say which: --session {' or --session '.join(running)}",
             )
         own = [session.tag for session in sessions if session.policy != "imported"]
         return running[0] if running else (own or tags)[-1]

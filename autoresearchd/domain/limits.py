@@ -31,7 +31,8 @@ def limit_reached(
     experiments: decided ones, baselines not counted; seconds: of all daemons together.
     """
     if max_experiments is not None and experiments >= max_experiments:
-        done = f"{experiments} experiment{'' if experiments == 1 else 's'} done, as asked"
+        done = f"{experiments} experiment{'' if experiments == 1 else 's'} done, "
+        done += "as asked" if experiments == max_experiments else f"more than the {max_experiments} asked for"
         return Reached(done, f"--max-experiments {max(1, 2 * experiments)}")
     if max_seconds is not None and seconds >= max_seconds:
         twice = format_duration(max(1.0, 2 * max(max_seconds, seconds))).replace(" ", "")

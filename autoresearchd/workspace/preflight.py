@@ -99,7 +99,7 @@ def check_tag(root: Path, tag: str) -> None:
     if taken:
         raise RepositoryError(
             f"branch {taken.removeprefix('refs/heads/')} is there already",
-            mend=f"`autoresearchd resume {tag}` goes on with its session; or choose another tag with --tag",
+            mend=f"choose another tag with --tag; where nothing needs the branch: git branch -D {branch}",
         )
     if git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/{BRANCHES}/{tag}/"):
         raise RepositoryError(

@@ -77,6 +77,9 @@ def test_the_log_of_one_session_is_told_from_that_of_its_neighbour(repository: P
     assert [line.split(" ", 3)[3] for line in lines] == ["opened #1 on 0123456", "decided #1 keep"]
     assert "Traceback of the other" in command("logs", "--session", "other").out
     assert len(command("logs").out.splitlines()) == 4
+    wrong = command("logs", "--session", "mar9")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "no line of a session 'mar9'" in wrong.err
 
 
 def test_doctor_lists_the_sessions_that_share_the_machine(repository: Path, command: Command) -> None:

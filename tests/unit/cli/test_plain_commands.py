@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +62,16 @@ def test_both_ways_give_the_same_list(
     assert short_way.out == long_way.out
     assert json.loads(short_way.out)
     assert short_way.err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["experiments", "--json"], ["export"]])
+def test_output_that_finds_no_room_is_an_error_in_words(repository: Path, arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autoresearchd", *arguments], cwd=repository, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 1
+    assert b"the output cannot be written: No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr

@@ -208,3 +208,32 @@ def test_the_later_of_two_starts_at_once_hears_of_the_other(
     answer = command("start", "--foreground", "--policy", "random")
     assert answer.code == 75, answer.err
     assert "another `start` began session one" in answer.err
+
+
+# ---------------------------------------------------------------------- tags
+def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, command: Command) -> None:
+    git(toy, "branch", "autoresearch/mine")
+    answer = refused(command, "--tag", "mine")
+    assert "git branch -D autoresearch/mine" in answer.err
+    assert "resume" not in answer.err
+    results = toy / "results.tsv"
+    results.write_text("commit\tscore\tmemory_gb\tstatus\tdescription\nbaseline\t1.0\t0.0\tkeep\tbaseline\n")
+    assert command("import", str(results)).code == 0
+    answer = command("start", "--tag", "imported-results", "--policy", "random")
+    assert answer.code == 2
+    assert "resume" not in answer.err, "there is nothing to go on with"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_public_folder_that_cannot_be_written_is_refused_before_there_is_a_session(
+    toy: Path, command: Command
+) -> None:
+    folder = layout.public_dir(toy)
+    folder.mkdir()
+    folder.chmod(0o500)
+    answer = command("start", "--tag", "mine", "--policy", "random")
+    folder.chmod(0o700)
+    assert answer.code != 0
+    assert "Traceback" not in answer.err
+    assert str(folder) in answer.err
+    assert "mine" not in command("status").err

@@ -21,6 +21,7 @@ def reached(experiments: int | None = None, seconds: float | None = None, usd: f
 def test_each_limit_is_said_in_its_own_words() -> None:
     assert reached() is None
     assert reached(4, 8.0, 2.0) is None
+    assert reached(experiments=2) == ("3 experiments done, more than the 2 asked for", "--max-experiments 6")
     assert reached(experiments=3) == ("3 experiments done, as asked", "--max-experiments 6")
     assert limit_reached(max_experiments=1, max_seconds=None, max_usd=None, experiments=1, seconds=7.0, usd=1.5) == (
         "1 experiment done, as asked",
