@@ -20,8 +20,10 @@ class Allowance:
         return allowed(self._lab.task, self._took())
 
     def words(self) -> str:
-        """What the user is to know of it once the baseline is measured; empty where the task allows enough."""
+        """What the user is to know once the baseline is measured; empty where it failed or the task allows enough."""
         wall, took = self._lab.task.execution.budget.wall, self._took()
+        if not took:
+            return ""
         needs = needed(self._lab.task.execution.budget, took)
         if needs <= wall:
             return ""
