@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from autoresearchd.app.project import Project
@@ -26,11 +25,13 @@ _SILENT_S = 5.0
 def detach(project: Project, tag: str, *, wait: bool) -> int:
     """Leave a daemon behind; the exit code.
 
-    With ``wait``, until the first run has been measured, so that a broken baseline is seen. Raises EnvironmentFailure
-    where the public folder cannot be written.
+    With ``wait``, until the first run has been measured, so that a broken baseline is seen. Raises
+    EnvironmentFailure or RepositoryError where the public folder cannot be written.
     """
-    log, errors = layout.daemon_log(project.root), errors_file(project, tag)
+    log = layout.daemon_log(project.root)
+    errors = log.with_name(f"daemon-{tag}.err")
     with disk_errors(f"writing {errors}"):
+        log.parent.mkdir(parents=True, exist_ok=True)
         stderr = errors.open("wb")
     with stderr:
         daemon = subprocess.Popen(
@@ -57,11 +58,6 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
     if code is not None and code != 0:
         sys.stderr.write(errors.read_text("utf-8", "replace"))
     return code or 0
-
-
-def errors_file(project: Project, tag: str) -> Path:
-    """Where a daemon that is left behind says why it ended, until there is a log."""
-    return layout.daemon_log(project.root).with_name(f"daemon-{tag}.err")
 
 
 def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:

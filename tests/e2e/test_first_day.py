@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -211,3 +212,12 @@ def test_a_folder_that_does_not_exist_is_called_so(project: Project, command: tu
     done = project.cli(*command, "--dir", str(tmp_path / "nowhere"))
     assert done.returncode == 2
     assert "does not exist" in done.stderr
+
+
+def test_logs_and_results_that_were_thrown_away_stop_no_resume(project: Project) -> None:
+    begun = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
+    assert begun.returncode == 0, begun.stderr
+    shutil.rmtree(project.root / ".autoresearchd")
+    done = project.cli("resume", "t", "--max-experiments", "2")
+    assert done.returncode == 0, done.stderr
+    project.cli("stop", "--now")
