@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from autoresearchd import keys
@@ -14,12 +15,12 @@ from autoresearchd.app.policies import LOCAL, endpoint
 from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.limits import Reached, limit_reached
 from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import RepositoryError, SessionLocked, StoreError, UsageError
+from autoresearchd.errors import PolicyError, RepositoryError, SessionLocked, StoreError, UsageError
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.lock import already_held, starting
 from autoresearchd.policy.reachable import unreachable
@@ -125,6 +126,22 @@ def make_public_folder(project: Project) -> None:
     with disk_errors(f"writing to {folder}"):
         folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
+
+
+def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str]) -> None:
+    """Refuse a policy that turns constants where the editable files have none: no proposal of it could ever be made.
+
+    code: text of the editable files. What is no Python is left to the baseline, whose error says more.
+    """
+    if spec.kind not in ("search", "random"):
+        return
+    from autoresearchd.policy.program import Program  # its parser is only needed here
+
+    try:
+        Program().tunable(task, code)
+    except PolicyError as error:
+        if error.label is Label.NO_OP:
+            raise UsageError(f"--policy {spec}: {error.what}", mend=error.mend) from error
 
 
 def say_who_measures(task: Task) -> None:

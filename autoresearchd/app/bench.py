@@ -6,7 +6,8 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import BaselineError
+from autoresearchd.evaluator.decide import require_bounded
 from autoresearchd.evaluator.measure import measure
 from autoresearchd.executor.data import find_data
 from autoresearchd.executor.local import LocalExecutor
@@ -168,7 +170,20 @@ class Bench:
         Raises:
             BaselineError: it gives no metric.
         """
-        ended = self.run(seed, budget=budget)
+        return self._honest(self.run(seed, budget=budget))
+
+    def baselines(self, seeds: Sequence[int], at_once: int = 1) -> list[Ended]:
+        """Run the program as it is under several seeds, so many at once; raises as ``baseline``."""
+        ended: list[Ended] = []
+        running: deque[Trial] = deque()
+        for seed in seeds:
+            running.append(self.begin(seed))
+            if len(running) == at_once:
+                ended.append(self._honest(running.popleft().end()))
+        return [*ended, *(self._honest(trial.end()) for trial in running)]
+
+    def _honest(self, ended: Ended) -> Ended:
+        """A run of the unedited program; BaselineError where it gives no metric, or not all that is bounded."""
         found = ended.measurement
         if found.label is not Label.NONE or found.value is None:
             tail = "\n".join(ended.log.rstrip().splitlines()[-15:])
@@ -177,6 +192,7 @@ class Bench:
                 f"{self.task.name} gives no {self.task.metric.name}: {found.label.value}: {found.detail}",
                 mend=mend_job(found.detail, self.source, self.pristine) or words,
             )
+        require_bounded(self.task, found.metrics, self.task.name)
         return ended
 
 

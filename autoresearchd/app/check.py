@@ -30,9 +30,30 @@ from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
 SEED = 1
 PROFILE = "cpu"
 """What tasks are held to unless another is asked for: that of every machine."""
-_RUNS, _SHORT_CHEATS = 3, 2
+_RUNS = 3
 _AT_ONCE = 2
-"""Edits and cheats that run beside each other, where there are as many processors."""
+"""Runs beside each other, where there are as many processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a check.yaml a task is held to.
+
+    runs: of the unedited program, None: three; edits, cheats: the first so many, None: all; hurried: everything under
+    the budget of the edits; beside: the unedited program's runs, too, are made beside each other, which costs the
+    noise a little and saves the time of one in three.
+    """
+
+    runs: int | None = None
+    edits: int | None = None
+    cheats: int | None = None
+    hurried: bool = False
+    beside: bool = False
+
+
+ALL = Extent()
+SHORT = Extent(runs=1, edits=1, cheats=2, hurried=True)
+MANY_TASKS = Extent(edits=1, cheats=4, beside=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +79,8 @@ class Held:
     """How a task stood up to its check.yaml.
 
     values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
-    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included;
+    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included; known:
+    how many cheats check.yaml has, of which ``cheats`` were tried;
     faults: what is not as it should be, a sentence each; notes: as in ``Checked``.
     """
 
@@ -73,6 +95,7 @@ class Held:
     seconds: float
     edits: tuple[Tried, ...]
     cheats: tuple[Tried, ...]
+    known: int
     faults: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -103,9 +126,8 @@ def check_run(folder: Path, budget: float | None = None, sandbox: str | None = N
 def check_held(
     folder: Path,
     *,
-    short: bool = False,
+    extent: Extent = ALL,
     profile: str | None = PROFILE,
-    runs: int | None = None,
     sandbox: str | None = None,
     at_once: int | None = None,
 ) -> Held:
@@ -113,11 +135,10 @@ def check_held(
 
     Args:
         folder: the task's.
-        short: one run of the unedited program, one edit and two cheats, all under the budget of the edits.
+        extent: how much of it.
         profile: ``cpu`` or ``cuda``; None: what this machine has.
-        runs: of the baseline, two or more; None: three.
         sandbox: the tier; None: the best.
-        at_once: how many edits and cheats run beside each other; None: two, where there are as many processors.
+        at_once: how many runs are made beside each other; None: two, where there are as many processors.
 
     Raises:
         ConfigError: check.yaml cannot be used, or an edit in it does not fit the program any more.
@@ -126,15 +147,17 @@ def check_held(
     began = time.monotonic()
     wanted = load_check(folder) or TaskCheck()
     documented = wanted.baseline.get(profile) if profile else None
-    budget = wanted.budget if short else documented.budget if documented else None
+    budget = wanted.budget if extent.hurried else documented.budget if documented else None
     with open_bench(folder, budget=budget, profile=profile, sandbox=sandbox) as bench:
         first = bench.task.editable[0]
         for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
             changed(variant, _all_files(bench, variant, first), first, {})
-        ended = [bench.baseline(SEED + index) for index in range(1 if short else runs or _RUNS)]
+        at_once = at_once or (1 if bench.task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
+        seeds = [SEED + index for index in range(extent.runs or _RUNS)]
+        ended = bench.baselines(seeds, at_once if extent.beside else 1)
         trials = _Trials(bench, wanted, documented, ended, at_once)
-        edits = trials.all(wanted.edits[:1] if short else wanted.edits)
-        cheats = trials.all(wanted.cheats[:_SHORT_CHEATS] if short else wanted.cheats)
+        edits = trials.all(wanted.edits[: extent.edits])
+        cheats = trials.all(wanted.cheats[: extent.cheats])
         values = tuple(value for one in ended if (value := one.measurement.value) is not None)
         differs = doubts(documented, values) if documented and len(values) > 1 else []
         faults = [f"{words}{_busy(ended)}" for words in differs]
@@ -152,6 +175,7 @@ def check_held(
             seconds=time.monotonic() - began,
             edits=edits,
             cheats=cheats,
+            known=len(wanted.cheats),
             faults=tuple(faults),
             notes=bench.notes,
         )
@@ -184,14 +208,14 @@ class _Trials:
         wanted: TaskCheck,
         documented: Documented | None,
         ended: Sequence[Ended],
-        at_once: int | None,
+        at_once: int,
     ) -> None:
         self._bench, self._budget = bench, wanted.budget
         task = bench.task
         same = self._budget in (None, task.execution.budget.training)
         unedited = ended if same else [bench.baseline(SEED, self._budget)] if wanted.edits or wanted.cheats else ended
         self._task = task
-        self._at_once = at_once or (1 if task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
+        self._at_once = at_once
         self._files, sources = bench.files(), bench.sources()
         self._required = required_symbols(task, sources)
         self._places = bench.places()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autoresearchd.app.check import check_held
+from autoresearchd.app.check import Extent, check_held
 from autoresearchd.app.importing import import_log
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
@@ -98,7 +98,7 @@ def measure_baseline(directory: Path, runs: int = RUNS, sandbox: str | None = No
         BaselineError: it does not run, or gives no metric.
         RepositoryError: there is no repository, or the program is not committed.
     """
-    held = check_held(directory, profile=None, runs=runs, sandbox=sandbox)
+    held = check_held(directory, extent=Extent(runs=runs), profile=None, sandbox=sandbox)
     runs = len(held.values)
     return Measured(held.metric, math.fsum(held.values) / runs, held.sigma or 0.0, runs, held.run_s)
 

@@ -22,6 +22,7 @@ from autoresearchd.app.admission import (
     refuse_second,
     refuse_secret,
     require_folder,
+    require_tunable,
     say_who_measures,
     warn_of_absent_server,
     warn_of_unlearnable_answers,
@@ -143,6 +144,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
         require_bits(task, workspace, base)
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
+        require_tunable(policy, task, {path: workspace.read(base, path) for path in task.editable})
         sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +39,10 @@ def check(
         str | None,
         typer.Option("--profile", metavar="cpu|cuda", help="With --run: which profile is held to check.yaml (cpu)."),
     ] = None,
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="With --all --run: each task's every edit and cheat, not one and four."),
+    ] = False,
     runs: Annotated[
         int | None,
         typer.Option("--runs", metavar="N", min=2, max=100, help="With --run: how often the baseline is run (3)."),
@@ -50,17 +54,24 @@ def check(
 
     With --run it is also run, to see that it gives its metric: the last commit, as `start` would run it. A task with a
     check.yaml, as the bundled ones have it, is held to that: its documented baseline and noise over several runs,
-    honest edits that must be accepted, and cheats of which none may pay.
+    honest edits that must be accepted, and cheats of which none may pay. With --all it is an edit and four cheats of
+    each task, which takes minutes; every one of them (--thorough) takes the better part of an hour.
     """
     if every and which is not None:
         raise UsageError("--all checks the bundled tasks, a name only one", mend="use one of them")
     for option, given in (("--sandbox", sandbox), ("--short", short), ("--profile", profile), ("--runs", runs)):
         if given and not run:
             raise UsageError(f"{option} is about running", mend=f"add --run, or leave {option} out")
+    if thorough and (short or not (every and run)):
+        raise UsageError(
+            "--thorough is about --all --run, which else tries a part of each task's edits and cheats",
+            mend="leave --short out" if short else "leave it out: one task is always held to all of them",
+        )
     if profile is not None and profile not in _PROFILES:
         raise UsageError(f"--profile {profile!r} is not known", mend=f"take {' or '.join(_PROFILES)}")
     folders = bundled_tasks() if every else [find_task(which)]
-    checks = [_Check(folder, _Wanted(run, short, profile, runs, sandbox), quiet=as_json) for folder in folders]
+    wanted = _Wanted(run, short, profile, runs, sandbox, every and not thorough)
+    checks = [_Check(folder, wanted, quiet=as_json) for folder in folders]
     worst = max([one.code() for one in checks], default=0)
     if as_json:
         print(json_text([one.facts() for one in checks], indent=2))
@@ -73,13 +84,14 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What was asked for."""
+    """What was asked for. few: of many tasks, a part of each."""
 
     run: bool
     short: bool
     profile: str | None
     runs: int | None
     sandbox: str | None
+    few: bool
 
     @property
     def more(self) -> bool:
@@ -150,14 +162,13 @@ class _Check:
             say(f"running the baseline of {task.name} once: {_longest(task)}")
             checked = check_run(folder, sandbox=asked.sandbox)
             return f"{words}; {checked.measured}", checked.notes
-        from autoresearchd.app.check import PROFILE, check_held
+        from autoresearchd.app.check import ALL, MANY_TASKS, PROFILE, SHORT, check_held
 
-        edits, cheats = (len(held.edits), len(held.cheats)) if held else (0, 0)
-        many = "an edit and two cheats" if asked.short else f"edits ({edits}) and cheats ({cheats})"
-        say(f"running the baseline of {task.name}, {many}")
-        self.held = check_held(
-            folder, short=asked.short, profile=asked.profile or PROFILE, runs=asked.runs, sandbox=asked.sandbox
-        )
+        extent = SHORT if asked.short else MANY_TASKS if asked.few else ALL
+        edits, cheats = (held.edits[: extent.edits], held.cheats[: extent.cheats]) if held else ((), ())
+        say(f"running the baseline of {task.name}, edits ({len(edits)}) and cheats ({len(cheats)})")
+        extent = replace(extent, runs=asked.runs or extent.runs)
+        self.held = check_held(folder, extent=extent, profile=asked.profile or PROFILE, sandbox=asked.sandbox)
         return f"{words}; {_sentence(self.held)}", self.held.notes
 
 
@@ -174,7 +185,7 @@ def _row(name: str, held: Held | None) -> list[str]:
         f"{held.run_s:.1f}",
         f"{held.evaluation:.0%}",
         f"{sum(edit.right for edit in held.edits)}/{len(held.edits)}",
-        f"{held.caught}/{len(held.cheats)}",
+        f"{held.caught}/{_cheats(held)}",
         f"{held.seconds:.0f}",
     ]
 
@@ -191,8 +202,14 @@ def _sentence(held: Held) -> str:
     return (
         f"{held.metric} {_figures(held)}{documented} over {runs} of {held.run_s:.1f} s, evaluation "
         f"{held.evaluation:.0%} of it; {sum(edit.right for edit in held.edits)} of {len(held.edits)} edits accepted, "
-        f"{held.caught} of {len(held.cheats)} cheats caught; {held.seconds:.0f} s in all"
+        f"{held.caught} of {_cheats(held)} cheats caught; {held.seconds:.0f} s in all"
     )
+
+
+def _cheats(held: Held) -> str:
+    """How many were tried, and of how many."""
+    tried = len(held.cheats)
+    return f"{tried}" if tried == held.known else f"{tried} (of {held.known})"
 
 
 def _longest(task: Task) -> str:

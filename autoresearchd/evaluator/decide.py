@@ -313,18 +313,22 @@ def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Dec
     if not good or len(good) < len(experiment.counted_runs):
         raise _no_baseline(task, experiment, log)
     metrics = _mean_metrics(good)
-    for constraint in task.scoring.constraints:
-        if constraint.metric not in metrics:
-            raise BaselineError(
-                f"the baseline (experiment {experiment.number}) prints no {constraint.metric}, "
-                "which a constraint bounds: no experiment could ever be kept",
-                mend=f"print `METRIC {constraint.metric}=<number>` in every run, or remove it from scoring.constraints",
-            )
+    require_bounded(task, metrics, f"the baseline (experiment {experiment.number})")
     value, sigma = reasons.mean_value(good), estimate_sigma([r.value for r in good if r.value is not None])
     shown = reasons.known(value, sigma or 0.0)
     reason = f"The program as it is: {task.metric.name} {shown} over {reasons.runs(len(good))}"
     reason += f", σ = {sigma:.2g}" if sigma is not None else ", σ not known"
     return Decision(Status.KEEP, Label.NONE, value, metrics=metrics, sigma=sigma, reason=reasons.sentence(reason))
+
+
+def require_bounded(task: Task, metrics: Mapping[str, float], who: str) -> None:
+    """Raise BaselineError where the unedited program does not print what a constraint bounds."""
+    for constraint in task.scoring.constraints:
+        if constraint.metric not in metrics:
+            raise BaselineError(
+                f"{who} prints no {constraint.metric}, which a constraint bounds: no experiment could ever be kept",
+                mend=f"print `METRIC {constraint.metric}=<number>` in every run, or remove it from scoring.constraints",
+            )
 
 
 def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:

@@ -25,15 +25,14 @@ class Program:
 
     def parameters(self, state: ResearchState) -> dict[str, Parameter]:
         """All tunable constants by name; PolicyError where there are none."""
-        parameters = {
-            p.name: p
-            for path in state.task.editable
-            for p in self._of(state.task, path, state.code.get(path))
-            if _movable(p)
-        }
+        return self.tunable(state.task, state.code)
+
+    def tunable(self, task: Task, code: Mapping[str, str]) -> dict[str, Parameter]:
+        """The same of some text of the editable files."""
+        parameters = {p.name: p for path in task.editable for p in self._of(task, path, code.get(path)) if _movable(p)}
         if parameters:
             return parameters
-        files = ", ".join(state.task.editable)
+        files = ", ".join(task.editable)
         raise PolicyError(
             f"{files}: nothing to tune: no constants at the top level, known constructor arguments or listed choices",
             label=Label.NO_OP,

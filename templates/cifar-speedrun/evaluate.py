@@ -24,10 +24,11 @@ def read(path: Path) -> np.ndarray | str:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         return f"{path.name} cannot be opened: {error.strerror}"
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST_BYTES:
+        os.close(handle)
+        return f"{path.name} is no file of at most {LARGEST_BYTES} bytes"
     with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST_BYTES:
-            return f"{path.name} is no file of at most {LARGEST_BYTES} bytes"
         try:
             found = np.load(file, allow_pickle=False)
         except (ValueError, OSError, EOFError, zipfile.BadZipFile):

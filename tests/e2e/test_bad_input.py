@@ -39,6 +39,13 @@ def test_modified_tracked_files(project: Project) -> None:
     refused(project, 2, "train.py", "commit")
 
 
+def test_a_program_without_anything_to_tune(project: Project) -> None:
+    project.write("train.py", "print('METRIC loss=1.0')\n")
+    project.commit("no constants")
+    refused(project, 2, "nothing to tune", "--policy command:CMD")
+    assert not (project.root / ".autoresearchd").exists()
+
+
 def test_a_bare_repository(project: Project) -> None:
     bare = project.root.parent / "bare.git"
     subprocess.run(["git", "clone", "-q", "--bare", str(project.root), str(bare)], check=True)
@@ -118,13 +125,13 @@ def test_a_target_file_that_cannot_be_edited(project: Project, spoil: Callable[[
     ],
 )
 def test_a_baseline_that_gives_no_metric(project: Project, program: str, words: tuple[str, ...]) -> None:
-    project.write("train.py", program)
+    project.write("train.py", f"RATE = 0.1\n{program}")
     project.commit()
     refused(project, 3, *words)
 
 
 def test_a_baseline_that_gives_no_metric_is_told_by_a_start_in_the_background_too(project: Project) -> None:
-    project.write("train.py", "raise ValueError('broken here')\n")
+    project.write("train.py", "RATE = 0.1\nraise ValueError('broken here')\n")
     project.commit()
     done = project.cli("start", "--tag", "t", "--policy", "random")
     assert done.returncode == 3, done.stderr
@@ -143,7 +150,7 @@ def test_an_interpreter_that_does_not_run_is_what_the_machine_lacks_and_leaves_n
 
 
 def test_a_baseline_that_never_ends(project: Project) -> None:
-    project.write("train.py", "import time\nprint('score: 1', flush=True)\nwhile True: time.sleep(1)\n")
+    project.write("train.py", "import time\nRATE = 0.1\nprint('score: 1', flush=True)\nwhile True: time.sleep(1)\n")
     project.write("task.yaml", TASK.replace("budget: 20, startup_grace: 5", "budget: 0.5, startup_grace: 0.2"))
     project.commit()
     refused(project, 3)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.app.bench import repository_notes
-from autoresearchd.app.check import check_held
+from autoresearchd.app.check import MANY_TASKS, SHORT, Extent, check_held
 from autoresearchd.errors import ConfigError
 
 PROGRAM = """\
@@ -89,13 +89,31 @@ def test_a_cheat_that_pays_fails_the_check(folder: Path) -> None:
 
 def test_the_short_form_makes_one_run_one_edit_and_two_cheats(folder: Path) -> None:
     (folder / "check.yaml").write_text(CHECK + PAYS)
-    held = check_held(folder, short=True)
+    held = check_held(folder, extent=SHORT)
     assert (len(held.values), len(held.edits), len(held.cheats), held.faults) == (1, 1, 2, ())
+
+
+def test_of_many_tasks_an_edit_and_four_cheats_each_are_tried_and_the_rest_is_told_of(folder: Path) -> None:
+    (folder / "check.yaml").write_text(CHECK + "".join(PAYS.replace("told", f"told by {who}") for who in "abc"))
+    held = check_held(folder, extent=MANY_TASKS)
+    assert (len(held.values), len(held.edits), len(held.cheats), held.known) == (3, 1, 4, 6)
+    assert held.values == (2.0, 2.0, 2.0), "in the order of their seeds"
+
+
+def test_a_bounded_metric_that_is_never_printed_is_told_before_a_night_of_experiments_none_of_which_could_be_kept(
+    folder: Path,
+) -> None:
+    bounded = TASK.replace("minimize}", "minimize, constraints: [{metric: memory_gb, max: 4}]}")
+    (folder / "task.yaml").write_text(bounded)
+    for arguments in ((), ("--runs", "2")):
+        answer = command(folder, *arguments)
+        assert answer.returncode == 3
+        assert "guess prints no memory_gb, which a constraint bounds" in answer.stderr
 
 
 def test_cheats_that_run_beside_each_other_are_told_in_their_order(folder: Path) -> None:
     (folder / "check.yaml").write_text(CHECK + PAYS)
-    held = check_held(folder, runs=2, at_once=3)
+    held = check_held(folder, extent=Extent(runs=2), at_once=3)
     assert [cheat.label for cheat in held.cheats] == ["error", "no_gain", "illegal_edit", "better"]
     assert held.caught == 3
 
@@ -103,7 +121,7 @@ def test_cheats_that_run_beside_each_other_are_told_in_their_order(folder: Path)
 def test_a_baseline_that_moved_and_an_edit_that_is_refused_are_told(folder: Path) -> None:
     broken = CHECK.replace("value: 2.0", "value: 7.0").replace('"SCALE = 1.5"', '"SCALE = "')
     (folder / "check.yaml").write_text(broken)
-    held = check_held(folder, runs=2)
+    held = check_held(folder, extent=Extent(runs=2))
     assert "the baseline is 2, documented as 7.0 ± 0" in held.faults[0]
     assert "the edit 'another guess' was refused: illegal_edit" in held.faults[1]
 

@@ -47,7 +47,12 @@ CHEATS = [
     ),
     Cheat(
         "dropout that stays on",
-        replaced(("            return logits\n", "            return F.dropout(logits, 0.2, training=True)\n")),
+        replaced(
+            (  # without a seed of its own each batch's process would draw the same numbers, and repeat itself
+                "            return logits\n",
+                "            torch.seed()\n            return F.dropout(logits, 0.2, training=True)\n",
+            )
+        ),
         expected=labels("gate_miss"),
     ),
     Cheat(

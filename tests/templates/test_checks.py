@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.check import check_held
+from autoresearchd.app.check import SHORT, check_held
 from autoresearchd.app.scaffolding import task_folder
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
@@ -63,7 +63,7 @@ def test_the_readme_tells_the_baseline_that_the_check_holds_the_task_to(folder: 
     ],
 )
 def test_the_short_check_passes(folder: Path) -> None:
-    held = check_held(folder, short=True)
+    held = check_held(folder, extent=SHORT)
     assert held.faults == ()
     assert len(held.edits) == 1 and held.caught == 2
 

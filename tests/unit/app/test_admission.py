@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.admission import warn_of_unlearnable_answers
+from autoresearchd.app.admission import require_tunable, warn_of_unlearnable_answers
 from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.errors import UsageError
 from autoresearchd.policy.registry import parse_spec
+from autoresearchd.testing.policies import make_task
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,26 @@ def test_answers_that_cannot_be_learned_from_are_told_of_before_any_is_paid_for(
     assert said in told
     assert ("set `temperature: 1` in config.yaml" in told) == bool(said)
     assert told.count("\n") == bool(said), "one sentence"
+
+
+@pytest.mark.parametrize(
+    ("policy", "path", "text", "refused"),
+    [
+        ("search", "train.py", "print(1)\n", True),
+        ("random", "prompt.txt", "Answer in one sentence.\n", True),
+        ("search", "train.py", "RATE = 0.1\n", False),
+        ("search", "train.py", "def (:\n", False),  # the baseline's error says more
+        ("command:./tool", "prompt.txt", "Answer in one sentence.\n", False),
+        ("litellm:openai/m", "train.py", "print(1)\n", False),
+    ],
+)
+def test_a_policy_that_could_never_propose_anything_is_refused_before_a_baseline_is_measured(
+    policy: str, path: str, text: str, refused: bool
+) -> None:
+    task, spec = make_task(editable=(path,)), parse_spec(policy)
+    if not refused:
+        require_tunable(spec, task, {path: text})
+        return
+    with pytest.raises(UsageError, match=f"--policy {policy}: {path}: nothing to tune") as caught:
+        require_tunable(spec, task, {path: text})
+    assert "--policy command:CMD" in str(caught.value.mend)
