@@ -226,7 +226,10 @@ def open_bench(
     with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
         top = Path(scratch)
         notes = _copies(task, folder, source, (top / "pristine", top / "clean"))
-        executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
+        try:
+            executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
+        except BaselineError as error:  # the log that it names goes with the bench; its end has been told
+            raise BaselineError(error.what, mend="correct execution.setup_commands in task.yaml") from error
         bench = Bench(task, executor, source, top, notes)
         try:
             yield bench

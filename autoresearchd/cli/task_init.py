@@ -72,7 +72,7 @@ def init(
 
         copy_template(bundled[name], directory)
         say(f"wrote {directory / TASK_FILE}")
-        say(f"  next: autoresearchd task check {directory} --run, then autoresearchd start --task {directory}")
+        _say_next(directory)
         return
     if (directory / TASK_FILE).exists():
         if name in bundled and not given:
@@ -113,7 +113,13 @@ def init(
         say(told)
     if measure is not False:
         _measure(directory, name, layout, draft, sandbox, sure=measure is True)
-    for number, line in enumerate(making.next_commands(directory)):
+    _say_next(directory)
+
+
+def _say_next(directory: Path) -> None:
+    from autoresearchd.app.init import next_commands
+
+    for number, line in enumerate(next_commands(directory)):
         say(f"  {'next:' if number == 0 else 'then:'} {line}")
 
 

@@ -21,7 +21,8 @@ def open_readonly(path: Path, *, threads: bool = False) -> sqlite3.Connection:
     if not path.is_file():
         raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
     if not has_content(path):
-        raise StoreDamaged(f"{path} is empty", mend=MEND)
+        size = path.stat().st_size
+        raise StoreDamaged(f"{path} is no database: {size} bytes" if size else f"{path} is empty", mend=MEND)
     uri = path.resolve().as_uri()
     try:
         try:
@@ -48,6 +49,8 @@ def _connect(path: Path, uri: str, threads: bool) -> sqlite3.Connection:
 
 def _check_revision(path: Path, db: sqlite3.Connection) -> None:
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:  # a start was killed while it made it
+            raise StoreError(f"{path} holds nothing yet", mend="autoresearchd start begins a session in it")
         raise StoreError(f"{path} is no database of autoresearchd", mend="autoresearchd start makes one")
     row = db.execute("SELECT version_num FROM alembic_version").fetchone()
     found = row[0] if row else ""

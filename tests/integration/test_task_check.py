@@ -111,6 +111,18 @@ def test_a_bounded_metric_that_is_never_printed_is_told_before_a_night_of_experi
         assert "guess prints no memory_gb, which a constraint bounds" in answer.stderr
 
 
+def test_of_a_failed_set_up_the_end_of_its_log_is_told_and_no_file_is_named_that_goes_with_the_check(
+    folder: Path,
+) -> None:
+    (folder / "task.yaml").write_text(
+        TASK.replace("budget: 20", "setup_commands: ['echo no luck; exit 3'], budget: 20")
+    )
+    answer = command(folder)
+    assert answer.returncode == 3
+    assert "no luck" in answer.stderr and "setup_commands" in answer.stderr
+    assert "setup.log" not in answer.stderr
+
+
 def test_cheats_that_run_beside_each_other_are_told_in_their_order(folder: Path) -> None:
     (folder / "check.yaml").write_text(CHECK + PAYS)
     held = check_held(folder, extent=Extent(runs=2), at_once=3)

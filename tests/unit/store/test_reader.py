@@ -355,6 +355,18 @@ def test_a_missing_a_foreign_and_a_damaged_file_are_told_apart(tmp_path: Path) -
     damaged.write_bytes(b"this is not a database" * 100)
     with pytest.raises(StoreError, match="backup"):
         Reader(damaged)
+    damaged.write_bytes(b"no tables")
+    with pytest.raises(StoreDamaged, match=r"is no database: 9 bytes"):
+        Reader(damaged)
+
+
+def test_a_database_that_a_killed_start_has_just_begun_is_not_called_somebody_elses(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "state.db")
+    db.execute("PRAGMA journal_mode=WAL")  # the first thing that is written of it
+    db.close()
+    with pytest.raises(StoreError, match="holds nothing yet") as caught:
+        Reader(tmp_path / "state.db")
+    assert "autoresearchd start" in caught.value.mend
 
 
 @pytest.mark.parametrize(
