@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -129,9 +131,9 @@ def make_public_folder(project: Project) -> None:
 
 
 def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str]) -> None:
-    """Refuse a policy that turns constants where the editable files have none: no proposal of it could ever be made.
+    """Refuse a policy that turns constants where it finds none: no proposal of it could ever be made.
 
-    code: text of the editable files. What is no Python is left to the baseline, whose error says more.
+    code: text of the editable files. A program that is no valid Python is left to the baseline, whose error says more.
     """
     if spec.kind not in ("search", "random"):
         return
@@ -140,8 +142,20 @@ def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str]) -> No
     try:
         Program().tunable(task, code)
     except PolicyError as error:
-        if error.label is Label.NO_OP:
-            raise UsageError(f"--policy {spec}: {error.what}", mend=error.mend) from error
+        if error.label is Label.NO_OP or all(_is_python(path, text) for path, text in code.items()):
+            raise UsageError(f"the policy {spec} cannot be used: {error.what}", mend=error.mend) from error
+
+
+def _is_python(path: str, text: str) -> bool:
+    """Whether Python would run a file; one that is no program at all is in nobody's way."""
+    if not path.endswith(".py"):
+        return True
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            compile(text.encode(), path, "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return True
 
 
 def say_who_measures(task: Task) -> None:

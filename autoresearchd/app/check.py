@@ -79,8 +79,8 @@ class Held:
     """How a task stood up to its check.yaml.
 
     values: of the unedited program, by seed; sigma: their spread, None for a single one; run_s: seconds of the median
-    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included; known:
-    how many cheats check.yaml has, of which ``cheats`` were tried;
+    run, all of it; evaluation: the share of the evaluation in it; seconds: of the whole check, set-up included;
+    known_edits, known_cheats: how many check.yaml has, of which ``edits`` and ``cheats`` were tried;
     faults: what is not as it should be, a sentence each; notes: as in ``Checked``.
     """
 
@@ -95,7 +95,8 @@ class Held:
     seconds: float
     edits: tuple[Tried, ...]
     cheats: tuple[Tried, ...]
-    known: int
+    known_edits: int
+    known_cheats: int
     faults: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -159,7 +160,8 @@ def check_held(
         edits = trials.all(wanted.edits[: extent.edits])
         cheats = trials.all(wanted.cheats[: extent.cheats])
         values = tuple(value for one in ended if (value := one.measurement.value) is not None)
-        differs = doubts(documented, values) if documented and len(values) > 1 else []
+        # Hurried, the budget is that of the edits, under which nothing is documented.
+        differs = doubts(documented, values) if documented and not extent.hurried and len(values) > 1 else []
         faults = [f"{words}{_busy(ended)}" for words in differs]
         faults += [f"the edit {one.name!r} was refused: {one.label}: {one.detail}" for one in edits if not one.right]
         faults += [f"the cheat {one.name!r} ended as {one.label}: {one.detail}" for one in cheats if not one.right]
@@ -175,7 +177,8 @@ def check_held(
             seconds=time.monotonic() - began,
             edits=edits,
             cheats=cheats,
-            known=len(wanted.cheats),
+            known_edits=len(wanted.edits),
+            known_cheats=len(wanted.cheats),
             faults=tuple(faults),
             notes=bench.notes,
         )

@@ -133,16 +133,17 @@ def next_commands(directory: Path) -> Iterator[str]:
     root = None
     with contextlib.suppress(RepositoryError):
         root = find_root(directory)
+    task = read_task(directory, None)
     if root is None:
         yield f"{git} init && {git} add -A && {git} commit -m 'my task'"
     else:
-        task = read_task(directory, None)
         names = [TASK_FILE, *(os.path.normpath(f"{task.source_dir}/{p}") for p in (*task.editable, *task.protected))]
         missing = [name for name in names if not _committed(root, directory / name)]
         if missing:
             yield f"{git} add -- {shlex.join(missing)} && {git} commit -m 'autoresearchd: the task'"
     yield f"autoresearchd task check {shown} --run"
-    yield f"autoresearchd start --task {shown}"
+    tunable = any(path.endswith(".py") for path in task.editable)  # else the usual policy would be refused
+    yield f"autoresearchd start --task {shown}{'' if tunable else ' --policy command:CMD'}"
 
 
 def _committed(root: Path, path: Path) -> bool:

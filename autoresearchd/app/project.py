@@ -64,7 +64,7 @@ class Project:
                 or "`autoresearchd start --task autoresearch` begins one in an empty folder",
             )
         if not health.has_content(self.database):
-            raise StoreDamaged(f"{self.database} is empty", mend=health.MEND)
+            raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", mend=health.MEND)
         return self.open_store()
 
     def foreign_store(self) -> SqlStore:

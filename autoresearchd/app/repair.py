@@ -112,7 +112,7 @@ def _examine(project: Project, tags: list[str]) -> list[str]:
     """All that is wrong with the database as it is: its structure first, then what it says."""
     path = project.database
     if not health.has_content(path):
-        return [f"{path} is {'empty' if path.exists() else 'gone'}"]
+        return [f"{path} {health.lack_of(path)}"]
     found = health.faults(path)
     if found and not found[0].startswith("revision"):  # a newer version's is refused below, and left alone
         return found

@@ -144,7 +144,8 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
         require_bits(task, workspace, base)
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
-        require_tunable(policy, task, {path: workspace.read(base, path) for path in task.editable})
+        if options.limits.max_experiments != 0:  # else the baseline is all that is wanted, and nobody proposes
+            require_tunable(policy, task, {path: workspace.read(base, path) for path in task.editable})
         sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)

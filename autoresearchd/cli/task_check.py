@@ -18,7 +18,9 @@ from autoresearchd.cli.task import TASK_FILE, bundled_tasks, find_task
 from autoresearchd.errors import AutoresearchdError, MissingCapability, RepositoryError, UsageError
 
 if TYPE_CHECKING:
-    from autoresearchd.app.check import Held
+    from collections.abc import Sequence
+
+    from autoresearchd.app.check import Held, Tried
     from autoresearchd.domain.task import Task
 
 _PROFILES = ("cpu", "cuda")
@@ -33,7 +35,7 @@ def check(
     run: Annotated[bool, typer.Option("--run", help="Also run it and measure it.")] = False,
     short: Annotated[
         bool,
-        typer.Option("--short", help="With --run: one run of the program, one edit and two cheats."),
+        typer.Option("--short", help="With --run: one run (or --runs) of the program, one edit and two cheats."),
     ] = False,
     profile: Annotated[
         str | None,
@@ -59,14 +61,20 @@ def check(
     """
     if every and which is not None:
         raise UsageError("--all checks the bundled tasks, a name only one", mend="use one of them")
-    for option, given in (("--sandbox", sandbox), ("--short", short), ("--profile", profile), ("--runs", runs)):
+    about_running = {
+        "--sandbox": sandbox,
+        "--short": short,
+        "--profile": profile,
+        "--runs": runs,
+        "--thorough": thorough,
+    }
+    for option, given in about_running.items():
         if given and not run:
             raise UsageError(f"{option} is about running", mend=f"add --run, or leave {option} out")
-    if thorough and (short or not (every and run)):
-        raise UsageError(
-            "--thorough is about --all --run, which else tries a part of each task's edits and cheats",
-            mend="leave --short out" if short else "leave it out: one task is always held to all of them",
-        )
+    if thorough and not every:
+        raise UsageError("--thorough is about --all", mend="leave it out: one task is held to all that it has")
+    if thorough and short:
+        raise UsageError("--thorough tries everything and --short next to nothing", mend="leave one of them out")
     if profile is not None and profile not in _PROFILES:
         raise UsageError(f"--profile {profile!r} is not known", mend=f"take {' or '.join(_PROFILES)}")
     folders = bundled_tasks() if every else [find_task(which)]
@@ -184,8 +192,8 @@ def _row(name: str, held: Held | None) -> list[str]:
         held.documented.text if held.documented else "—",
         f"{held.run_s:.1f}",
         f"{held.evaluation:.0%}",
-        f"{sum(edit.right for edit in held.edits)}/{len(held.edits)}",
-        f"{held.caught}/{_cheats(held)}",
+        f"{_accepted(held)}/{_tried(held.edits, held.known_edits)}",
+        f"{held.caught}/{_tried(held.cheats, held.known_cheats)}",
         f"{held.seconds:.0f}",
     ]
 
@@ -201,15 +209,18 @@ def _sentence(held: Held) -> str:
     documented = f" (documented {held.documented.text})" if held.documented else ""
     return (
         f"{held.metric} {_figures(held)}{documented} over {runs} of {held.run_s:.1f} s, evaluation "
-        f"{held.evaluation:.0%} of it; {sum(edit.right for edit in held.edits)} of {len(held.edits)} edits accepted, "
-        f"{held.caught} of {_cheats(held)} cheats caught; {held.seconds:.0f} s in all"
+        f"{held.evaluation:.0%} of it; {_accepted(held)} of {_tried(held.edits, held.known_edits)} edits accepted, "
+        f"{held.caught} of {_tried(held.cheats, held.known_cheats)} cheats caught; {held.seconds:.0f} s in all"
     )
 
 
-def _cheats(held: Held) -> str:
+def _accepted(held: Held) -> int:
+    return sum(edit.right for edit in held.edits)
+
+
+def _tried(tried: Sequence[Tried], known: int) -> str:
     """How many were tried, and of how many."""
-    tried = len(held.cheats)
-    return f"{tried}" if tried == held.known else f"{tried} (of {held.known})"
+    return f"{len(tried)}" if len(tried) == known else f"{len(tried)} (of {known})"
 
 
 def _longest(task: Task) -> str:

@@ -32,13 +32,7 @@ class Program:
         parameters = {p.name: p for path in task.editable for p in self._of(task, path, code.get(path)) if _movable(p)}
         if parameters:
             return parameters
-        files = ", ".join(task.editable)
-        raise PolicyError(
-            f"{files}: nothing to tune: no constants at the top level, known constructor arguments or listed choices",
-            label=Label.NO_OP,
-            mend="write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or take a policy with a model "
-            "(--policy litellm:MODEL) or a tool of your own (--policy command:CMD)",
-        )
+        raise _nothing_to_tune(task)
 
     def values(self, task: Task, code: Mapping[str, str]) -> dict[str, Value]:
         """What the tunable constants are in some text of the editable files."""
@@ -62,6 +56,18 @@ class Program:
             while len(self._found) > _REMEMBERED:
                 del self._found[next(iter(self._found))]
         return self._found[key]
+
+
+def _nothing_to_tune(task: Task) -> PolicyError:
+    files, others = ", ".join(task.editable), "a policy with a model (--policy litellm:MODEL) or a tool of your own"
+    python = any(path.endswith(".py") for path in task.editable)
+    return PolicyError(
+        f"{files}: nothing to tune: "
+        + ("no constants at the top level, known constructor arguments or listed choices" if python else "no Python"),
+        label=Label.NO_OP,
+        mend=("write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or " if python else "")
+        + f"take {others} (--policy command:CMD)",
+    )
 
 
 def _movable(parameter: Parameter) -> bool:

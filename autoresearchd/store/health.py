@@ -38,6 +38,12 @@ def has_content(path: Path) -> bool:
     return path.is_file() and (path.stat().st_size >= SHORTEST or (wal.is_file() and wal.stat().st_size > 0))
 
 
+def lack_of(path: Path) -> str:
+    """In words, why there is no content in a file that is none."""
+    size = path.stat().st_size if path.is_file() else None
+    return "is gone" if size is None else f"is no database: {size} bytes" if size else "is empty"
+
+
 def older_revision(path: Path) -> str:
     """The revision of a database that an older version wrote, and ``upgrade`` would change; empty for any other."""
     if not has_content(path):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.errors import StoreDamaged, StoreError
-from autoresearchd.store.health import MEND, has_content, is_damage
+from autoresearchd.store.health import MEND, has_content, is_damage, lack_of
 from autoresearchd.store.revision import HEAD_REVISION, too_new
 
 
@@ -21,8 +21,7 @@ def open_readonly(path: Path, *, threads: bool = False) -> sqlite3.Connection:
     if not path.is_file():
         raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
     if not has_content(path):
-        size = path.stat().st_size
-        raise StoreDamaged(f"{path} is no database: {size} bytes" if size else f"{path} is empty", mend=MEND)
+        raise StoreDamaged(f"{path} {lack_of(path)}", mend=MEND)
     uri = path.resolve().as_uri()
     try:
         try:

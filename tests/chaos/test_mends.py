@@ -184,7 +184,7 @@ sys.exit(run(sys.argv[1:]))
 def test_a_daemon_killed_while_it_takes_a_failed_session_away_is_followed_by_one_that_does(
     root: Path, tmp_path: Path
 ) -> None:
-    write_files(root, {"train.py": "raise SystemExit('no')\n", "task.yaml": FAILING})
+    write_files(root, {"train.py": "RATE = 0.1\nraise SystemExit('no')\n", "task.yaml": FAILING})
     commit_all(root)
     before = git(root, "for-each-ref")
     environment = {**os.environ, "HOME": str(tmp_path), "AUTORESEARCHD_CONFIG": "/dev/null"}

@@ -13,10 +13,11 @@ import pytest
 
 from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
 
-READS_DATA = "print('score:', float(open('data/d.csv').read()))\n"
+READS_DATA = "RATE = 0.1\nprint('score:', float(open('data/d.csv').read()))\n"
 IGNORED = "data/\n"
 OVERRUNS_LATER = """\
 import os, time
+RATE = 0.1
 output = os.environ["AUTORESEARCHD_OUTPUT_DIR"]
 if os.path.basename(os.path.dirname(output)) != "0":
     time.sleep(60)
@@ -79,7 +80,7 @@ def test_outside_git_the_check_says_that_a_start_needs_a_repository(empty: Proje
 
 
 def test_a_program_that_writes_beside_itself_is_told_where_to_write(project: Project) -> None:
-    project.write("train.py", "open('model.pt', 'w').write('x')\nprint('score: 1')\n")
+    project.write("train.py", "RATE = 0.1\nopen('model.pt', 'w').write('x')\nprint('score: 1')\n")
     project.commit()
     code, said = start(project)
     assert code == 3
@@ -87,7 +88,7 @@ def test_a_program_that_writes_beside_itself_is_told_where_to_write(project: Pro
 
 
 def test_after_a_broken_baseline_its_log_can_still_be_found(project: Project) -> None:
-    project.write("train.py", "raise RuntimeError('no luck')\n")
+    project.write("train.py", "RATE = 0.1\nraise RuntimeError('no luck')\n")
     project.commit()
     assert start(project)[0] == 3
     for command in (("show", "0"), ("resume",), ("experiments",)):

@@ -297,7 +297,7 @@ def test_a_baseline_that_fails_under_one_of_its_seeds_is_refused(project: Projec
 
 
 def test_runs_of_a_failed_session_are_gone_when_a_new_one_takes_its_tag(project: Project) -> None:
-    project.write("train.py", "raise SystemExit('broken')\n")
+    project.write("train.py", "RATE = 0.1\nraise SystemExit('broken')\n")
     project.commit()
     arguments = ("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
     assert project.cli(*arguments).returncode == 3

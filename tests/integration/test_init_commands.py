@@ -5,7 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
 from autoresearchd.app.init import next_commands
+from autoresearchd.cli.main import run
 from autoresearchd.workspace import preflight
 
 TASK = """\
@@ -31,6 +34,21 @@ def test_names_are_quoted_and_below_the_folder_of_the_source(tmp_path: Path) -> 
     assert added[: added.index("&&")] == ["git", "-C", str(folder), "add", "--", "task.yaml", "code/a b;touch x.py"]
     assert check == ["autoresearchd", "task", "check", str(folder), "--run"]
     assert begin[-1] == str(folder)
+
+
+def test_what_the_usual_policy_cannot_tune_is_not_begun_with_it(tmp_path: Path) -> None:
+    put(tmp_path / "prompt")
+    (tmp_path / "prompt" / "task.yaml").write_text(TASK.replace("a b;touch x.py", "prompt.txt"))
+    *_, begin = (shlex.split(line) for line in next_commands(tmp_path / "prompt"))
+    assert begin[-2:] == ["--policy", "command:CMD"]
+
+
+def test_a_copy_of_a_bundled_task_is_told_how_it_becomes_a_repository(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
+    words = capsys.readouterr().err
+    assert words.index(f"next: git -C {tmp_path / 'made'} init") < words.index("then: autoresearchd start")
 
 
 def test_a_folder_without_a_repository_gets_one_where_it_is(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_answers_that_cannot_be_learned_from_are_told_of_before_any_is_paid_for(
         ("random", "prompt.txt", "Answer in one sentence.\n", True),
         ("search", "train.py", "RATE = 0.1\n", False),
         ("search", "train.py", "def (:\n", False),  # the baseline's error says more
+        ("search", "train.py", "\ufeffRATE = 0.1\n", True),  # runs, but the parser drops the mark
         ("command:./tool", "prompt.txt", "Answer in one sentence.\n", False),
         ("litellm:openai/m", "train.py", "print(1)\n", False),
     ],
@@ -56,6 +57,7 @@ def test_a_policy_that_could_never_propose_anything_is_refused_before_a_baseline
     if not refused:
         require_tunable(spec, task, {path: text})
         return
-    with pytest.raises(UsageError, match=f"--policy {policy}: {path}: nothing to tune") as caught:
+    with pytest.raises(UsageError, match=f"the policy {policy} cannot be used: {path}") as caught:
         require_tunable(spec, task, {path: text})
-    assert "--policy command:CMD" in str(caught.value.mend)
+    assert "polic" in str(caught.value.mend)
+    assert ("LEARNING_RATE" in caught.value.mend) == (text == "print(1)\n"), "a prompt has no constants to write"
