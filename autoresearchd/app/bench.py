@@ -6,8 +6,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -168,22 +167,9 @@ class Bench:
         """Run the program as it is.
 
         Raises:
-            BaselineError: it gives no metric.
+            BaselineError: it gives no metric, or not all that a constraint bounds.
         """
-        return self._honest(self.run(seed, budget=budget))
-
-    def baselines(self, seeds: Sequence[int], at_once: int = 1) -> list[Ended]:
-        """Run the program as it is under several seeds, so many at once; raises as ``baseline``."""
-        ended: list[Ended] = []
-        running: deque[Trial] = deque()
-        for seed in seeds:
-            running.append(self.begin(seed))
-            if len(running) == at_once:
-                ended.append(self._honest(running.popleft().end()))
-        return [*ended, *(self._honest(trial.end()) for trial in running)]
-
-    def _honest(self, ended: Ended) -> Ended:
-        """A run of the unedited program; BaselineError where it gives no metric, or not all that is bounded."""
+        ended = self.run(seed, budget=budget)
         found = ended.measurement
         if found.label is not Label.NONE or found.value is None:
             tail = "\n".join(ended.log.rstrip().splitlines()[-15:])

@@ -32,7 +32,7 @@ PROFILE = "cpu"
 """What tasks are held to unless another is asked for: that of every machine."""
 _RUNS = 3
 _AT_ONCE = 2
-"""Runs beside each other, where there are as many processors."""
+"""Edits and cheats that run beside each other, where there are as many processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,18 @@ class Extent:
     """How much of a check.yaml a task is held to.
 
     runs: of the unedited program, None: three; edits, cheats: the first so many, None: all; hurried: everything under
-    the budget of the edits; beside: the unedited program's runs, too, are made beside each other, which costs the
-    noise a little and saves the time of one in three.
+    the budget of the edits.
     """
 
     runs: int | None = None
     edits: int | None = None
     cheats: int | None = None
     hurried: bool = False
-    beside: bool = False
 
 
 ALL = Extent()
 SHORT = Extent(runs=1, edits=1, cheats=2, hurried=True)
-MANY_TASKS = Extent(edits=1, cheats=4, beside=True)
+MANY_TASKS = Extent(edits=1, cheats=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ def check_held(
         extent: how much of it.
         profile: ``cpu`` or ``cuda``; None: what this machine has.
         sandbox: the tier; None: the best.
-        at_once: how many runs are made beside each other; None: two, where there are as many processors.
+        at_once: how many edits and cheats run beside each other; None: two, where there are as many processors.
 
     Raises:
         ConfigError: check.yaml cannot be used, or an edit in it does not fit the program any more.
@@ -154,8 +152,7 @@ def check_held(
         for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
             changed(variant, _all_files(bench, variant, first), first, {})
         at_once = at_once or (1 if bench.task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
-        seeds = [SEED + index for index in range(extent.runs or _RUNS)]
-        ended = bench.baselines(seeds, at_once if extent.beside else 1)
+        ended = [bench.baseline(SEED + index) for index in range(extent.runs or _RUNS)]  # nothing beside them
         trials = _Trials(bench, wanted, documented, ended, at_once)
         edits = trials.all(wanted.edits[: extent.edits])
         cheats = trials.all(wanted.cheats[: extent.cheats])

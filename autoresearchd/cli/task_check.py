@@ -43,7 +43,7 @@ def check(
     ] = None,
     thorough: Annotated[
         bool,
-        typer.Option("--thorough", help="With --all --run: each task's every edit and cheat, not one and four."),
+        typer.Option("--thorough", help="With --all --run: each task's every edit and cheat, not one and three."),
     ] = False,
     runs: Annotated[
         int | None,
@@ -56,7 +56,7 @@ def check(
 
     With --run it is also run, to see that it gives its metric: the last commit, as `start` would run it. A task with a
     check.yaml, as the bundled ones have it, is held to that: its documented baseline and noise over several runs,
-    honest edits that must be accepted, and cheats of which none may pay. With --all it is an edit and four cheats of
+    honest edits that must be accepted, and cheats of which none may pay. With --all it is an edit and three cheats of
     each task, which takes minutes; every one of them (--thorough) takes the better part of an hour.
     """
     if every and which is not None:

@@ -21,6 +21,7 @@ _ETC = (
     "ca-certificates", "alternatives", "fonts", "OpenCL",
 )  # fmt: skip
 _ETC_NETWORK = ("resolv.conf", "hosts", "host.conf", "gai.conf", "services", "protocols")
+_MACHINE = ("/proc/cpuinfo", "/proc/meminfo")  # without the first some kernels of torch do not run
 _HARDWARE = ("/sys/devices/system",)
 _GPU_READABLE = ("/sys", "/etc/nvidia", "/etc/vulkan", "/etc/glvnd")
 SCRATCH = Path("/tmp")  # noqa: S108  # inside the sandbox: private to the process
@@ -43,7 +44,8 @@ def wrap(program: Path, view: View, command: Sequence[str], *, proc: bool) -> tu
         program: bubblewrap.
         view: what the command sees.
         command: the command; its first word is a path inside the sandbox.
-        proc: whether a fresh /proc can be mounted; nested containers forbid it, and then /proc is empty.
+        proc: whether a fresh /proc can be mounted; nested containers forbid it, and then /proc has
+            two facts of the machine only.
     """
     args = [
         str(program), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
@@ -52,6 +54,7 @@ def wrap(program: Path, view: View, command: Sequence[str], *, proc: bool) -> tu
         "--dev", "/dev",
         *(("--proc", "/proc") if proc else ("--dir", "/proc")),
         *_kernel(proc),
+        *(() if proc else tuple(word for name in _MACHINE for word in ("--ro-bind-try", name, name))),
         *_gpu_devices(view.gpu, proc),
         "--size", str(view.scratch_bytes), "--tmpfs", str(SCRATCH),
         "--size", str(view.scratch_bytes), "--tmpfs", "/dev/shm",  # noqa: S108

@@ -3,7 +3,7 @@
 =================== ===========================================================================================
 bubblewrap          namespaces for processes, network, IPC and mounts; the job sees a white list of read-only folders
                     and one writable one; nothing survives its end, or the daemon's
-bubblewrap-noproc   the same where a container forbids mounting /proc: /proc is an empty folder
+bubblewrap-noproc   the same where a container forbids mounting /proc: /proc has cpuinfo and meminfo only
 namespaces          the same namespaces, made by a launcher of our own; Landlock keeps the white list, so that what is
                     not on it can be looked up by name but neither read nor written; no unix sockets
 landlock            Landlock and a filter of system calls alone, where namespaces are forbidden: no sockets at all, no
@@ -82,7 +82,10 @@ class Tier:
                 "use the network; install bubblewrap (apt install bubblewrap) or allow user namespaces"
             ]
         if self.name is TierName.BUBBLEWRAP_NOPROC:
-            return ["/proc cannot be mounted in the sandbox (a container forbids it): jobs see an empty /proc"]
+            return [
+                "/proc cannot be mounted in the sandbox (a container forbids it): jobs see no more of it than cpuinfo "
+                "and meminfo"
+            ]
         if self.name is TierName.NAMESPACES:
             return [
                 f"the sandbox is the tier 'namespaces'{self._because()}: jobs have no unix sockets (data loaders with "

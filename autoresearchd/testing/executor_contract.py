@@ -153,6 +153,14 @@ class JobContract(ExecutorContract):
         assert (request.run_dir / "training.log").read_text() == "42 20 cpu more\n"
         assert (request.run_dir / "output" / "checkpoint").read_text() == "model\n"
 
+    def test_the_job_can_read_what_kind_of_processor_it_has(self, executor: Executor, tmp_path: Path) -> None:
+        """Else kernels that choose by it, as some of torch's do, end a run that was fine."""
+        if not Path("/proc/cpuinfo").exists():
+            pytest.skip("this machine has no /proc/cpuinfo")
+        result = executor.start(make_request(tmp_path, make_task("grep -c processor /proc/cpuinfo"))).wait(60)
+        assert result is not None
+        assert result.stages[0].outcome == "ok"
+
     def test_training_beyond_budget_and_grace_is_a_budget_overrun(self, executor: Executor, tmp_path: Path) -> None:
         """Else an edit wins by training longer."""
         result = executor.start(make_request(tmp_path, make_task(HANG, training=0.2, grace=0.1))).wait(30)
