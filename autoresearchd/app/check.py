@@ -51,7 +51,7 @@ class Extent:
 
 ALL = Extent()
 SHORT = Extent(runs=1, edits=1, cheats=2, hurried=True)
-MANY_TASKS = Extent(edits=1, cheats=3)
+MANY_TASKS = Extent(runs=2, edits=1, cheats=3)
 
 
 @dataclass(frozen=True, slots=True)

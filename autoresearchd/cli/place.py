@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,6 +124,10 @@ class Place:
             return ""
         relative = os.path.relpath(log)
         return str(log) if relative.startswith("..") else relative
+
+    def folder_hint(self) -> str:
+        """The repository, quoted for a shell, where this is not within it: most commands are about the one here."""
+        return "" if Path.cwd().resolve().is_relative_to(self.root.resolve()) else shlex.quote(str(self.root))
 
 
 def find_place(directory: Path) -> Place:

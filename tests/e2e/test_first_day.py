@@ -200,10 +200,12 @@ def test_a_second_session_is_warned_that_the_machine_is_shared(project: Project)
     daemon = project.start_process("start", "--foreground", "--tag", "one", "--policy", "command:sleep 60")
     wait_until(lambda: (project.root / ".autoresearchd/runs/one/0/2").exists())
     done = project.cli(
-        "start", "--foreground", "--tag", "two", "--policy", "random", "--max-experiments", "0", timeout=60
-    )
+        "start", "--foreground", "--tag", "two", "--policy", "random", "--max-experiments", "0",
+        "--dir", project.root.name, cwd=project.root.parent, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "share this machine" in done.stderr
+    assert f"cd {project.root.name}" in done.stderr, "the other commands are given there"
     project.cli("stop", "--now", "--session", "one")
     daemon.communicate(timeout=30)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -192,6 +193,14 @@ def test_status_of_a_repository_elsewhere_is_that_of_standing_in_it(
         assert json.loads(elsewhere.out) == here
         short = program("status", "--json", "--dir", place, cwd=repository.parent)
         assert (short.returncode, short.stdout) == (0, elsewhere.out)
+
+
+def test_who_asks_from_elsewhere_is_told_where_the_other_commands_are_to_be_given(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "cd " not in command("status").out
+    monkeypatch.chdir(repository.parent)
+    assert f"cd {shlex.quote(str(repository))}" in command("status", "--dir", str(repository)).out
 
 
 def test_a_folder_that_is_not_there_is_not_taken_for_the_repository_around_it(repository: Path) -> None:
