@@ -92,7 +92,9 @@ def decided(e: Experiment, decision: Decision, task: Task) -> str:
     label = f"/{decision.label.value}" if decision.label else ""
     reason = decision.reason.removeprefix(f"{decision.label.value}: ")
     value = f"{task.metric.name} {short(decision.value)}" if decision.value is not None else reason
-    delta = f" ({short(decision.delta, sign='+')})" if decision.delta is not None else ""
+    better = decision.delta is not None and decision.delta > 0 and decision.label is Label.NO_GAIN
+    doubt = ", not surely better" if better else ""  # else a gain that was not kept is a riddle; `show N` tells it all
+    delta = f" ({short(decision.delta, sign='+')}{doubt})" if decision.delta is not None else ""
     if reason.removesuffix(".").startswith(what):  # a failed proposal is described by its failure
         what = ""
     return f"{decision.status.value}{label}: {value}{delta}" + (f" · {what}" if what else "")

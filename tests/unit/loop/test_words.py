@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,3 +52,12 @@ def test_a_failed_proposal_is_described_by_its_failure_once() -> None:
 def test_an_astronomic_metric_takes_no_three_hundred_columns() -> None:
     decision = Decision(Status.DISCARD, Label.NO_GAIN, 4.01e250, -4.01e250, reason="worse")
     assert len(words.decided(experiment("x"), decision, task())) < 80
+
+
+def test_a_gain_that_is_not_kept_is_said_to_be_doubtful() -> None:
+    doubtful = Decision(Status.DISCARD, Label.NO_GAIN, 2.5, 0.018, reason="not sure enough to be kept")
+    assert words.decided(experiment("x"), doubtful, task()) == (
+        "discard/no_gain: val_bpb 2.500000 (+0.018000, not surely better) · x"
+    )
+    for sure in (replace(doubtful, delta=-0.018), replace(doubtful, status=Status.KEEP, label=Label.NONE)):
+        assert "surely" not in words.decided(experiment("x"), sure, task())
