@@ -21,7 +21,6 @@ from autoresearchd.resources import bundled
 from tests.integrity.cheat import Cheat
 
 HERE = Path(__file__).parent
-PLAN, SHORT_PLAN = "Plan(256, 16, 24,", "Plan(256, 16, 8,"
 TRACES = {
     "private": b"PRIVATE-DATA-CANARY",
     "home": b"HOME-SECRET-CANARY",
@@ -108,19 +107,13 @@ class CheatSession:
         return f"{self.word}-{number:03}-stays"
 
     # ------------------------------------------------------------------ before
-    def build(self, task: Path = HERE / "tiny", changes: Sequence[tuple[str, str]] = (), *, whole: bool = False) -> str:
-        """Make repository, home and secrets; the text of the honest program.
-
-        changes: to task.yaml; whole: with all of the validation text, which takes three times as long as a third of it,
-        in which a cheat has less to be found by.
-        """
+    def build(self, task: Path = HERE / "tiny", changes: Sequence[tuple[str, str]] = ()) -> str:
+        """Make repository, home and secrets; the text of the honest program. changes: to task.yaml."""
         for name in ("home/.ssh", "seen", "cheats"):
             (self.folder / name).mkdir(parents=True)
         shutil.copytree(task, self.repo, ignore=shutil.ignore_patterns("__pycache__"))
         template = bundled("templates") / "autoresearch"
-        scorer = (template / "evaluate.py").read_text()
-        assert PLAN in scorer
-        (self.repo / "evaluate.py").write_text(scorer if whole else scorer.replace(PLAN, SHORT_PLAN))
+        shutil.copy(template / "evaluate.py", self.repo)
         if task == HERE / "tiny":
             shutil.copy(template / "serve_model.py", self.repo / "serving.py")
         text = (self.repo / "task.yaml").read_text()
