@@ -164,6 +164,7 @@ def main() -> int:
     parser.add_argument("--algos", default="grpo,ppo,sdpo,sft")
     parser.add_argument("--controls", default="rate 0,shuffled")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--control-seeds", type=int, help="of the controls (default: as many)")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--states", type=int, default=20)
@@ -191,7 +192,8 @@ def main() -> int:
             print(f"untrained, seed {seed}: {len(base)} proposals, reward {mean(base, lambda o: o.reward):.3f}, "
                   f"valid {mean(base, lambda o: float(o.valid)):.0%}")  # fmt: skip
             for algo in options.algos.split(","):
-                for control in ("", *filter(None, options.controls.split(","))):
+                controlled = options.control_seeds is None or seed < options.control_seeds
+                for control in ("", *(filter(None, options.controls.split(",")) if controlled else ())):
                     one = learned(options, algo, control, seed, parts)
                     speed.setdefault(algo, one)
                     new = asked(options, one["folder"].name, one["folder"], seed, states, judge)
