@@ -236,6 +236,6 @@ def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:
 
 def note_reason(store: Store, tag: str, at: datetime, reason: str) -> None:
     """Write down, for ``status``, what keeps a session as it is; the log says it, too, so a failure changes nothing."""
-    with contextlib.suppress(AutoresearchdError, KeyError):  # KeyError: the row went with a database that was taken away
+    with contextlib.suppress(AutoresearchdError, KeyError):  # KeyError: the row went with its database
         session = store.session(tag)
         store.set_state(session.id, session.state, at, pid=session.pid, reason=reason)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Session
 from autoresearchd.errors import StoreDamaged
-from autoresearchd.loop.housekeeping import Housekeeping, say_that_it_stops
+from autoresearchd.loop.housekeeping import Housekeeping, note_reason, say_that_it_stops
+from autoresearchd.ports import Store
 from autoresearchd.store import backups
 from tests.integration.bench import Bench
 
@@ -90,4 +94,27 @@ def test_a_first_stop_after_the_database_was_lost_still_lets_the_running_experim
         assert not lab.stop.now.is_set()
         lab.stop.request("signal SIGTERM")
         assert lab.stop.now.is_set()
+    bench.close()
+
+
+def test_a_reason_for_a_session_whose_row_went_with_its_database_is_no_fault(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    lab, database = bench.laboratory(), bench.state / "state.db"
+
+    class TakenAwayAfterReading:
+        """The store, whose row of the session is gone once it has been read."""
+
+        def session(self, tag: str) -> Session:
+            found = lab.store.session(tag)
+            with closing(sqlite3.connect(database)) as db:
+                db.execute("DELETE FROM session")
+                db.commit()
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lab.store, name)
+
+    note_reason(cast(Store, TakenAwayAfterReading()), lab.tag, lab.clock.now(), "stopping")
+    with pytest.raises(KeyError):
+        lab.store.session(lab.tag)
     bench.close()
