@@ -122,12 +122,20 @@ class Place:
         log = layout.daemon_log(self.root)
         if not log.exists():
             return ""
-        relative = os.path.relpath(log)
+        try:
+            relative = os.path.relpath(log)
+        except FileNotFoundError:  # the folder that this is in has been deleted
+            return str(log)
         return str(log) if relative.startswith("..") else relative
 
-    def folder_hint(self) -> str:
-        """The repository, quoted for a shell, where this is not within it: most commands are about the one here."""
-        return "" if Path.cwd().resolve().is_relative_to(self.root.resolve()) else shlex.quote(str(self.root))
+
+def way_to(folder: Path) -> str:
+    """``cd FOLDER`` for a shell, empty where this is within it: most commands are about the repository here."""
+    try:
+        within = Path.cwd().resolve().is_relative_to(folder.resolve())
+    except FileNotFoundError:  # the folder that this is in has been deleted
+        within = False
+    return "" if within else f"cd {shlex.quote(str(folder))}"
 
 
 def find_place(directory: Path) -> Place:

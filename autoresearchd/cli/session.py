@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -110,11 +109,10 @@ def start(
     )
     with foreground_sink(live=foreground) as sink:
         code = start(options, [sink])
-    if foreground and code == 0 and not Path.cwd().resolve().is_relative_to(directory.resolve()):
-        there = shlex.quote(str(directory))
-        sys.stderr.write(
-            f"  → cd {there}   there `autoresearchd status`, `experiments`, `show N` and `plot` tell more\n"
-        )
+    from autoresearchd.cli.place import way_to
+
+    if foreground and code == 0 and (way := way_to(directory)):
+        sys.stderr.write(f"  → {way}   there `autoresearchd status`, `experiments`, `show N` and `plot` tell more\n")
     raise typer.Exit(code)
 
 

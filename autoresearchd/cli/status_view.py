@@ -12,7 +12,7 @@ from typing import Any
 from autoresearchd.cli import render
 from autoresearchd.cli.daemon_facts import DaemonFacts, Meanwhile, daemon_facts
 from autoresearchd.cli.ended import show_ended
-from autoresearchd.cli.place import Place, find_place
+from autoresearchd.cli.place import Place, find_place, way_to
 from autoresearchd.cli.render import Paint, clean, json_text, number, signed
 from autoresearchd.errors import UsageError
 
@@ -54,7 +54,7 @@ def _show(place: Place, tag: str, *, as_json: bool) -> int:
 def _lines_now(place: Place, tag: str, status: Mapping[str, Any], paint: Paint) -> list[str]:
     facts = daemon_facts(place, tag, status)
     recent = place.recent(tag, _RECENT)
-    return status_lines(status, recent, paint, log=place.log_hint(tag), folder=place.folder_hint(), facts=facts)
+    return status_lines(status, recent, paint, log=place.log_hint(tag), way=way_to(place.root), facts=facts)
 
 
 def status_lines(
@@ -63,12 +63,12 @@ def status_lines(
     paint: Paint,
     *,
     log: str = "",
-    folder: str = "",
+    way: str = "",
     facts: DaemonFacts | None = None,
     now: datetime | None = None,
     columns: int | None = None,
 ) -> list[str]:
-    """The status as a block of lines. log, folder: where the log is, and where commands must be given if not here."""
+    """The status as a block of lines. log: where that is; way: to where other commands are given."""
     columns, facts, now = columns or render.terminal_width(), facts or DaemonFacts(), now or datetime.now(UTC)
     session, metric = status.get("session") or {}, status.get("metric") or {}
     lines = [_head(session, status.get("policy") or {}, paint, facts, now), ""]
@@ -85,7 +85,7 @@ def status_lines(
     if recent:
         lines += ["", *("  " + line for line in experiment_table(recent, paint, total=columns - 2))]
     imported = (status.get("policy") or {}).get("name") == "imported"
-    lines += ["", *_hints(session, "" if imported else log, folder, paint, resumable=not imported)]
+    lines += ["", *_hints(session, "" if imported else log, way, paint, resumable=not imported)]
     return lines
 
 
@@ -270,9 +270,9 @@ def _count(value: Any) -> str:
     return f"{count:.0f}"
 
 
-def _hints(session: Mapping[str, Any], log: str, folder: str, paint: Paint, *, resumable: bool) -> Iterator[str]:
+def _hints(session: Mapping[str, Any], log: str, way: str, paint: Paint, *, resumable: bool) -> Iterator[str]:
     rows = [("log", log)] if log else []
-    rows += [("there", f"cd {clean(folder)}   and then:")] if folder else []
+    rows += [("there", f"{clean(way)}   and then:")] if way else []
     if session.get("state") in _LIVING:
         rows += [("watch", "autoresearchd status --watch   or   autoresearchd logs -f"), ("stop", "autoresearchd stop")]
     elif resumable:

@@ -200,7 +200,13 @@ def test_who_asks_from_elsewhere_is_told_where_the_other_commands_are_to_be_give
 ) -> None:
     assert "cd " not in command("status").out
     monkeypatch.chdir(repository.parent)
-    assert f"cd {shlex.quote(str(repository))}" in command("status", "--dir", str(repository)).out
+    there = f"cd {shlex.quote(str(repository))}"
+    assert there in command("status", "--dir", str(repository)).out
+    (repository.parent / "gone").mkdir()
+    monkeypatch.chdir(repository.parent / "gone")
+    (repository.parent / "gone").rmdir()
+    answer = command("status", "--dir", str(repository))
+    assert (answer.code, there in answer.out) == (0, True), answer.err
 
 
 def test_a_folder_that_is_not_there_is_not_taken_for_the_repository_around_it(repository: Path) -> None:
