@@ -9,6 +9,7 @@ byte for byte as they are stored. Nothing in the user's own git directory (workt
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from autoresearchd.workspace.files import remove_tree
@@ -16,13 +17,15 @@ from autoresearchd.workspace.files import remove_tree
 CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogAllRefUpdates = false\n"
 ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !diff !merge\n"
 HEADLESS = "ref: refs/heads/none"
+_HEAD = re.compile(rb"(?:" + HEADLESS.encode() + rb"|[0-9a-f]{40})\n")
+"""Whole, since git takes a folder whose HEAD a power cut cut off after ``ref: `` for no repository at all."""
 
 
 def is_private(git_dir: Path, objects: Path) -> bool:
     """Whether ``git_dir`` is a private git directory in working order."""
     try:
         return (
-            (git_dir / "HEAD").stat().st_size > 0
+            _HEAD.fullmatch((git_dir / "HEAD").read_bytes()) is not None
             and (git_dir / "config").read_bytes() == CONFIG
             and (git_dir / "info" / "attributes").read_bytes() == ATTRIBUTES
             and (git_dir / "objects" / "info" / "alternates").read_bytes() == _alternates(git_dir, objects)

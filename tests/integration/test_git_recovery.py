@@ -143,6 +143,24 @@ def test_a_damaged_worktree_is_made_whole(workspace: GitWorkspace, what: str) ->
     assert len(list(folder.parent.iterdir())) == 3, "nothing is left aside"
 
 
+@pytest.mark.parametrize("file", ["HEAD", "config", "info/attributes", "objects/info/alternates"])
+@pytest.mark.parametrize("which", ["git", "worktrees/night/slot0.git"])
+def test_a_private_git_directory_that_a_power_cut_tore_anywhere_is_made_anew(
+    root: Path, workspace: GitWorkspace, which: str, file: str
+) -> None:
+    base = workspace.head()
+    workspace.checkout(0, base)
+    workspace.close()
+    place = layout.state_dir(root) / which / file
+    content = place.read_bytes()
+    for kept in sorted({*range(0, 25, 4), 5, *range(25, len(content), 25), len(content) - 1}):
+        place.write_bytes(content[:kept])
+        again = open_workspace(root)
+        assert (again.checkout(0, base) / "train.py").read_text() == FILES["train.py"], f"cut off after {kept} bytes"
+        again.close()
+        assert place.read_bytes() == content, f"cut off after {kept} bytes"
+
+
 def test_a_later_checkout_needs_no_process_of_git(workspace: GitWorkspace) -> None:
     commit = edit(workspace)
     folder = workspace.checkout(0, workspace.head())
