@@ -86,8 +86,9 @@ def learned(options: argparse.Namespace, algo: str, control: str, seed: int, par
         return {"folder": folder, **json.loads(facts.read_text())}
     constants = constants_of(LearnRequest(algo if algo != "sft" else "grpo", options={"seed": str(seed)}))
     plan = replace(
-        constants.train, algo=Algo(algo), steps=options.steps, learning_rate=options.rate, **CONTROLS[control]
-    )
+        constants.train, algo=Algo(algo), steps=options.steps, batch=options.batch, learning_rate=options.rate,
+        **CONTROLS[control],
+    )  # fmt: skip
     model = LocalModel.load(options.model, replace(constants.model, value_head=algo == "ppo"))
     began, tokens = time.monotonic(), 0.0
 
@@ -166,6 +167,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--control-seeds", type=int, help="of the controls (default: as many)")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=32, help="answers that a step learns from")
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--states", type=int, default=20)
     parser.add_argument("--count", type=int, default=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.errors import UsageError
+from autoresearchd.errors import RepositoryError, UsageError
 from autoresearchd.loop.lock import holder, starting, waiting, without_store
 from autoresearchd.store.failed_start import FailedStart, recall
 from autoresearchd.store.reader import Reader, SessionRow
@@ -18,6 +19,9 @@ from autoresearchd.workspace import layout
 
 SILENT_S = 60.0
 """A daemon writes a heartbeat every ten seconds, whatever else it does."""
+
+_MOST_LOOKED_AT = 200
+"""Folders that are looked into for a session that is not here."""
 
 _HOW_TO_BEGIN = "begin with `autoresearchd start --task autoresearch` (or --task DIR)"
 
@@ -143,12 +147,28 @@ def find_place(directory: Path) -> Place:
 
     Raises UsageError when it has no session, StoreDamaged when its database is gone from under a daemon.
     """
-    root = layout.find_root(directory)
+    try:
+        root = layout.find_root(directory)
+    except RepositoryError as error:
+        raise RepositoryError(error.what, mend=_way_below(directory) or error.mend) from error
     database = layout.database_path(root)
     if not database.is_file():
-        raise without_store(database, layout.locks_dir(root)) or _no_session(root)
+        raise without_store(database, layout.locks_dir(root)) or _no_session(root, directory)
     return Place(root, Reader(database))
 
 
-def _no_session(root: Path) -> UsageError:
-    return UsageError(f"there is no session in {root} yet", mend=layout.left_by_a_failed_start(root) or _HOW_TO_BEGIN)
+def _no_session(root: Path, directory: Path | None = None) -> UsageError:
+    way = "" if directory is None else _way_below(directory)
+    mend = layout.left_by_a_failed_start(root) or way or _HOW_TO_BEGIN
+    return UsageError(f"there is no session in {root} yet", mend=mend)
+
+
+def _way_below(directory: Path) -> str:
+    """How to get to the sessions of folders in this one, empty where none has any: ``start --dir`` was given here."""
+    try:
+        with os.scandir(directory) as found:
+            names = sorted(child.name for child in itertools.islice(found, _MOST_LOOKED_AT) if child.is_dir())
+        held = [name for name in names if (directory / name / ".git" / layout.STATE / "state.db").is_file()]
+    except OSError:
+        return ""
+    return f"there is one in {', '.join(held[:5])}: cd {shlex.quote(held[0])}" if held else ""

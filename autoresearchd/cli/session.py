@@ -228,7 +228,8 @@ def _whole(option: str, text: str | None, mend: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{option}: {text!r} is no whole number", mend=mend)
+        below = text.isascii() and text.startswith("-") and text[1:].isdigit()
+        raise UsageError(f"{option}: {text!r} is {'less than 0' if below else 'no whole number'}", mend=mend)
     if len(text) > len(str(LARGEST)) or int(text) > LARGEST:
         raise UsageError(f"{option}: {text[:40]} is more than {LARGEST}", mend=mend)
     return int(text)

@@ -84,6 +84,9 @@ def status_lines(
         lines += ["", *("  " + line for line in role_table(status["roles"], paint))]
     if recent:
         lines += ["", *("  " + line for line in experiment_table(recent, paint, total=columns - 2))]
+        more = int(session.get("experiments") or 0) - len(recent)
+        if more > 0:
+            lines.append(paint(f"  {more:,} before these: autoresearchd experiments", "dim"))
     imported = (status.get("policy") or {}).get("name") == "imported"
     lines += ["", *_hints(session, "" if imported else log, way, paint, resumable=not imported)]
     return lines

@@ -28,6 +28,8 @@ def explained(error: typer.TyperException, program: str) -> UsageError:
     if near:
         what, suggestion = error.message, f"{' or '.join(sorted(near))}?"
     what = what[:1].lower() + what[1:].removesuffix(".")
+    if getattr(error, "option_name", "") == "--dir":
+        return UsageError(what, mend=f"it is about the folder that it is given in: `cd` there first; {see}")
     return UsageError(what, mend=f"did you mean {suggestion}" if suggestion else see)
 
 

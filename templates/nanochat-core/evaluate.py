@@ -26,8 +26,8 @@ import numpy.typing as npt
 from channel import Channel, EvaluationError, Logits
 from questions import CONTEXT, KINDS, WIDTH
 
-ROWS = 32  # of a batch
-AGAIN = 4  # batches that are sent twice
+ROWS = 150  # of a batch: each is answered by a process that loads the model anew
+AGAIN = 2  # batches that are sent twice
 TOLERANCES = {"cpu": 1e-3, "cuda": 0.1}  # how far logits may move: kernels may round differently
 PLACES = 8  # of a context that are compared beside its last one
 

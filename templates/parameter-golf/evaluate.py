@@ -53,7 +53,7 @@ class Plan:
 
 
 PLANS = {
-    "cpu": Plan(128_000, window=256, rows=16, batches=40, tolerance=1e-3),
+    "cpu": Plan(128_000, window=256, rows=64, batches=10, tolerance=1e-3),
     "cuda": Plan(16_000_000, window=1024, rows=32, batches=128, tolerance=0.1, probes=16),
 }
 

@@ -108,6 +108,7 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
         ("learn --dry-run", "--algo is missing", "one of grpo, ppo, sdpo"),
         ("show", "N is missing", "autoresearchd show --help"),
         ("status --sesion t", "no such option: --sesion", "--session"),
+        ("experiments --dir x", "no such option: --dir", "`cd` there first"),
         ("stat", "no such command 'stat'", "'status'"),
         ("stop here", "here", "autoresearchd stop --help"),
     ],
@@ -207,6 +208,19 @@ def test_who_asks_from_elsewhere_is_told_where_the_other_commands_are_to_be_give
     (repository.parent / "gone").rmdir()
     answer = command("status", "--dir", str(repository))
     assert (answer.code, there in answer.out) == (0, True), answer.err
+
+
+def test_who_asks_one_folder_above_a_session_is_told_where_it_is(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.rename(repository.with_name("my research"))
+    monkeypatch.chdir(repository.parent)
+    assert "there is one in my research: cd 'my research'" in command("experiments").err
+    for folder in (".git/objects", ".git/refs"):
+        Path(folder).mkdir(parents=True)
+    Path(".git/HEAD").write_text("ref: refs/heads/main\n")
+    answer = command("experiments")
+    assert "no session in" in answer.err and "cd 'my research'" in answer.err
 
 
 def test_a_folder_that_is_not_there_is_not_taken_for_the_repository_around_it(repository: Path) -> None:

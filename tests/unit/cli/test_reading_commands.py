@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.loop.lock import SessionLock
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import START, Command, add_session
+from tests.unit.cli.conftest import START, Command, add_experiment, add_session
 
 pytestmark = pytest.mark.usefixtures("repository")
 
@@ -37,6 +38,16 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
         "",
     ]
     assert lines[-1] == "  go on   autoresearchd resume mar8"
+
+
+def test_a_status_that_shows_the_latest_experiments_alone_says_how_many_there_were_before(
+    repository: Path, command: Command
+) -> None:
+    assert "before these" not in command("status").out
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        for number in range(3):
+            add_experiment(store, store.session("mar8").id, [0.99], Status.DISCARD, Label.NO_GAIN, f"another {number}")
+    assert "  2 before these: autoresearchd experiments" in command("status").out
 
 
 def test_a_metric_that_the_job_reports_itself_is_marked(repository: Path, command: Command) -> None:

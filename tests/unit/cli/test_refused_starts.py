@@ -111,6 +111,7 @@ def test_a_command_that_is_nowhere_is_refused_before_the_baseline(
         (("--tag", "a b"), "cannot be a session tag"),
         (("--tag", "two", "--policy", "command:./nope.sh"), "there is no ./nope.sh"),
         (("--tag", "two", "--max-experiments", "ten"), "--max-experiments: 'ten' is no whole number"),
+        (("--tag", "two", "--max-experiments", "-1"), "--max-experiments: '-1' is less than 0"),
         (("--tag", "two", "--max-cost", "much"), "--max-cost: 'much' is no amount of money"),
     ],
 )
