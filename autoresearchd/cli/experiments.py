@@ -25,6 +25,8 @@ from autoresearchd.errors import UsageError
 if TYPE_CHECKING:
     from autoresearchd.cli.place import Place
 
+_ASI_NAMES = {"next_action_hint": "next", "arch_change": "change", "expected_delta": "expected"}
+
 
 class StatusName(StrEnum):
     """Values of --status."""
@@ -154,7 +156,7 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
     for key, value in (record.get("asi") or {}).items():
         if _stands_above(record, key, value):
             continue
-        lines.append(f"  {paint(f'{clean(key, 40):<11} ', 'dim')}{_value(value)}")
+        lines.append(f"  {paint(f'{_asi_name(key):<11} ', 'dim')}{_value(value)}")
     lines += _run_table(record, paint)
     lines += model_answers.answer_lines(record.get("answers") or [], paint)
     lines += look_lines(record.get("looks") or [], paint, ascii_only=not render.speaks_unicode(sys.stdout))
@@ -163,6 +165,11 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
         lines += [paint(f"  {hint}", "dim")]
     lines += [paint(f"  {path}", "dim") for path in logs]
     return lines
+
+
+def _asi_name(key: str) -> str:
+    """What a piece of the ASI is called for people; a policy may have keys of its own."""
+    return _ASI_NAMES.get(key) or clean(key, 40).replace("_", " ")
 
 
 def _stands_above(record: Mapping[str, Any], key: str, value: Any) -> bool:

@@ -100,6 +100,12 @@ def test_a_reason_is_told_once(repository: Path, command: Command) -> None:
     assert "failure" not in out and "seen" in out
 
 
+def test_what_a_policy_says_of_its_edit_stands_in_the_column_and_in_words(repository: Path, command: Command) -> None:
+    said = ASI(arch_change="DEPTH 8 → 12", next_action_hint="try it with warm-up", extra={"seen_before": "no"})
+    lines = command("show", str(decided(repository, sigma=None, asi=said))).out.splitlines()
+    assert {"  change      DEPTH 8 → 12", "  next        try it with warm-up", "  seen before no"} <= set(lines)
+
+
 def test_figures_have_the_digits_that_the_noise_leaves_a_meaning_to(repository: Path, command: Command) -> None:
     shown = command("show", str(decided(repository, sigma=0.0123))).out
     assert "0.961  +0.037 against" in shown
