@@ -1,6 +1,8 @@
 """SDPO on stored completions: who teaches, what it reads, and how its words stand beside the student's.
 
-The words around the feedback are those of the project autoresearch-distillation (Hübotter et al. 2026).
+The words around the feedback are after those of the project autoresearch-distillation (Hübotter et al. 2026), which has
+them at the end of the question. Here they stand before it: a small model answers what it reads last, and with the form
+of the answer out of sight its teacher wrote prose alone (docs/adr/0035).
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from autoresearchd.learner.sdpo import ema_update, sdpo_loss
 from autoresearchd.learner.updates import Part, of_ratios, together
 
 FEEDBACK = (
-    "The following is feedback from a previous attempt at this problem:\n\n{feedback}\n\n"
-    "Using the information above, provide the best possible solution."
+    "The following is feedback from a previous attempt at the problem below:\n\n{feedback}\n\n"
+    "Using this information, provide the best possible solution."
 )
-"""What the teacher reads after what the student was shown."""
+"""What the teacher reads beside what the student was shown."""
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -31,8 +33,9 @@ Messages = Sequence[Mapping[str, Any]]
 def with_feedback(messages: Messages, feedback: str, most: int) -> list[dict[str, Any]]:
     """What the teacher is shown: what the student was, and the feedback on its answer.
 
-    It stands at the end of the last message where that is a user's, since many chat templates refuse two turns of a
-    user in a row; else in a message of its own.
+    It stands at the head of the last message where that is a user's, since many chat templates refuse two turns of a
+    user in a row, and what the answer has to look like must stay the last thing that is read; else in a message of its
+    own.
 
     Args:
         messages: the student's.
@@ -42,7 +45,7 @@ def with_feedback(messages: Messages, feedback: str, most: int) -> list[dict[str
     words = FEEDBACK.replace("{feedback}", feedback[:most])
     told = [dict(each) for each in messages]
     if told and told[-1].get("role") == "user" and isinstance(told[-1].get("content"), str):
-        told[-1]["content"] = f"{told[-1]['content']}\n\n{words}"
+        told[-1]["content"] = f"{words}\n\n{told[-1]['content']}"
     else:
         told.append({"role": "user", "content": words})
     return told

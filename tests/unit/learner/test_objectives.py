@@ -346,13 +346,13 @@ def test_a_model_without_a_value_head_is_told_apart() -> None:
 
 
 # -- SDPO
-def test_the_teacher_reads_the_feedback_at_the_end_of_the_last_turn_of_the_user() -> None:
+def test_the_teacher_reads_the_feedback_before_the_question_which_stays_the_last_that_it_reads() -> None:
     system = {"role": "system", "content": "You do research."}
     told = with_feedback([system, {"role": "user", "content": "Improve it."}], "It was {worse}.", 100)
     assert [each["role"] for each in told] == ["system", "user"]
     assert told[1]["content"] == (
-        "Improve it.\n\nThe following is feedback from a previous attempt at this problem:\n\nIt was {worse}.\n\n"
-        "Using the information above, provide the best possible solution."
+        "The following is feedback from a previous attempt at the problem below:\n\nIt was {worse}.\n\n"
+        "Using this information, provide the best possible solution.\n\nImprove it."
     )
     after = with_feedback([system, {"role": "assistant", "content": "I did."}], "x" * 500, 7)
     assert [each["role"] for each in after] == ["system", "assistant", "user"]
