@@ -169,6 +169,7 @@ def _way_below(directory: Path) -> str:
         with os.scandir(directory) as found:
             names = sorted(child.name for child in itertools.islice(found, _MOST_LOOKED_AT) if child.is_dir())
         held = [name for name in names if (directory / name / ".git" / layout.STATE / "state.db").is_file()]
+        way = os.path.relpath(directory / held[0]) if held else ""
     except OSError:
         return ""
-    return f"there is one in {', '.join(held[:5])}: cd {shlex.quote(held[0])}" if held else ""
+    return f"there is one in {', '.join(held[:5])}: cd {shlex.quote(way)}" if held else ""

@@ -89,6 +89,15 @@ def test_a_cheat_that_pays_fails_the_check(folder: Path) -> None:
     assert "the cheat 'was told' ended as better: miss 0, unedited 2" in answer.stderr
 
 
+def test_a_cheat_that_beat_a_single_run_is_measured_once_more_beside_the_program(folder: Path) -> None:
+    lucky = PAYS.replace("SCALE = 1.0", "str(SCALE)").replace(
+        "SCALE = 3.0", "str(SCALE + 2 * (os.environ['AUTORESEARCHD_SEED'] == '1'))"
+    )
+    (folder / "check.yaml").write_text(CHECK + lucky)
+    held = check_held(folder, extent=Extent(runs=2))
+    assert (held.cheats[-1].label, held.cheats[-1].detail, held.caught) == ("no_gain", "miss 2, unedited 2", 4)
+
+
 def test_the_short_form_makes_one_run_one_edit_and_two_cheats(folder: Path) -> None:
     (folder / "check.yaml").write_text(CHECK + PAYS)
     held = check_held(folder, extent=SHORT)

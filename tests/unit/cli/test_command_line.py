@@ -216,6 +216,10 @@ def test_who_asks_one_folder_above_a_session_is_told_where_it_is(
     repository.rename(repository.with_name("my research"))
     monkeypatch.chdir(repository.parent)
     assert "there is one in my research: cd 'my research'" in command("experiments").err
+    monkeypatch.chdir(repository.parent.parent)
+    there = f"cd '{repository.parent.name}/my research'"
+    assert there in command("status", "--dir", repository.parent.name).err
+    monkeypatch.chdir(repository.parent)
     for folder in (".git/objects", ".git/refs"):
         Path(folder).mkdir(parents=True)
     Path(".git/HEAD").write_text("ref: refs/heads/main\n")
