@@ -154,8 +154,9 @@ def check_held(
         at_once = at_once or (1 if bench.task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
         ended = [bench.baseline(SEED + index) for index in range(extent.runs or _RUNS)]  # nothing beside them
         trials = _Trials(bench, wanted, documented, ended, at_once)
-        edits = trials.all(wanted.edits[: extent.edits])
-        cheats = trials.all(wanted.cheats[: extent.cheats])
+        honest = wanted.edits[: extent.edits]
+        tried = trials.all((*honest, *wanted.cheats[: extent.cheats]))
+        edits, cheats = tried[: len(honest)], tried[len(honest) :]
         values = tuple(value for one in ended if (value := one.measurement.value) is not None)
         # Hurried, the budget is that of the edits, under which nothing is documented.
         differs = doubts(documented, values) if documented and not extent.hurried and len(values) > 1 else []
