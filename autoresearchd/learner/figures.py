@@ -80,6 +80,16 @@ def collapsed(history: Sequence[Mapping[str, float]], limits: Collapse) -> str:
     return ""
 
 
+def strayed(history: Sequence[Mapping[str, float]], limits: Collapse) -> bool:
+    """Whether the divergence from the base was above its limit when it was last measured.
+
+    It is then measured on each step, so that a collapse is seen in ``patience`` of them: at one measurement in several
+    steps, a short run would be over before its guard could speak.
+    """
+    last = _last(history, "kl_base", 1)
+    return limits.kl is not None and bool(last) and last[0] > limits.kl
+
+
 def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list[float]:
     """The last values of a figure, the newest first; none where there are fewer."""
     found: list[float] = []

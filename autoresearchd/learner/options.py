@@ -130,9 +130,10 @@ class TrainOptions:
     micro: answers that are in memory at once, or as many to one prompt as have no more tokens; the gradients of its
     parts add up to that of the batch. epochs: steps on each batch; None: 4 for PPO, else 1. clip: largest norm of the
     gradient. warmup: steps on which the learning rate grows to its full size. kl_every: steps between two measurements
-    of the KL divergence from the base. save_every: steps between two checkpoints. shuffle_rewards: outcomes are
-    permuted among the answers: the control, which must learn nothing. start: what the adapter is before the first step
-    (its version and shape), as the caller names it: a checkpoint of a run that began elsewhere is not gone on from.
+    of the KL divergence from the base; where it is above its limit, each step has one. save_every: steps between two
+    checkpoints. shuffle_rewards: outcomes are permuted among the answers: the control, which must learn nothing. start:
+    what the adapter is before the first step (its version and shape), as the caller names it: a checkpoint of a run
+    that began elsewhere is not gone on from.
     """
 
     algo: Algo = Algo.GRPO

@@ -16,7 +16,7 @@ from torch import Tensor
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner import checkpoint as checkpoints
 from autoresearchd.learner.examples import check_rewards, shuffled
-from autoresearchd.learner.figures import StepFigures, Tally, broken, collapsed
+from autoresearchd.learner.figures import StepFigures, Tally, broken, collapsed, strayed
 from autoresearchd.learner.objectives import Learnable
 from autoresearchd.learner.options import Algo, TrainOptions
 from autoresearchd.learner.plan import Phase, Plan, plan
@@ -184,7 +184,9 @@ class _Loop:
         """Figures on a batch, whose gradient is left in the parameters; None where somebody asked to stop."""
         torch.manual_seed(derive_seed(self._options.seed, self._progress.steps, "dropout"))
         self._optimiser.zero_grad(set_to_none=True)
-        divergence = self._progress.steps % self._options.kl_every == 0
+        divergence = self._progress.steps % self._options.kl_every == 0 or strayed(
+            self._progress.history, self._options.collapse
+        )
         total, tally = 0.0, Tally()
         for part in divided:
             if self._cancelled():

@@ -304,6 +304,15 @@ def test_a_policy_that_has_left_its_base_stops_the_run() -> None:
     assert "divergence from the base rose to" in found.stopped and found.steps < 30
 
 
+def test_once_the_policy_has_left_its_base_each_step_is_measured_so_that_short_runs_are_stopped_too() -> None:
+    model = TinyLearnable()
+    options = of(Algo.SFT, learning_rate=0.5, kl_every=5, collapse=Collapse(entropy=None, kl=0.05, patience=3))
+    found = trained(model, data_of(model), options)
+    measured = [step for step, figures in enumerate(found.history) if "kl_base" in figures]
+    assert "divergence from the base rose to" in found.stopped
+    assert (found.steps, measured) == (8, [0, 5, 6, 7])
+
+
 def test_a_single_odd_step_is_no_collapse_and_steps_without_a_measurement_do_not_hide_one() -> None:
     limits = Collapse(entropy=0.1, kl=1.0, patience=2)
     assert not collapsed([{"entropy": 0.05}, {"entropy": 0.5}, {"entropy": 0.05}], limits)
