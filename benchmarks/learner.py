@@ -85,10 +85,8 @@ def learned(options: argparse.Namespace, algo: str, control: str, seed: int, par
     if facts.exists():
         return {"folder": folder, **json.loads(facts.read_text())}
     constants = constants_of(LearnRequest(algo if algo != "sft" else "grpo", options={"seed": str(seed)}))
-    plan = replace(
-        constants.train, algo=Algo(algo), steps=options.steps, batch=options.batch, learning_rate=options.rate,
-        **CONTROLS[control],
-    )  # fmt: skip
+    said = {"learning_rate": options.rate, **CONTROLS[control]}
+    plan = replace(constants.train, algo=Algo(algo), steps=options.steps, batch=options.batch, **said)
     model = LocalModel.load(options.model, replace(constants.model, value_head=algo == "ppo"))
     began, tokens = time.monotonic(), 0.0
 
