@@ -35,6 +35,7 @@ from autoresearchd.ports import RunHandle, RunRequest
 from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
+from autoresearchd.workspace.files import remove_tree
 
 _SHOWN = 5
 _TEXT_BYTES = 4 * 2**20
@@ -80,8 +81,8 @@ class Trial:
         if self.workspace.exists():
             self.handle.kill()
             self.handle.wait(None)
-            shutil.rmtree(self.workspace, ignore_errors=True)
-            shutil.rmtree(self.handle.run_dir, ignore_errors=True)
+            remove_tree(self.workspace)
+            remove_tree(self.handle.run_dir)
 
 
 @dataclass
@@ -169,7 +170,14 @@ class Bench:
         Raises:
             BaselineError: it gives no metric, or not all that a constraint bounds.
         """
-        ended = self.run(seed, budget=budget)
+        return self.accepted(self.run(seed, budget=budget))
+
+    def accepted(self, ended: Ended) -> Ended:
+        """A run of the program as it is, if it gave what it has to.
+
+        Raises:
+            BaselineError: as ``baseline``.
+        """
         found = ended.measurement
         if found.label is not Label.NONE or found.value is None:
             tail = "\n".join(ended.log.rstrip().splitlines()[-15:])

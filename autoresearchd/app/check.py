@@ -211,32 +211,44 @@ class _Trials:
         ended: Sequence[Ended],
         at_once: int,
     ) -> None:
-        self._bench, self._budget = bench, wanted.budget
-        task = bench.task
-        same = self._budget in (None, task.execution.budget.training)
-        unedited = ended if same else [bench.baseline(SEED, self._budget)] if wanted.edits or wanted.cheats else ended
-        self._task = task
+        self._bench, self._budget, self._documented, self._ended = bench, wanted.budget, documented, ended
+        self._task = bench.task
         self._at_once = at_once
-        self._files, sources = bench.files(), bench.sources()
-        self._required = required_symbols(task, sources)
+        self._files, self._sources = bench.files(), bench.sources()
+        self._required = required_symbols(self._task, self._sources)
         self._places = bench.places()
-        stages = [stage for one in unedited for stage in one.result.stages]
-        pace = told_pace(_under(task, self._budget), [*sources.values(), *self._files.values()], stages)
-        value = unedited[0].measurement.value or 0.0
-        noise = estimate_sigma([v for one in ended if (v := one.measurement.value) is not None]) or 0.0
-        if documented is not None:  # what is larger on this machine is noisier on it, too
-            noise = max(noise, documented.sigma * max(1.0, abs(value / (documented.value or value or 1.0))))
-        self._reference = Reference(value, unedited[0].measurement.metrics, pace, noise)
 
     def all(self, variants: Sequence[Variant]) -> tuple[Tried, ...]:
-        """Try them in their order, a few at a time: what they gain is far more than what a busy machine costs."""
+        """Try them in their order, a few at a time: what they gain is far more than what a busy machine costs.
+
+        Where the unedited program has not run under their budget yet it is the first of them, kept waiting as they are.
+        """
+        if not variants:
+            return ()
         tried: list[Tried] = []
-        running: deque[tuple[Variant, Trial | PolicyError]] = deque()
-        for variant in variants:
-            running.append((variant, self._begin(variant)))
-            if len(running) == self._at_once:
-                tried.append(self._end(*running.popleft()))
-        return (*tried, *(self._end(*pair) for pair in running))
+        waiting, running = deque(variants), deque[tuple[Variant, Trial | PolicyError]]()
+        same = self._budget in (None, self._task.execution.budget.training)
+        unedited = self._held_to(self._ended) if same else self._bench.begin(SEED, None, self._budget)
+        while waiting or running:
+            if waiting and len(running) + isinstance(unedited, Trial) < self._at_once:
+                variant = waiting.popleft()
+                running.append((variant, self._begin(variant)))
+            elif isinstance(unedited, Trial):
+                unedited = self._held_to([self._bench.accepted(unedited.end())])
+            else:
+                tried.append(self._end(*running.popleft(), unedited))
+        return tuple(tried)
+
+    def _held_to(self, unedited: Sequence[Ended]) -> Reference:
+        """What runs of the unedited program hold the others to."""
+        stages = [stage for one in unedited for stage in one.result.stages]
+        pace = told_pace(_under(self._task, self._budget), [*self._sources.values(), *self._files.values()], stages)
+        value = unedited[0].measurement.value or 0.0
+        noise = estimate_sigma([v for one in self._ended if (v := one.measurement.value) is not None]) or 0.0
+        if self._documented is not None:  # what is larger on this machine is noisier on it, too
+            scale = abs(value / (self._documented.value or value or 1.0))
+            noise = max(noise, self._documented.sigma * max(1.0, scale))
+        return Reference(value, unedited[0].measurement.metrics, pace, noise)
 
     def _begin(self, variant: Variant) -> Trial | PolicyError:
         first = self._task.editable[0]
@@ -247,19 +259,19 @@ class _Trials:
             return error
         return self._bench.begin(SEED, files, self._budget)
 
-    def _end(self, variant: Variant, running: Trial | PolicyError) -> Tried:
+    def _end(self, variant: Variant, running: Trial | PolicyError, unedited: Reference) -> Tried:
         """An honest edit has to be legal and to give a metric, a cheat to end with a label that it may end with."""
         if isinstance(running, PolicyError):
             label, detail = running.label, running.what
         else:
             ended = running.end()
-            label, detail = verdict(running.task, ended.measurement, ended.result, self._reference)
+            label, detail = verdict(running.task, ended.measurement, ended.result, unedited)
         right = variant.expected or {Label.NONE, Label.NO_GAIN}
         if label is Label.NONE and label not in right:
-            label, detail = self._beside(variant)
+            label, detail = self._beside(variant, unedited)
         return Tried(variant.name, label.value or "better", detail, label in right)
 
-    def _beside(self, variant: Variant) -> tuple[Label, str]:
+    def _beside(self, variant: Variant, before: Reference) -> tuple[Label, str]:
         """What came of a cheat beside the unedited program, on another seed.
 
         The one run that it beat may have been a slow one: in the second or so that cheats get, the curve is steep.
@@ -269,7 +281,7 @@ class _Trials:
         unedited = self._bench.begin(SEED + 1, None, self._budget)
         cheat = self._bench.begin(SEED + 1, files, self._budget)
         value, ended = unedited.end().measurement.value, cheat.end()
-        reference = self._reference if value is None else replace(self._reference, value=value)
+        reference = before if value is None else replace(before, value=value)
         return verdict(cheat.task, ended.measurement, ended.result, reference)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+from autoresearchd.app.admission import reached_limit
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import SessionState
@@ -40,8 +41,10 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
             )
         pid = project.daemon(session.tag)
         if pid is None:
-            how = f"`autoresearchd resume {session.tag}` goes on with it"
-            what = f"nothing is running: session {session.tag} has no daemon"
+            reached = reached_limit(store, session)  # then a bare `resume` would start nothing
+            how = f"`autoresearchd resume {session.tag}{f' {reached.more}' if reached else ''}` goes on with it"
+            ended = f"session {session.tag} has ended, {reached.reason}" if reached else ""
+            what = f"nothing is running: {ended or f'session {session.tag} has no daemon'}"
             if kind == "unpause":
                 raise NothingRunning(what, mend=how)
             return f"{what}; {how}"

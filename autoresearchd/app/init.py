@@ -126,8 +126,8 @@ def bring_history(directory: Path, layout: Layout | None) -> str:
     return import_log(directory, layout.log)
 
 
-def next_commands(directory: Path) -> Iterator[str]:
-    """What is left to do before ``start``: the commands, in order."""
+def next_commands(directory: Path, *, whole: bool = False) -> Iterator[str]:
+    """What is left to do before ``start``: the commands, in order. whole: all that is in the folder is the task's."""
     shown = shlex.quote(str(directory))  # whoever pastes these lines runs no name of a file
     git = "git" if shown == "." else f"git -C {shown}"
     root = None
@@ -136,6 +136,8 @@ def next_commands(directory: Path) -> Iterator[str]:
     task = read_task(directory, None)
     if root is None:
         yield f"{git} init && {git} add -A && {git} commit -m 'my task'"
+    elif whole:
+        yield f"{git} add -- . && {git} commit -m 'autoresearchd: the task' -- ."
     else:
         names = [TASK_FILE, *(os.path.normpath(f"{task.source_dir}/{p}") for p in (*task.editable, *task.protected))]
         missing = [name for name in names if not _committed(root, directory / name)]

@@ -90,6 +90,13 @@ def task_folder(
     asked = directory
     directory = directory.resolve()
     if task is None:
+        with _writing(directory):
+            if directory.is_dir() and not any(directory.iterdir()):
+                raise UsageError(
+                    f"{directory} is empty: there is no task in it",
+                    mend="`autoresearchd start --task autoresearch` sets a bundled one up here; "
+                    "`autoresearchd task list` names them all",
+                )
         return directory
     template = bundled("templates") / task
     if "/" not in task and (template / TASK_FILE).is_file():

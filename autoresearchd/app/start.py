@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -69,6 +68,7 @@ from autoresearchd.policy.roles import preset
 from autoresearchd.ports import EventSink, NewSession
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight
+from autoresearchd.workspace.files import remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.layout import require_tag
 
@@ -288,7 +288,7 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
         workspace.begin(session.base_commit)
     if not resumed:
         # Runs of an earlier session of this tag, whose baseline failed: their results must not be taken for ours.
-        shutil.rmtree(lab.site.runs, ignore_errors=True)
+        remove_tree(lab.site.runs)
     kind = EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED
     facts = lab.facts()
     lab.emit(

@@ -55,7 +55,7 @@ def promote(
 
 
 def rollback() -> None:
-    """Go back to the version that was in use before, or to the plain model."""
+    """Go back to the version before, or to the plain model."""
     from autoresearchd.app.adapters import roll_back
 
     say(roll_back(here()))
@@ -71,10 +71,11 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove the files of versions that were refused, or were in use long ago.
+    """Remove files of versions that nothing needs.
 
-    Kept are the version in use, candidates, what an experiment under way was proposed by, the last that were in use,
-    and the parents that would answer in their place. All of them stay in the list.
+    Those that were refused, or were in use long ago. Kept are the version in use, candidates, what an experiment under
+    way was proposed by, the last that were in use, and the parents that would answer in their place. All of them stay
+    in the list.
     """
     from autoresearchd.app.adapters import prune as prune_versions
 

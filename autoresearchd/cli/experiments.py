@@ -103,7 +103,8 @@ def show(
     """Show everything about one experiment.
 
     The decision, the runs, what was learned; with --diff what it changed, with --log what its runs printed, with
-    --answers what the models were asked and what they answered.
+    --answers what the models were asked and what they answered. The probability in the reason takes into account that
+    most edits improve nothing.
     """
     from autoresearchd.cli.place import find_place
 
@@ -217,7 +218,9 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "policy", policy + (f" as {role}" if role else "") + (f" + {adapter}" if adapter else "")
     yield "commit", clean(record.get("commit") or "")
     yield "parent", clean(record.get("parent") or "")
-    yield "confidence", number(record["confidence"], 2) if record.get("confidence") is not None else ""
+    confidence = record.get("confidence")
+    beside = "the best gain by the spread of all values; for comparison, it decides nothing"
+    yield "confidence", "" if confidence is None else f"{number(confidence, 2)} ({beside})"
     yield "reward", signed(record["reward"], 3) if record.get("reward") is not None else ""
     yield "cost", model_answers.cost_words(record)
     yield "overhead", f"{record['overhead_ms']:.0f} ms" if isinstance(record.get("overhead_ms"), (int, float)) else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,9 +81,9 @@ def start(
 ) -> None:
     """Begin a session and research until stopped.
 
-    First the baseline is measured, with its noise. In an empty folder a bundled task is set up. The files that you have
-    checked out are never touched: all work happens on the branch autoresearch/TAG. Without --foreground a daemon is
-    left behind.
+    First the baseline is measured, with its noise. In an empty folder --task NAME sets a bundled task up. The files
+    that you have checked out are never touched: all work happens on the branch autoresearch/TAG. Without --foreground
+    a daemon is left behind.
     """
     limits = _limits(max_experiments, max_time, max_cost)
     seconds, places = _duration("--budget", budget), _slots(slots)
@@ -214,7 +213,8 @@ def _duration(option: str, text: str | None) -> float | None:
 def _slots(text: str) -> str:
     if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
         raise UsageError(
-            f"--slots: {text!r} is no number of slots", mend=f"a number from 1, e.g. {os.cpu_count()}, or auto"
+            f"--slots: {text!r} is no number of slots",
+            mend="use --slots auto: this version runs one experiment at a time",
         )
     return text
 

@@ -60,9 +60,10 @@ def init(
 ) -> None:
     """Make a task.
 
-    A copy of a bundled one; or a task.yaml for a program that is in DIR. Projects of karpathy/autoresearch,
-    pi-autoresearch and autoresearch-distillation are known by their layout and adopted with their experiments; for any
-    other it takes --file, --command and --metric, or asks for them on a terminal. Then the baseline is measured.
+    A copy of a bundled one, whose README has its baseline; or a task.yaml for a program that is in DIR, whose baseline
+    is then measured. Projects of karpathy/autoresearch, pi-autoresearch and autoresearch-distillation are known by
+    their layout and adopted with their experiments; for any other it takes --file, --command and --metric, or asks for
+    them on a terminal.
     """
     given = any(value is not None for value in (file, command, metric, direction, budget))
     bundled = {folder.name: folder for folder in bundled_tasks()}
@@ -72,7 +73,7 @@ def init(
 
         copy_template(bundled[name], directory)
         say(f"wrote {directory / TASK_FILE}")
-        _say_next(directory)
+        _say_next(directory, whole=True)
         return
     if (directory / TASK_FILE).exists():
         if name in bundled and not given:
@@ -116,10 +117,10 @@ def init(
     _say_next(directory)
 
 
-def _say_next(directory: Path) -> None:
+def _say_next(directory: Path, *, whole: bool = False) -> None:
     from autoresearchd.app.init import next_commands
 
-    for number, line in enumerate(next_commands(directory)):
+    for number, line in enumerate(next_commands(directory, whole=whole)):
         say(f"  {'next:' if number == 0 else 'then:'} {line}")
 
 

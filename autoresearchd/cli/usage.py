@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import typer
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 
 from autoresearchd.errors import UsageError
 
+_NEGATIVE = re.compile(r"-\d+")
 _NO_NUMBER = ("int_parsing", "int_parsing_size", "int_from_float", "int_type", "float_parsing")
 
 
@@ -28,6 +30,8 @@ def explained(error: typer.TyperException, program: str) -> UsageError:
     if near:
         what, suggestion = error.message, f"{' or '.join(sorted(near))}?"
     what = what[:1].lower() + what[1:].removesuffix(".")
+    if _NEGATIVE.fullmatch(option := str(getattr(error, "option_name", ""))):
+        return UsageError(f"{option} is read as an option, and a number below 0 is none that could be meant", mend=see)
     if getattr(error, "option_name", "") == "--dir":
         return UsageError(what, mend=f"it is about the folder that it is given in: `cd` there first; {see}")
     return UsageError(what, mend=f"did you mean {suggestion}" if suggestion else see)

@@ -200,6 +200,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
         data=workspace.data,
         source_dir=workspace.source_dir,
         remote_dir=workspace.remote_dir,
+        max_compressed=workspace.max_compressed_bytes,
         execution=TaskExecution(
             run_command=execution.run_command,
             budget=budget,

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from autoresearchd.config.document import parse_yaml, read_text
 from autoresearchd.config.problems import Problem, raise_all
+from autoresearchd.domain.amount import compressed_size
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import ConfigError
 
@@ -133,7 +134,8 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
         Problem(what, mend, key) for key, what, mend in find_overlaps(task.editable, task.protected, private, task.data)
     ]
     try:
-        problems += [problem for name in task.editable for problem in _editable_problems(name, root)]
+        editable = [problem for name in task.editable for problem in _editable_problems(name, root)]
+        problems += editable or list(_amount_problems(task, root))
         problems += [problem for name in task.protected for problem in _protected_problems(name, root)]
         if not task.execution.setup_commands:
             problems += [problem for name in task.data for problem in _data_problems(name, root, "workspace.data")]
@@ -154,6 +156,20 @@ def _line(file: Path | None, key: str) -> int | None:
     except ConfigError:
         return None
     return document.line((*(("task",) if "task" in document.root else ()), *key.split(".")))
+
+
+def _amount_problems(task: Task, root: Path) -> Iterator[Problem]:
+    """Of a limit that the program as it is does not keep to; its files are in order."""
+    if task.max_compressed is None:
+        return
+    size = compressed_size({name: read_text(root / name) for name in task.editable})
+    if size > task.max_compressed:
+        yield Problem(
+            f"{', '.join(task.editable)} has {size:,} bytes once compressed already, and {task.max_compressed:,} are "
+            "allowed",
+            f"write {size + size // 2:,} or more, or leave the limit out",
+            "workspace.max_compressed_bytes",
+        )
 
 
 def _editable_problems(name: str, root: Path) -> Iterator[Problem]:

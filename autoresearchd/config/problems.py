@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,7 +27,8 @@ class Problem:
 
 def raise_all(file: str, problems: Iterable[Problem]) -> NoReturn:
     """Raise one ConfigError: for the first problem by line, the others following it, one a line with its remedy."""
-    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    # What is missing has no line and comes last: it may only be misspelt, which one with a line says.
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or sys.maxsize)
     first, *others = ordered
     error = first.error(file)
     if not others:

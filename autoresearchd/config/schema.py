@@ -71,6 +71,7 @@ class Workspace(Section):
     protected: tuple[InsidePath, ...] = ()
     data: tuple[DataPath, ...] = ()
     remote_dir: Line = "~"
+    max_compressed_bytes: Count | None = None
 
     def conflicts(self) -> Iterator[Conflict]:
         if not self.target_file:

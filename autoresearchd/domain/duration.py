@@ -18,6 +18,8 @@ def parse_duration(text: str | float | int) -> float:
         seconds = float(text)
     else:
         cleaned = text.strip().lower()
+        if cleaned.startswith("-") and _WHOLE.fullmatch(cleaned[1:]):
+            raise ValueError(f"a duration must be more than zero: {text!r}")
         if not _WHOLE.fullmatch(cleaned):
             raise ValueError(f"not a duration: {text!r}")
         seconds = sum(float(n) * _UNITS[u] for n, u in _PART.findall(cleaned))

@@ -165,6 +165,8 @@ class Task:
     """``refs``: discards live under refs/autoresearch; ``revert``: they and their reverts are on the branch."""
     source_dir: str = "."
     """Folder of the files above, relative to the folder of task.yaml."""
+    max_compressed: int | None = None
+    """Bytes that the editable files may have together once compressed; None: as many as they like."""
 
     @property
     def metric(self) -> Metric:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping
 from itertools import islice
 
+from autoresearchd.domain.amount import compressed_size
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
@@ -53,6 +54,7 @@ def check_edit(
     if all(path in old and program == _program(path, old[path]) for path, program in programs.items()):
         what = "only comments or layout differ" if changed else "nothing differs"
         raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, mend="change what the program does")
+    _check_amount(task, old, new)
     trees = {path: (_tree_of(path, old.get(path, "")), _tree_of(path, new[path])) for path in changed}
     if all(before and after and _same_but_for_seeds(before, after) for before, after in trees.values()):
         raise PolicyError(
@@ -98,6 +100,19 @@ def _checked(path: str, text: str, before: str) -> str:
     if size > MAX_BYTES:
         raise _illegal(f"{path} would be {size:,} bytes long", f"stay below {MAX_BYTES:,} bytes")
     return _checked_python(path, text, before) if _is_python(path) else _program(path, text)
+
+
+def _check_amount(task: Task, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """A program may bring code and no data: answers, or weights that were trained beforehand without a budget."""
+    if task.max_compressed is None:
+        return
+    before, after = compressed_size(old), compressed_size({**old, **new})
+    if after > max(task.max_compressed, before):  # what is too large already may become smaller step by step
+        raise _illegal(
+            f"{', '.join(task.editable)} would hold {after:,} bytes when compressed, and "
+            f"workspace.max_compressed_bytes allows {task.max_compressed:,}",
+            "write code and no data: what a run uses it has to read or to compute within its budget",
+        )
 
 
 def _checked_python(path: str, text: str, before: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from autoresearchd.ports import RunRequest
 from autoresearchd.sandbox.environment import job_environment, search_path
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage
 from autoresearchd.sandbox.tiers import Tier
+from autoresearchd.sandbox.trees import remove_tree
 from autoresearchd.sandbox.view import View
 
 OUTPUT = "output"
@@ -75,8 +75,7 @@ class _Planner:
         try:
             output, tools = folder / OUTPUT, folder / "bin"
             for stale in (output, tools):
-                if stale.is_symlink() or stale.exists():
-                    shutil.rmtree(stale)
+                remove_tree(str(stale))
             output.mkdir(parents=True)
             programs = tuple(self.python.search_folders(tools))
             scratch = None if self.tier.scratch else Path(tempfile.mkdtemp(prefix="autoresearchd-"))

@@ -18,6 +18,7 @@ from autoresearchd.ports import Cancel
 from autoresearchd.sandbox.environment import setup_environment
 from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
 from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.sandbox.trees import remove_tree
 
 MARKER = ".autoresearchd-setup-done"
 _LOOK_EVERY = 0.1
@@ -73,7 +74,7 @@ def _locked(path: Path, cancel: Cancel) -> Iterator[None]:
 def _copy(pristine: Path, setup: Path) -> None:
     """A fresh copy without .git and without links that lead out of the folder (earlier runs put such there)."""
     if setup.exists():
-        shutil.rmtree(setup)
+        remove_tree(str(setup))
 
     def ignored(folder: str, names: list[str]) -> set[str]:
         here = Path(folder)
@@ -86,7 +87,7 @@ def _copy(pristine: Path, setup: Path) -> None:
 def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_environment: Mapping[str, str]) -> None:
     supervisor_dir = setup.with_name(setup.name + ".run")
     reap([supervisor_dir])  # of a daemon that was killed together with the supervisor of its setup
-    shutil.rmtree(supervisor_dir, ignore_errors=True)
+    remove_tree(str(supervisor_dir))
     supervisor_dir.mkdir()
     env = setup_environment(
         user_environment,
@@ -109,7 +110,7 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
     finally:
         run.kill()
         run.wait()
-        shutil.rmtree(supervisor_dir, ignore_errors=True)
+        remove_tree(str(supervisor_dir))
     _check(result[0], task, log)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.redaction import Redactor, StreamRedactor
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import EnvironmentFailure
+from autoresearchd.sandbox.trees import remove_tree
 
 LOG_BYTES = 16 * 2**20
 RESULT_BYTES = 2**20
@@ -102,4 +102,4 @@ def discard_outputs(experiment_dir: Path, *, keep: int | None) -> None:
         return
     for run_dir in experiment_dir.iterdir():
         if run_dir.name != str(keep):
-            shutil.rmtree(run_dir / "output", ignore_errors=True)
+            remove_tree(str(run_dir / "output"))

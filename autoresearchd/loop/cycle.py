@@ -34,6 +34,7 @@ from autoresearchd.loop.seals import Watch
 from autoresearchd.loop.standing import BASELINE, Standing, is_baseline
 from autoresearchd.loop.starving import Starving
 from autoresearchd.ports import RunHandle, RunRequest
+from autoresearchd.sandbox.trees import remove_tree
 
 SLOT = 0
 PULLED_AWAY = 3
@@ -124,7 +125,7 @@ class Cycle:
         commit = words.commit_of(e if asked.of is None else self._standing.incumbent)
         workspace = lab.workspace.checkout(SLOT, commit)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
-        shutil.rmtree(lab.site.run_dir(e.number, index), ignore_errors=True)
+        remove_tree(str(lab.site.run_dir(e.number, index)))
         self._worktree = workspace
         fresh = len({run.seed for run in e.counted_runs})
         seed = lab.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
@@ -295,7 +296,7 @@ class Cycle:
     def _make_room(self, e: Experiment, run: Run, measurement: Measurement) -> Measurement:
         """Remove what is of no more use; a program that fills by itself whatever room there is, is to blame for it."""
         run_dir = self._lab.site.run_dir(e.number, run.index)
-        shutil.rmtree(run_dir / "output", ignore_errors=True)
+        remove_tree(str(run_dir / "output"))
         times = 1 + sum(r.label is Label.DISK_FULL for r in e.runs)
         if times < FILLED or shutil.disk_usage(run_dir).free < LOW_DISK_BYTES:
             return measurement

@@ -51,9 +51,11 @@ def find(text: str, *, path: str = "train.py", profile: str = "cpu") -> tuple[Pa
             mend="correct the file, or take another policy",
         ) from error
     if wrapper.module.code != text:
+        mark = text.startswith("\ufeff")
+        why = "it begins with a byte order mark" if mark else "its text is not kept by the parser"
         raise PolicyError(
-            f"{path} cannot be searched for constants: its text is not kept by the parser",
-            mend="save it as UTF-8 without a byte order mark, or take another policy",
+            f"{path} cannot be searched for constants: {why}",
+            mend=f"save it as UTF-8{' without the mark' if mark else ''} and commit it, or take another policy",
         )
     return tuple(sorted(finder.found.values(), key=lambda p: p.start))
 

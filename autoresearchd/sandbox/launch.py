@@ -184,6 +184,7 @@ class Supervised:
             stages, duration = report.stages, report.duration_s
         else:
             stages, duration = (self._unreported(status),), time.monotonic() - self._started
+        self._result = stages, duration  # known from here on, whatever comes of the cleaning
         if status != 0 or stages[-1].outcome == "killed":
             sweep({self._plan.token})
             remove(self._plan.remove)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from autoresearchd.sandbox.trees import remove_tree
 
 TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
 BOOT = """
@@ -132,4 +133,4 @@ def _signal(pid: int, number: signal.Signals) -> None:
 def remove(paths: Iterable[Path]) -> None:
     """Remove folders; one that cannot be removed stays."""
     for path in paths:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(str(path))

@@ -1,6 +1,6 @@
 """What the supervisor writes: capped logs and small JSON files. C modules only, see `supervise`."""
 # pathlib and contextlib are among what the supervisor must not import:
-# ruff: noqa: PTH105, PTH106, PTH108, SIM105
+# ruff: noqa: PTH105, PTH108, SIM105
 
 from __future__ import annotations
 
@@ -58,20 +58,6 @@ def unlink(path: str) -> None:
     """Remove a file if it is there."""
     try:
         os.unlink(path)
-    except OSError:
-        pass
-
-
-def remove_tree(path: str) -> None:
-    """Remove a folder that jobs wrote to; symbolic links are removed, never followed."""
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    remove_tree(entry.path)
-                else:
-                    unlink(entry.path)
-        os.rmdir(path)
     except OSError:
         pass
 

@@ -21,6 +21,7 @@ import sys
 import time
 
 from autoresearchd.sandbox.ceilings import Ceilings, apply
+from autoresearchd.sandbox.kernel import leave_keyring
 from autoresearchd.sandbox.outputs import removal, sift
 from autoresearchd.sandbox.process_tree import (
     PR_SET_CHILD_SUBREAPER,
@@ -31,7 +32,8 @@ from autoresearchd.sandbox.process_tree import (
     send,
     start_time,
 )
-from autoresearchd.sandbox.records import FULL, Log, remove_tree, unlink, write_json
+from autoresearchd.sandbox.records import FULL, Log, unlink, write_json
+from autoresearchd.sandbox.trees import remove_tree
 
 CONTROL = 0
 CHUNK = 1 << 18
@@ -106,6 +108,7 @@ def become(spec: Plan, limits: Plan | None, output: int, parent: int) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+        leave_keyring()
         apply(limits)
         os.chdir(spec["cwd"])
         os.execve(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606

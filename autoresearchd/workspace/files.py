@@ -6,12 +6,12 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from autoresearchd.errors import EnvironmentFailure, RepositoryError
+from autoresearchd.sandbox import trees
 
 PASSING = frozenset(
     {
@@ -47,14 +47,7 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 def remove_tree(path: Path) -> bool:
     """Remove a file, link or folder with all in it, also where folders are read-only; whether it is gone."""
-    if path.is_symlink() or not path.is_dir():
-        with contextlib.suppress(OSError):
-            path.unlink()
-        return not os.path.lexists(path)
-    for folder, _, _ in os.walk(path):
-        with contextlib.suppress(OSError):
-            Path(folder).chmod(0o700)
-    shutil.rmtree(path, ignore_errors=True)
+    trees.remove_tree(str(path))
     return not os.path.lexists(path)
 
 

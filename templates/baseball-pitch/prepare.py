@@ -21,6 +21,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,16 @@ def number(text: str) -> float:
     return float(text) if text else float("nan")
 
 
+def split(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the seasons are known and which are wanted, the latter in an order that nobody can know.
+
+    From one that a program can work out, a place would give the season's line in the databank.
+    """
+    order = np.random.default_rng(SEED).permutation(count)
+    wanted = round(WANTED_SHARE * count)
+    return order[wanted:], np.random.default_rng(secrets.randbits(128)).permutation(order[:wanted])
+
+
 def main() -> None:
     """Write the four files."""
     raw = installed() or fetched()
@@ -100,8 +111,7 @@ def main() -> None:
         body = [year - number(who["birthYear"]), number(who["height"]), number(who["weight"])]
         rows.append([year, number(season["stint"]), *coded, *body, *(number(season[name]) for name in COUNTS)])
     era = np.array([27 * number(s["ER"]) / number(s["IPouts"]) for s in good])
-    order = np.random.default_rng(SEED).permutation(len(rows))
-    known, wanted = order[round(WANTED_SHARE * len(rows)) :], order[: round(WANTED_SHARE * len(rows))]
+    known, wanted = split(len(rows))
     values = np.array(rows)
     out = Path("data")
     out.mkdir(exist_ok=True)

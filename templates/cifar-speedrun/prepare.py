@@ -11,6 +11,9 @@ file                    who     content
 `data/wanted.npy`       job     (M, height, width, colours) uint8: images whose class is asked for
 `data/labels.npy`       scorer  (M) int64: their classes
 ======================  ======  =================================================================
+
+Which images are asked for is the same everywhere; their order is drawn from randomness that is kept nowhere. The
+sources are sorted by class, and every program can read this file: with an order that it knows, a place gives the class.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import hashlib
 import importlib.util
 import io
 import os
+import secrets
 import subprocess
 import sys
 import tarfile
@@ -101,16 +105,21 @@ def cifar() -> tuple[Images, Images]:
     return train, test
 
 
+def write(train: Images, test: Images, out: Path) -> None:
+    """Write the three files, the images to tell in an order that nobody can know."""
+    order = np.random.default_rng(secrets.randbits(128)).permutation(len(test[1]))
+    out.mkdir(exist_ok=True)
+    np.savez(out / "train.npz", images=train[0], labels=train[1])
+    np.save(out / "wanted.npy", np.ascontiguousarray(test[0][order]))
+    np.save(out / "labels.npy", test[1][order])
+
+
 def main() -> None:
-    """Write the three files."""
+    """Fetch the images and write them out."""
     train, test = cifar() if os.environ.get("AUTORESEARCHD_PROFILE") == "cuda" else digits()
     if importlib.util.find_spec("torch") is None:
         sys.exit("package 'torch', which a run needs, is not installed: pip install 'autoresearchd[train]'")
-    out = Path("data")
-    out.mkdir(exist_ok=True)
-    np.savez(out / "train.npz", images=train[0], labels=train[1])
-    np.save(out / "wanted.npy", np.ascontiguousarray(test[0]))
-    np.save(out / "labels.npy", test[1])
+    write(train, test, Path("data"))
     print(f"{len(train[0])} images to learn from and {len(test[0])} to tell, of {len(np.unique(train[1]))} classes")
 
 

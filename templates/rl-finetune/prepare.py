@@ -11,8 +11,9 @@ file                     who     content
 `test.npz`               scorer  problems and answers that are told once
 =======================  ======  ===================================================================================
 
-All problems differ as texts. Those above are drawn from randomness that is kept nowhere: this file is readable by every
-program, and a seed in it would give the private problems. The base policy is trained here, by imitation, on worked
+All problems differ as texts. Those above are drawn from the system's randomness, of which nothing is kept: this file is
+readable by every program, a seed in it would give the private problems, and so might the state of a generator that can
+be worked out from what it drew before. The base policy is trained here, by imitation, on worked
 answers to other problems, always the same ones, in which the sentences `OPEN` of `problems.py` stand for any operation.
 
 In the `cuda` profile: `train.jsonl` and the folder `policy` for the job, `validation.jsonl` and `test.jsonl` for the
@@ -27,7 +28,6 @@ import importlib.util
 import json
 import os
 import random
-import secrets
 import sys
 import urllib.error
 import urllib.request
@@ -103,7 +103,7 @@ def offline(out: Path) -> None:
         raise PrepareError("package 'torch', which a run needs, is not installed: pip install 'autoresearchd[train]'")
     weights, texts = train_base()
     np.save(out / "base.npy", weights)
-    write_problems(random.Random(secrets.randbits(128)), out, texts)
+    write_problems(random.SystemRandom(), out, texts)
     print(f"{TRAIN} problems to learn from, {VALIDATION} that select, {TEST} that are told; {weights.size} weights")
 
 

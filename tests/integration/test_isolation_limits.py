@@ -16,7 +16,8 @@ from autoresearchd.domain.experiment import RunResult, StageResult
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.launch import RunLimits
-from autoresearchd.sandbox.tiers import Tier, available
+from autoresearchd.sandbox.tiers import Tier, TierName, available
+from autoresearchd.sandbox.trees import remove_tree
 from autoresearchd.testing.executor_contract import make_request, make_task
 from autoresearchd.testing.executors import wait_until
 from tests.integration.test_local_executor import ESCAPE, carriers
@@ -55,6 +56,44 @@ for n in range(12):
         os.fsync(stream.fileno())
 print("WRITTEN", flush=True)
 time.sleep(2)
+"""
+
+KEYRING = """
+import ctypes, os, sys
+KEYCTL, ADD_KEY = {"x86_64": (250, 248), "aarch64": (219, 217)}[os.uname().machine]
+SESSION = ctypes.c_long(-3)
+call = ctypes.CDLL(None).syscall
+JOIN, SEARCH = 1, 10
+"""
+LEAVES_A_KEY = (
+    KEYRING
+    + """
+print("ADDED", call(ADD_KEY, b"user", b"autoresearchd-left", b"state", 5, SESSION) > 0)
+"""
+)
+LOOKS_FOR_THE_KEY = (
+    KEYRING
+    + """
+print("FOUND", call(KEYCTL, SEARCH, SESSION, b"user", b"autoresearchd-left", 0) > 0)
+"""
+)
+WITH_A_LOGIN = (
+    KEYRING
+    + """
+call(KEYCTL, JOIN, None)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+)
+
+NESTED = """
+import os
+here = os.open(os.environ["AUTORESEARCHD_OUTPUT_DIR"], os.O_RDONLY)
+for n in range(3000):
+    os.mkdir("d", dir_fd=here)
+    inner = os.open("d", os.O_RDONLY, dir_fd=here)
+    os.close(here)
+    here = inner
+print("NESTED", flush=True)
 """
 
 
@@ -161,3 +200,31 @@ time.sleep(600)
     else:
         assert wait_until(lambda: len(carriers(mark)) == 1)  # the attack works: the grandchild that escaped
         assert LocalExecutor(tier=tier, devices=Devices()).recover(request.run_dir) is None
+
+
+@pytest.mark.parametrize("tier", EVERY_TIER)
+def test_no_key_is_left_for_the_next_run_where_the_daemon_has_the_keyring_of_a_login(
+    tier: Tier, tmp_path: Path
+) -> None:
+    """Else a run could leave the next one what it learned: nothing of a keyring lies in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_LOGIN, "-m", "tests.integration.keyring_job", tier.name.value, str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    assert "FOUND True" not in done.stdout
+    if tier.name is not TierName.NONE and "ADDED False" in done.stdout:
+        return  # refused altogether, or this machine has no keyrings
+    assert "FOUND False" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("tier", EVERY_TIER)
+def test_folders_nested_beyond_every_path_end_the_run_and_not_the_supervisor(
+    tier: Tier, tmp_path: Path, mark: str
+) -> None:
+    try:
+        stage, log = run(tier, tmp_path, NESTED, RunLimits(), mark)
+        assert "NESTED" in log and stage.outcome == "ok", stage
+        again, log = run(tier, tmp_path, "print('CALM')", RunLimits(), mark)
+        assert "CALM" in log and again.outcome == "ok", "what an earlier run has left in its place is no obstacle"
+    finally:
+        remove_tree(str(tmp_path))  # pytest's own clean-up would fail on it

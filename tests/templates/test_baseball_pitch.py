@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -47,6 +48,16 @@ def test_its_task_file_is_in_order() -> None:
     check_files(task, FOLDER, FOLDER / "task.yaml")
     assert (task.metric.name, task.editable) == ("rmse_era", ("train.py",))
     assert len(find((FOLDER / "train.py").read_text())) >= 6, "there is much to tune"
+
+
+def test_the_place_of_a_season_tells_nothing_of_its_line_in_the_databank() -> None:
+    spec = importlib.util.spec_from_file_location("baseball_pitch_prepare", FOLDER / "prepare.py")
+    assert spec is not None and spec.loader is not None
+    prepare = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prepare)
+    (known, wanted), (known_again, again) = prepare.split(400), prepare.split(400)
+    assert list(known) == list(known_again) and sorted(wanted) == sorted(again)
+    assert list(wanted) != list(again)
 
 
 def test_training_predicts_more_than_the_mean(prepared: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import random
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE, load_check
 from autoresearchd.domain.task import Task
 from autoresearchd.domain.task_check import TaskCheck, Variant
+from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.evaluator.variants import changed
 from autoresearchd.resources import bundled
@@ -45,6 +48,26 @@ def test_every_edit_and_cheat_fits_the_program_as_it_is(folder: Path) -> None:
         assert any(after[path] != before.get(path) for path in after), variant.name
     for edit in check.edits:
         check_edit(task, before, edited(folder, task, edit))
+
+
+OF_REAL_DATA = {
+    "autoresearch", "baseball-pitch", "cifar-speedrun", "nanochat-core", "parameter-golf", "rl-finetune",
+    "sft-classifier", "terrain",
+}  # fmt: skip
+"""Tasks whose answers, or the weights that find them, could be made beforehand and written into the program."""
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_answers_that_were_made_beforehand_have_no_room_in_the_program(folder: Path) -> None:
+    if folder.name not in OF_REAL_DATA:
+        pytest.skip("its answers are drawn when it is set up or scored, or the program is no place for them")
+    for profile in ("cpu", "cuda"):
+        task = load_task(folder, profile=profile)
+        before = {path: (folder / task.source_dir / path).read_text("utf-8") for path in task.editable}
+        program = task.editable[0]
+        brought = base64.b85encode(random.Random(1).randbytes(4000)).decode()
+        with pytest.raises(PolicyError, match="max_compressed_bytes"):
+            check_edit(task, before, {program: f"{before[program]}\nBROUGHT = {brought!r}\n"})
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -62,6 +62,18 @@ def test_its_task_file_is_in_order(profile: str, gate: float) -> None:
     assert len(find((FOLDER / "train.py").read_text(), profile=profile)) >= 8, "there is much to tune"
 
 
+def test_the_place_of_an_image_tells_nothing_of_its_class(tmp_path: Path) -> None:
+    classes = np.repeat(np.arange(10), 30)
+    images = np.broadcast_to(classes[:, None, None, None], (300, 2, 2, 1)).astype(np.uint8)
+    orders = []
+    for name in ("first", "second"):
+        prepare.write((images, classes), (images, classes), tmp_path / name)
+        orders.append(np.load(tmp_path / name / "labels.npy"))
+        assert (np.load(tmp_path / name / "wanted.npy")[:, 0, 0, 0] == orders[-1]).all(), "each with its own class"
+        assert (np.load(tmp_path / name / "train.npz")["labels"] == classes).all()
+    assert list(orders[0]) != list(orders[1]) and sorted(orders[0]) == sorted(orders[1])
+
+
 def test_the_time_is_the_one_that_the_scorer_is_told(scored: Path) -> None:
     done = answer(scored, 0.98, AUTORESEARCHD_TRAIN_SECONDS="7.5")
     assert (done.returncode, done.stdout) == (0, "METRIC accuracy=0.980000\nMETRIC train_seconds=7.500000\n")

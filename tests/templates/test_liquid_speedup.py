@@ -199,3 +199,59 @@ signal.signal(signal.SIGALRM, spin)
 signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
 """
     assert relative_time(copy(tmp_path / "task", spinning)) > 1.3
+
+
+REACHES = """
+import ctypes, os, signal, socket, subprocess, sys, threading
+sys.path.insert(0, sys.argv[1])
+import meter
+
+victim = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # ends with this process
+libc = ctypes.CDLL(None)
+folder = sys.argv[3]
+
+
+def seizes():
+    if libc.ptrace(*map(ctypes.c_ulong, (0x4206, victim.pid, 0, 0))) == -1:
+        raise OSError("ptrace")
+
+
+ways = {
+    "traces it": seizes,
+    "writes its memory": lambda: open(f"/proc/{victim.pid}/mem", "r+b"),
+    "signals it": lambda: os.kill(victim.pid, signal.SIGCONT),
+    "forks": lambda: os.fork() or os._exit(0),
+    "starts a thread": lambda: threading.Thread(target=int).start(),
+    "writes a file": lambda: open(folder + "/file", "w"),
+    "makes a pipe with a name": lambda: os.mkfifo(folder + "/pipe"),
+    "opens a socket": socket.socket,
+    "maps memory with a name": lambda: os.memfd_create("name"),
+    "slows others down": lambda: os.setpriority(os.PRIO_PROCESS, victim.pid, 19),
+    "reads a file": lambda: open(meter.__file__).read(),
+}
+if sys.argv[2] == "confined":
+    meter.confine()
+try:
+    for name, way in ways.items():
+        try:
+            way()
+        except (OSError, RuntimeError):
+            continue
+        print(name, flush=True)
+finally:
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+def reached(how: str, folder: Path) -> set[str]:
+    folder.mkdir()
+    command = [sys.executable, "-c", REACHES, str(FOLDER), how, str(folder)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return set(told.stdout.splitlines())
+
+
+def test_whoever_is_timed_has_nobody_else_work_for_it(tmp_path: Path) -> None:
+    """A process of the same user that no filter binds, as the sandbox's first one, would compute off the clock."""
+    assert len(reached("free", tmp_path / "free")) == 11, "else the test would show nothing but broken ways"
+    assert reached("confined", tmp_path / "confined") == {"reads a file"}

@@ -44,6 +44,12 @@ def test_a_missing_target_is_named_with_the_folder_that_was_searched(folder: Pat
     assert f"'gone.py' is not there (looked in {folder})" in problem(replace(TASK, editable=("gone.py",)), folder)
 
 
+def test_a_limit_that_the_program_is_above_already_is_told_before_a_session_of_refused_edits(folder: Path) -> None:
+    check_files(replace(TASK, max_compressed=200), folder)
+    text = problem(replace(TASK, max_compressed=5), folder)
+    assert "workspace.max_compressed_bytes" in text and "train.py has" in text and "5 are allowed" in text
+
+
 def test_a_misspelt_file_is_told_with_its_line(folder: Path) -> None:
     for text, line in ((MINIMAL, 0), ("task:\n" + "".join(f"  {row}\n" for row in MINIMAL.splitlines()), 1)):
         written = text.replace("train.py", "trian.py", 1)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import random
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +68,45 @@ def test_an_edit_of_comments_and_layout_changes_nothing(text: str) -> None:
 
 def test_an_empty_edit_changes_nothing() -> None:
     assert label_of({})[0] is Label.NO_OP
+
+
+ANSWERS = base64.b85encode(random.Random(1).randbytes(3000)).decode()
+"""Data that no run has to learn."""
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"ANSWERS = {ANSWERS!r}\n",
+        "".join(f"a{i} = {ANSWERS[i : i + 20]!r}\n" for i in range(0, len(ANSWERS), 20)),
+        "".join(f"# {ANSWERS[i : i + 90]}\n" for i in range(0, len(ANSWERS), 90)) + "x = open(__file__).read()\n",
+        "".join(f"n_{ANSWERS[i : i + 30].encode().hex()} = 1\n" for i in range(0, len(ANSWERS), 30)),
+        "N = [" + ", ".join(map(str, random.Random(1).randbytes(3000))) + "]\n",
+    ],
+    ids=["a text", "many texts", "comments", "names", "numbers"],
+)
+def test_a_program_may_not_bring_answers_however_it_writes_them(written: str) -> None:
+    limited = replace(task(), max_compressed=2000)
+    with pytest.raises(PolicyError, match="max_compressed_bytes allows 2,000") as caught:
+        check_edit(limited, OLD, {"train.py": OLD["train.py"] + written})
+    assert caught.value.label is Label.ILLEGAL_EDIT and caught.value.mend
+    check_edit(task(), OLD, {"train.py": OLD["train.py"] + written})
+
+
+def test_code_has_room_and_what_is_too_large_may_become_smaller() -> None:
+    limited = replace(task(), max_compressed=2000)
+    code = "".join(f"\n\ndef layer_{n}(x):\n    return x * {n} + {n % 7}\n" for n in range(150))
+    check_edit(limited, OLD, {"train.py": OLD["train.py"] + code})
+    large = {"train.py": OLD["train.py"] + f"ANSWERS = {ANSWERS!r}\n"}
+    check_edit(limited, large, {"train.py": large["train.py"].replace(ANSWERS[:100], "")})
+
+
+def test_of_several_files_the_whole_counts() -> None:
+    limited = replace(task(), editable=("train.py", "model.py"), max_compressed=4500)
+    half, rest = (f"A = {part!r}\n" for part in (ANSWERS[:1900], ANSWERS[1900:]))
+    check_edit(limited, {**OLD, "model.py": "x = 1\n"}, {"model.py": half})
+    with pytest.raises(PolicyError, match=r"train\.py, model\.py would hold"):
+        check_edit(replace(limited, max_compressed=2500), {**OLD, "model.py": half}, {"train.py": rest})
 
 
 def test_a_user_whose_own_file_is_very_large_can_still_have_it_edited() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.sandbox import process_tree, records, supervise
+from autoresearchd.sandbox import process_tree, records, supervise, trees
 
 JSON = st.recursive(
     st.none() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -69,9 +69,36 @@ def test_links_in_a_folder_that_is_removed_are_not_followed(tmp_path: Path) -> N
     kept.mkdir()
     (kept / "file").touch()
     (gone / "deep" / "link").symlink_to(kept)
-    records.remove_tree(str(gone))
+    trees.remove_tree(str(gone))
     assert not gone.exists()
     assert (kept / "file").exists()
+
+
+@pytest.mark.parametrize("levels", [900, 3000, 12_000], ids=["a path", "beyond a path", "far beyond"])
+def test_a_folder_is_removed_however_deep_a_job_has_nested_it(levels: int, tmp_path: Path) -> None:
+    """Else a run could keep the daemon from ever going on: neither Python nor the kernel takes so deep a path."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    here = os.open(gone, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.close(here)
+        here = inner
+    os.fchmod(here, 0o500)
+    os.close(here)
+    trees.remove_tree(str(gone))
+    assert not gone.exists()
+
+
+def test_a_link_in_the_place_of_the_folder_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept", tmp_path / "link"
+    kept.mkdir(mode=0o500)
+    link.symlink_to(kept)
+    trees.remove_tree(str(link))
+    trees.remove_tree(str(tmp_path / "nothing"))
+    assert not link.is_symlink() and kept.stat().st_mode & 0o777 == 0o500
 
 
 def test_it_starts_without_the_modules_that_would_double_its_start_up_time() -> None:
