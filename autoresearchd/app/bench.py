@@ -24,7 +24,7 @@ from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import BaselineError
-from autoresearchd.evaluator.decide import require_bounded
+from autoresearchd.evaluator.decide import mend_of, require_bounded
 from autoresearchd.evaluator.measure import measure
 from autoresearchd.executor.data import find_data
 from autoresearchd.executor.local import LocalExecutor
@@ -182,9 +182,10 @@ class Bench:
         if found.label is not Label.NONE or found.value is None:
             tail = "\n".join(ended.log.rstrip().splitlines()[-15:])
             words = f"the end of its log:\n{tail}" if tail else "it printed nothing"
+            known = mend_of(self.task, found.label)
             raise BaselineError(
                 f"{self.task.name} gives no {self.task.metric.name}: {found.label.value}: {found.detail}",
-                mend=mend_job(found.detail, self.source, self.pristine) or words,
+                mend=mend_job(found.detail, self.source, self.pristine) or (f"{known}; {words}" if known else words),
             )
         require_bounded(self.task, found.metrics, self.task.name)
         return ended

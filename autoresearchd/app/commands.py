@@ -6,7 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-from autoresearchd.app.admission import reached_limit
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import SessionState
@@ -41,6 +40,8 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
             )
         pid = project.daemon(session.tag)
         if pid is None:
+            from autoresearchd.app.admission import reached_limit  # slow to import, and seldom needed
+
             reached = reached_limit(store, session)  # then a bare `resume` would start nothing
             how = f"`autoresearchd resume {session.tag}{f' {reached.more}' if reached else ''}` goes on with it"
             ended = f"session {session.tag} has ended, {reached.reason}" if reached else ""

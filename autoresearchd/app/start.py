@@ -125,6 +125,8 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
     overrides = _overrides(options, settings)
     folder = scaffold.folder()
     require_folder(folder)
+    if (folder / TASK_FILE).exists():
+        read_task(folder, options.budget, overrides=overrides)  # its mistakes are told before it is to be committed
     project = Project.at(folder)
     preflight.check_repository(project.root)
     if (folder / TASK_FILE).exists():

@@ -55,10 +55,10 @@ def check(
     """Check a task and its files.
 
     With --run it is also run, to see that it gives its metric: the files of the last commit, as `start` would run them,
-    with task.yaml as it lies there. A task with a
-    check.yaml, as the bundled ones have it, is held to that: its documented baseline and noise over several runs,
-    honest edits that must be accepted, and cheats of which none may pay. With --all it is an edit and three cheats of
-    each task, which takes minutes; every one of them (--thorough) takes the better part of an hour.
+    with task.yaml as it lies there. A task with a check.yaml, as the bundled ones have it, is held to that: its
+    documented baseline and noise over several runs, honest edits that must be accepted, and cheats of which none may
+    pay. With --all it is an edit and three cheats of each task, which takes minutes; every one of them (--thorough)
+    takes the better part of an hour.
     """
     if every and which is not None:
         raise UsageError("--all checks the bundled tasks, a name only one", mend="use one of them")

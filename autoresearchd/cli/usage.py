@@ -31,7 +31,10 @@ def explained(error: typer.TyperException, program: str) -> UsageError:
         what, suggestion = error.message, f"{' or '.join(sorted(near))}?"
     what = what[:1].lower() + what[1:].removesuffix(".")
     if _NEGATIVE.fullmatch(option := str(getattr(error, "option_name", ""))):
-        return UsageError(f"{option} is read as an option, and a number below 0 is none that could be meant", mend=see)
+        return UsageError(
+            f"{option} is read as an option, and there is none of that name",
+            mend=f"numbers are 0 or more; before a text that begins so write -- first; {see}",
+        )
     if getattr(error, "option_name", "") == "--dir":
         return UsageError(what, mend=f"it is about the folder that it is given in: `cd` there first; {see}")
     return UsageError(what, mend=f"did you mean {suggestion}" if suggestion else see)

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from autoresearchd.config.document import Document, Place, dotted
 from autoresearchd.config.fields import RULE
-from autoresearchd.config.problems import Problem, did_you_mean, nearest, shown
+from autoresearchd.config.problems import MISSING, Problem, did_you_mean, nearest, shown
 from autoresearchd.config.schema import TaskFile
 
 EXAMPLES: Mapping[str, str] = {
@@ -96,7 +96,7 @@ class _Teller:
 
     def _missing(self, place: Place) -> Problem:
         example = EXAMPLES.get(".".join(step for step in place if isinstance(step, str)), f"{place[-1]}: …")
-        return self._problem(place, "this key is missing", f"add `{example}`")
+        return self._problem(place, MISSING, f"add `{example}`")
 
     def _problem(self, place: Place, what: str, mend: str) -> Problem:
         written = self._written(place)

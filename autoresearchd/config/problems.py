@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NoReturn
 
 from autoresearchd.errors import ConfigError
+
+MISSING = "this key is missing"
+"""What is wrong with a key that has to be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,21 @@ class Problem:
 
 def raise_all(file: str, problems: Iterable[Problem]) -> NoReturn:
     """Raise one ConfigError: for the first problem by line, the others following it, one a line with its remedy."""
-    # What is missing has no line and comes last: it may only be misspelt, which one with a line says.
-    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or sys.maxsize)
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    meant = {(problem.key.rpartition(".")[0], problem.mend) for problem in ordered}
+    ordered = [problem for problem in ordered if not _only_misspelt(problem, meant)]
     first, *others = ordered
     error = first.error(file)
     if not others:
         raise error
     error.mend = "\n".join([error.mend, *(str(problem.error(file)) for problem in others)])
     raise error
+
+
+def _only_misspelt(problem: Problem, meant: set[tuple[str, str]]) -> bool:
+    """Whether a key is missing because the one that stands for it is misspelt, which another problem says."""
+    within, _, key = problem.key.rpartition(".")
+    return problem.what == MISSING and (within, _question(key)) in meant
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -44,11 +53,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return lowered[near[0]] if near else ""
 
 
+def _question(near: str) -> str:
+    return f"did you mean {near!r}?"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A remedy for a word that is not known: the nearest known one, or all of them."""
     choices = list(known)
     near = nearest(word, choices)
-    return f"did you mean {near!r}?" if near else f"known here: {', '.join(choices)}"
+    return _question(near) if near else f"known here: {', '.join(choices)}"
 
 
 def shown(value: object) -> str:

@@ -40,6 +40,11 @@ _MEND = {
 _MEND_OTHERWISE = "mend the program until `{command}` runs by itself, then start again"
 
 
+def mend_of(task: Task, label: Label) -> str:
+    """What a user can do about a program that, unmodified, ends with a label; empty where the label says nothing."""
+    return _MEND.get(label, "").format(metric=task.metric.name)
+
+
 # ---------------------------------------------------------------------- an experiment
 @dataclass(frozen=True, slots=True)
 class NextRun:
@@ -337,7 +342,7 @@ def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
     label = bad[-1].label if bad else Label.ERROR
     detail = (bad[-1].detail if bad else "") or "no run of it ended"
     what = f"the baseline (experiment {experiment.number}) gave no usable {name}: {label.value or 'error'}: {detail}"
-    mend = _MEND.get(label, _MEND_OTHERWISE).format(metric=name, command=task.execution.run_command)
+    mend = mend_of(task, label) or _MEND_OTHERWISE.format(command=task.execution.run_command)
     return BaselineError(what + (f"; its log: {log}" if log else ""), mend=mend)
 
 

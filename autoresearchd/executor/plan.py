@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from dataclasses import dataclass, replace
@@ -75,7 +76,8 @@ class _Planner:
         try:
             output, tools = folder / OUTPUT, folder / "bin"
             for stale in (output, tools):
-                remove_tree(str(stale))
+                if not remove_tree(str(stale)):
+                    raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(stale))
             output.mkdir(parents=True)
             programs = tuple(self.python.search_folders(tools))
             scratch = None if self.tier.scratch else Path(tempfile.mkdtemp(prefix="autoresearchd-"))

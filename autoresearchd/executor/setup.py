@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -73,8 +74,8 @@ def _locked(path: Path, cancel: Cancel) -> Iterator[None]:
 
 def _copy(pristine: Path, setup: Path) -> None:
     """A fresh copy without .git and without links that lead out of the folder (earlier runs put such there)."""
-    if setup.exists():
-        remove_tree(str(setup))
+    if not remove_tree(str(setup)):
+        raise OSError(errno.ENOTEMPTY, "an earlier set-up cannot be removed", str(setup))
 
     def ignored(folder: str, names: list[str]) -> set[str]:
         here = Path(folder)

@@ -7,7 +7,7 @@ message holds the files and what is known. What models, programs and logs said s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from autoresearchd.domain.experiment import Experiment
@@ -15,7 +15,6 @@ from autoresearchd.domain.labels import Status
 from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.feedback import feedback, fill
 from autoresearchd.policy import memo, prompt
 from autoresearchd.policy.client import Message
@@ -138,14 +137,6 @@ def _system(state: ResearchState, forms: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _amount(task: Task) -> Iterator[str]:
-    if task.max_compressed is not None:
-        yield (
-            f"The files that may be edited have room for {task.max_compressed:,} bytes once compressed: for code, not "
-            "for data that a run should read or compute."
-        )
-
-
 def _rules(state: ResearchState) -> list[str]:
     task, metric = state.task, state.task.metric.name
     budget = task.execution.budget
@@ -162,7 +153,7 @@ def _rules(state: ResearchState) -> list[str]:
         f"{budget.grace:g} more for loading and compilation; what takes longer has failed.",
         f"Only these files may be edited: {', '.join(task.editable)}."
         + (f" Protected: {', '.join(task.protected)}." if task.protected else ""),
-        *_amount(task),
+        *prompt.amount(task),
         f"No new packages: only what is installed for the program can be imported.{network}",
         "Seeds are the evaluator's (AUTORESEARCHD_SEED), and a doubtful gain is run again under fresh ones: another "
         "seed is no improvement.",

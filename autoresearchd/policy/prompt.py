@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.domain.task import Role
+from autoresearchd.domain.task import Role, Task
 from autoresearchd.evaluator.feedback import MAX_REASON
 from autoresearchd.policy import memo, stuck
 from autoresearchd.policy.digest import Digest, digest
@@ -173,6 +173,15 @@ def _goal(state: ResearchState) -> str:
     return "\n".join(lines)
 
 
+def amount(task: Task) -> Iterator[str]:
+    """What a policy is told of ``workspace.max_compressed_bytes``, where a task has it."""
+    if task.max_compressed is not None:
+        yield (
+            f"The files that may be edited have room for {task.max_compressed:,} bytes once compressed: for code, not "
+            "for data that a run should read or compute."
+        )
+
+
 def _rules(state: ResearchState) -> str:
     task = state.task
     lines = [
@@ -180,6 +189,7 @@ def _rules(state: ResearchState) -> str:
         "",
         f"Edit these files in the current directory, and no others: {', '.join(task.editable)}.",
     ]
+    lines += amount(task)
     if task.protected:
         lines.append(f"Protected, not to be changed: {', '.join(task.protected)}.")
     lines.append(

@@ -17,8 +17,6 @@ _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
 _SECURE_ALL_LOCKED = 0x2F  # NOROOT, NO_SETUID_FIXUP and their locks, and KEEP_CAPS locked off
 _LAST_CAPABILITY = 63
 _CAPABILITY_VERSION_3 = 0x20080522
-_KEYCTL, _JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1
-_ENOSYS, _EPERM = 38, 1
 
 
 class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
@@ -49,22 +47,6 @@ def call(name: str, *arguments: int | bytes | None) -> int:
 def prctl(option: int, *arguments: int) -> int:
     """Set an option of this process."""
     return call("prctl", option, *arguments, *([0] * (4 - len(arguments))))
-
-
-def leave_keyring() -> None:
-    """Join a session keyring of its own: keys in the one of a login outlive a job, and the next could read them.
-
-    Where there are none (no such call), or nobody may use them (a container's filter), there is nothing to leave. See
-    keyctl(2).
-    """
-    number = _KEYCTL.get(os.uname().machine)
-    if number is None:
-        return
-    try:
-        call("syscall", number, _JOIN_SESSION_KEYRING, 0)
-    except OSError as error:
-        if error.errno not in (_ENOSYS, _EPERM):
-            raise
 
 
 def drop_privileges() -> None:

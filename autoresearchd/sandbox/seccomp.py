@@ -35,6 +35,7 @@ _NEVER: _Table = {  # other processes, the kernel's insides, mounts, namespaces,
     "sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58), "personality": (135, 92),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
 }  # fmt: skip
+_BEFORE_ALL = ("ptrace", "process_vm_readv", "process_vm_writev", "keyctl", "add_key", "request_key")
 _ABSENT: _Table = {  # programs know how to do without
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "clone3": (435, 435),
 }  # fmt: skip
@@ -125,6 +126,24 @@ def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool,
         program.add_call("openat2", (_RETURN, 0, 0, _ERROR | _ENOSYS))
         program.refuse_truncation("open", 1)
         program.refuse_truncation("openat", 2)
+    program.add((_RETURN, 0, 0, _ALLOW))
+    return program.encoded()
+
+
+def guard(machine: str) -> bytes:
+    """A filter for what isolates a job by other means and for the job in it, as the kernel takes it.
+
+    Refused are the ways into other processes, the first one of the sandbox among them, and keyrings: those of the user
+    are not the sandbox's, so that keys could be read, and left for the next run (keyctl(2)). All else is allowed, as
+    bubblewrap mounts and makes namespaces. Raises KeyError where the machine is not in the table.
+    """
+    architecture, column = MACHINES[machine]
+    program = _Program(column)
+    program.add((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL))
+    program.add((_LOAD, 0, 0, 0))
+    if column == 0:
+        program.add((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _ERROR | _ENOSYS))
+    program.refuse({name: _NEVER[name] for name in _BEFORE_ALL}, _EPERM)
     program.add((_RETURN, 0, 0, _ALLOW))
     return program.encoded()
 

@@ -20,8 +20,9 @@ import select
 import sys
 import time
 
+from autoresearchd.sandbox import seccomp
 from autoresearchd.sandbox.ceilings import Ceilings, apply
-from autoresearchd.sandbox.kernel import leave_keyring
+from autoresearchd.sandbox.kernel import PR_SET_NO_NEW_PRIVS, filter_calls
 from autoresearchd.sandbox.outputs import removal, sift
 from autoresearchd.sandbox.process_tree import (
     PR_SET_CHILD_SUBREAPER,
@@ -42,6 +43,7 @@ LOOK_SHARE = 0.04  # of the supervisor's time, at most, where there is much to l
 LOW_SPACE = 1 << 20
 COMPANION_GRACE = 10.0
 EXIT_DISK_FULL = 28
+_SET_USER_ID = 0o4000
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class Child:
         me = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            become(spec, plan["limits"], writer, me)
+            become(spec, plan["limits"], writer, me, guarded=not plan["plain"])
         os.close(writer)
         self.pidfd = os.pidfd_open(self.pid)
         self.open = True
@@ -95,8 +97,8 @@ class Child:
         self.log.close()
 
 
-def become(spec: Plan, limits: Plan | None, output: int, parent: int) -> None:
-    """In the forked child: turn into the program of ``spec``."""
+def become(spec: Plan, limits: Plan | None, output: int, parent: int, *, guarded: bool) -> None:
+    """In the forked child: turn into the program of ``spec``. guarded: it is to be isolated."""
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -108,14 +110,25 @@ def become(spec: Plan, limits: Plan | None, output: int, parent: int) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        leave_keyring()
         apply(limits)
         os.chdir(spec["cwd"])
+        if guarded:
+            guard(spec["argv"][0])
         os.execve(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
     except OSError as error:
         os.write(2, f"cannot start {spec['argv'][0]} in {spec['cwd']}: {error}\n".encode("utf-8", "replace"))
     finally:
         os._exit(127)
+
+
+def guard(program: str) -> None:
+    """Refuse the calls that no job needs and that bubblewrap, which isolates it, leaves to it.
+
+    A bubblewrap that is set-user-id root would lose that: it goes without.
+    """
+    if os.uname().machine in seccomp.MACHINES and not os.stat(program).st_mode & _SET_USER_ID:  # noqa: PTH116
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        filter_calls(seccomp.guard(os.uname().machine))
 
 
 def exit_code_of(status: int) -> int:

@@ -47,8 +47,7 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 def remove_tree(path: Path) -> bool:
     """Remove a file, link or folder with all in it, also where folders are read-only; whether it is gone."""
-    trees.remove_tree(str(path))
-    return not os.path.lexists(path)
+    return trees.remove_tree(str(path))
 
 
 def is_placeholder(path: Path) -> bool:

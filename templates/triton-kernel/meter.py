@@ -61,13 +61,13 @@ _WRITES = 0o1103  # of the flags of open(2): O_WRONLY, O_RDWR, O_CREAT, O_TRUNC
 _CHECKED = {
     "open": ((2, None), 1, _WRITES, 0),
     "openat": ((257, 56), 2, _WRITES, 0),
-    "fcntl": ((72, 25), 1, 0xFFFFFBF8, 0),  # copies and flags of a descriptor, not whom signals go to
+    "fcntl": ((72, 25), 1, 0xFFFFFBF8, 0),  # for mmap; not F_SETOWN and F_SETSIG, by which signals go to others
 }
 _CLONE3 = 435  # the C library takes clone(2), which is refused, where this one is not known
 
 
 def confine() -> None:
-    """From here on this process starts neither threads nor processes, and may do nothing that needs a privilege.
+    """From here on this process reads files, computes and answers, and does nothing else.
 
     Raises OSError where that cannot be had.
     """

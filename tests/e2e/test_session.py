@@ -335,8 +335,8 @@ def test_without_a_daemon_there_is_nothing_to_stop_and_nothing_to_unpause(projec
     for command, code in ((("stop",), 0), (("stop", "--now"), 0), (("pause",), 0), (("unpause",), 1)):
         done = project.cli(*command)
         assert done.returncode == code, done.stderr
-        assert "nothing is running" in done.stderr
-        assert "autoresearchd resume t" in done.stderr
+        assert "nothing is running: session t has ended, 0 experiments done, as asked" in done.stderr
+        assert "autoresearchd resume t --max-experiments 1" in done.stderr, "a bare resume would start nothing"
         assert done.stdout == ""
     assert project.cli("resume", "--foreground").returncode == 0, "what was asked of no daemon does not stop the next"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,23 @@ def test_a_copy_of_a_bundled_task_is_told_how_it_becomes_a_repository(
     assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
     words = capsys.readouterr().err
     assert words.index(f"next: git -C {tmp_path / 'made'} init") < words.index("then: autoresearchd start")
+
+
+def test_of_a_copy_in_a_repository_all_is_committed_and_nothing_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preflight.init_repository(tmp_path)
+    (tmp_path / "of-mine.txt").write_text("not committed, and staged")
+    subprocess.run(["git", "add", "of-mine.txt"], cwd=tmp_path, check=True)
+    assert run(["task", "init", "terrain", str(tmp_path / "sub/made")]) == 0
+    first = next(line for line in capsys.readouterr().err.splitlines() if "next: " in line).partition("next: ")[2]
+    who = {f"GIT_{role}_{what}": "u@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(["sh", "-c", first], check=True, env={**os.environ, **who}, stdout=subprocess.DEVNULL)
+    listed = ["git", "ls-tree", "-r", "--name-only", "HEAD"]
+    there = subprocess.run(listed, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    made = {f"sub/made/{path.relative_to(tmp_path / 'sub/made')}" for path in (tmp_path / "sub/made").rglob("*.*")}
+    assert made <= set(there.splitlines()) and "sub/made/README.md" in made
+    assert "of-mine.txt" not in there
 
 
 def test_a_folder_without_a_repository_gets_one_where_it_is(tmp_path: Path) -> None:

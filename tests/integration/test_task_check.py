@@ -190,3 +190,29 @@ def test_the_task_file_is_the_only_one_that_is_not_taken_from_the_commit_and_tha
     assert first == note
     assert "what is run: train.py" in second
     assert "task.yaml" not in second
+
+
+def commit(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    git = ["git", "-c", "user.name=User", "-c", "user.email=user@localhost"]
+    subprocess.run([*git, "commit", "-qam", f"another {name}"], cwd=folder, check=True)
+
+
+def test_a_program_that_prints_no_metric_is_told_how_to_print_one(folder: Path) -> None:
+    commit(folder, "evaluate.py", "print('done')\n")
+    answer = command(folder)
+    assert answer.returncode == 3
+    assert "→ print `METRIC miss=<number>`" in answer.stderr and "it printed nothing" in answer.stderr
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize(("budget", "unedited"), [("", 2), ("budget: 20s\n", 2), ("budget: 5s\n", 3)])
+def test_cheats_are_held_to_the_program_under_their_own_budget(
+    folder: Path, budget: str, unedited: int, at_once: int
+) -> None:
+    hurried = "SCALE = 1.0\nif float(os.environ['AUTORESEARCHD_TIME_BUDGET']) < 10:\n    SCALE -= 1\n"
+    commit(folder, "train.py", PROGRAM.replace("SCALE = 1.0\n", hurried))
+    (folder / "check.yaml").write_text(CHECK + budget)
+    held = check_held(folder, extent=Extent(runs=2), at_once=at_once)
+    assert (held.values, held.caught) == ((2.0, 2.0), 3)
+    assert held.cheats[1].detail == f"miss {unedited}, unedited {unedited}"

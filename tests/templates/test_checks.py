@@ -58,7 +58,7 @@ OF_REAL_DATA = {
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_answers_that_were_made_beforehand_have_no_room_in_the_program(folder: Path) -> None:
+def test_weights_and_long_texts_that_were_made_beforehand_have_no_room_in_the_program(folder: Path) -> None:
     if folder.name not in OF_REAL_DATA:
         pytest.skip("its answers are drawn when it is set up or scored, or the program is no place for them")
     for profile in ("cpu", "cuda"):

@@ -151,6 +151,12 @@ def test_rows_and_answers_belong_together(questions: ModuleType, texts: list[byt
     assert len(set(table["right"].tolist())) == 4, "no place is the right one"
 
 
+def test_nobody_who_reads_the_task_knows_which_questions_are_asked() -> None:
+    """From a seed in prepare.py a program could have worked the answers out: a table of 8.5 kB scored 1.0."""
+    text = (FOLDER / "prepare.py").read_text()
+    assert "default_rng(secrets.randbits(128))" in text and text.count("default_rng(") == 1
+
+
 def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> None:
     evaluate = load("evaluate", "channel", "questions")
     with np.load(pristine / "data/questions.npz") as stored:

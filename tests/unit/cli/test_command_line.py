@@ -111,6 +111,9 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
         ("experiments --dir x", "no such option: --dir", "`cd` there first"),
         ("stat", "no such command 'stat'", "'status'"),
         ("stop here", "here", "autoresearchd stop --help"),
+        ("show -1", "-1 is read as an option", "autoresearchd show --help"),
+        ("start --budget=-5s", "--budget: a duration must be more than zero: '-5s'", "90s"),
+        ("start --slots 0", "'0' is no number of slots", "--slots auto"),
     ],
 )
 @pytest.mark.usefixtures("repository")

@@ -43,6 +43,27 @@ def refused(command: Command, *options: str, policy: str = "random") -> Answer:
     return answer
 
 
+def test_a_mistake_in_a_task_file_is_told_before_it_is_to_be_committed(toy: Path, command: Command) -> None:
+    write_files(toy, {"task.yaml": TASK.replace("scoring:", "scorng:")})
+    answer = refused(command)
+    assert "did you mean 'scoring'?" in answer.err and "commit" not in answer.err
+
+
+def test_an_empty_folder_is_told_what_could_be_set_up_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    answer = command("start")
+    assert (answer.code, "is empty" in answer.err, "start --task autoresearch" in answer.err) == (2, True, True)
+
+
+def test_a_byte_order_mark_that_search_cannot_do_with_is_named(toy: Path, command: Command) -> None:
+    write_files(toy, {"train.py": "\ufeff" + FILES["train.py"]})
+    commit_all(toy)
+    assert "byte order mark" in refused(command, policy="search").err
+
+
 # ---------------------------------------------------------------------- data
 @pytest.mark.parametrize("key", ["workspace", "evaluation"])
 def test_data_that_nothing_can_make_is_refused_by_the_check_and_by_the_start(

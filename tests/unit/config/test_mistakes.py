@@ -38,7 +38,6 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
     told = [line for line in str(error).splitlines() if line.startswith("task.yaml:")]
     assert [line.split(": ")[0] + " " + line.split(": ")[1] for line in told] == [
         "task.yaml:1 name",
-        "task.yaml:2 workspace.target_file",
         "task.yaml:3 workspace.target_fil",
         "task.yaml:4 workspace.protected[0]",
         "task.yaml:7 execution.budget",
@@ -165,6 +164,13 @@ def test_a_mistake_is_told_with_its_key_and_its_remedy(
     assert words in str(error)
     assert mend in str(error)
     assert error.line is not None
+
+
+def test_a_misspelt_key_is_told_once_and_not_as_a_missing_one_too() -> None:
+    error = mistake(MINIMAL.replace("scoring:", "scorng:"))
+    assert (error.key, "did you mean 'scoring'?" in str(error), "missing" in str(error)) == ("scorng", True, False)
+    error = mistake(MINIMAL.replace("scoring: {metric: ", "scoring: {metrc: "))
+    assert (error.key, "missing" in str(error)) == ("scoring.metrc", False)
 
 
 def test_a_missing_key_is_told_where_its_section_is() -> None:

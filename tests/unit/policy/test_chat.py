@@ -69,6 +69,7 @@ def test_the_system_message_holds_rules_and_forms_and_stays_the_same() -> None:
             task.scoring, source=MetricSource.EVALUATOR, constraints=(Constraint("artifact_bytes", max=16e6),)
         ),
         checks=(Check("pytest -q tests"),),
+        max_compressed=8000,
     )
     system, _ = asked(full(task=task))
     for piece in (
@@ -76,6 +77,7 @@ def test_the_system_message_holds_rules_and_forms_and_stays_the_same() -> None:
         "val_loss decides: lower is better. The evaluator measures it",
         "10 seconds of training",
         "Only these files may be edited: train.py. Protected: prepare.py.",
+        "have room for 8,000 bytes once compressed",
         "No new packages",
         "Seeds are the evaluator's",
         "artifact_bytes must be at most 1.6e+07.",
@@ -86,7 +88,8 @@ def test_the_system_message_holds_rules_and_forms_and_stays_the_same() -> None:
     ):
         assert piece in system
     assert asked(full(task=task, number=34, recent=(), notes=(), streak=0))[0] == system
-    assert "The program prints it" in asked(full())[0]
+    plain = asked(full())[0]
+    assert "The program prints it" in plain and "compressed" not in plain
 
 
 def test_the_user_message_holds_code_standing_history_notes_and_the_question_in_this_order() -> None:

@@ -44,6 +44,13 @@ def test_the_prompt_holds_goal_rules_history_notes_and_the_file() -> None:
         assert piece in text
 
 
+def test_a_tool_is_told_how_much_the_program_may_hold() -> None:
+    state = make_state(TOY)
+    limited = dataclasses.replace(state, task=dataclasses.replace(state.task, max_compressed=8000))
+    assert "have room for 8,000 bytes once compressed" in render(limited)
+    assert "compressed" not in render(state)
+
+
 def test_the_state_file_is_json_with_code_and_history() -> None:
     state = dataclasses.replace(make_state(TOY), recent=(EXPERIMENT,), diagnostics={"path": object()})
     read = json.loads(json.dumps(as_json(state)))

@@ -74,8 +74,9 @@ def test_links_in_a_folder_that_is_removed_are_not_followed(tmp_path: Path) -> N
     assert (kept / "file").exists()
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o500], ids=["writable", "read-only"])
 @pytest.mark.parametrize("levels", [900, 3000, 12_000], ids=["a path", "beyond a path", "far beyond"])
-def test_a_folder_is_removed_however_deep_a_job_has_nested_it(levels: int, tmp_path: Path) -> None:
+def test_a_folder_is_removed_however_deep_a_job_has_nested_it(levels: int, mode: int, tmp_path: Path) -> None:
     """Else a run could keep the daemon from ever going on: neither Python nor the kernel takes so deep a path."""
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -84,11 +85,12 @@ def test_a_folder_is_removed_however_deep_a_job_has_nested_it(levels: int, tmp_p
         os.mkdir("d", dir_fd=here)
         inner = os.open("d", os.O_RDONLY, dir_fd=here)
         os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.fchmod(here, mode)
         os.close(here)
         here = inner
-    os.fchmod(here, 0o500)
+    os.fchmod(here, mode)
     os.close(here)
-    trees.remove_tree(str(gone))
+    assert trees.remove_tree(str(gone))
     assert not gone.exists()
 
 
@@ -96,8 +98,8 @@ def test_a_link_in_the_place_of_the_folder_is_removed_and_what_it_leads_to_stays
     kept, link = tmp_path / "kept", tmp_path / "link"
     kept.mkdir(mode=0o500)
     link.symlink_to(kept)
-    trees.remove_tree(str(link))
-    trees.remove_tree(str(tmp_path / "nothing"))
+    assert trees.remove_tree(str(link))
+    assert trees.remove_tree(str(tmp_path / "nothing"))
     assert not link.is_symlink() and kept.stat().st_mode & 0o777 == 0o500
 
 
