@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,13 @@ from autoresearchd.sandbox import bubblewrap, confinement
 from autoresearchd.sandbox.view import View
 
 AUTO = "auto"
+_GUARDED = """
+import os, sys
+sys.path.append(sys.argv[1])
+from autoresearchd.sandbox.supervise import guard
+guard(sys.argv[2])
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 _MEND = "apt install bubblewrap and allow user namespaces; or, to run edited code without isolation, --sandbox none"
 
 
@@ -172,6 +180,11 @@ def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
     )
 
 
+def _as_in_a_run(command: Sequence[str]) -> list[str]:
+    """The command behind the filter that a supervisor puts up first: what works only without it is of no use."""
+    return [sys.executable, "-I", "-S", "-c", _GUARDED, str(Path(__file__).parents[2]), *command]
+
+
 def _problem(tier: Tier) -> str:
     """Why a tier does not work; empty when it does: a command runs in it and reads no file that it was not given."""
     view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
@@ -179,7 +192,7 @@ def _problem(tier: Tier) -> str:
         with tempfile.NamedTemporaryFile(prefix="autoresearchd-", suffix=".probe") as secret:
             attempt = 'if (true < "$0") 2>/dev/null; then echo "it hides nothing" >&2; exit 1; fi'
             done = subprocess.run(
-                tier.command(view, ("/bin/sh", "-c", attempt, secret.name)),
+                _as_in_a_run(tier.command(view, ("/bin/sh", "-c", attempt, secret.name))),
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False,
                 env={"PATH": os.defpath}, cwd="/",
             )  # fmt: skip
