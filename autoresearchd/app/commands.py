@@ -50,6 +50,12 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
                 raise NothingRunning(what, mend=how)
             return f"{what}; {how}"
         paused = _is_to_pause(store, session, pid)
+        if kind == "stop" and _latest(store, session, pid, ("stop", "stop_now")):
+            # Asked for once more it would mean at once, as a second signal does.
+            return (
+                f"session {session.tag} (process {pid}) was asked to stop before, and does after the running "
+                "experiment; `autoresearchd stop --now` ends that"
+            )
         # Asked for all the same: what a moment tells may have changed in the next, and asking twice does no harm.
         store.add_control(session.id, kind, SystemClock().now())
         if kind == "pause" and paused:
@@ -63,14 +69,15 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
 
 
 def _is_to_pause(store: SqlStore, session: Session, pid: int) -> bool:
-    """Whether the daemon is paused, or will be: by what was asked of it last, as a running experiment is ended first.
+    """Whether the daemon is paused, or will be, by what was asked of it last: a running experiment is ended first."""
+    asked = _latest(store, session, pid, ("pause", "unpause"))
+    return asked == "pause" if asked else session.state is SessionState.PAUSED
 
-    What was asked of a daemon before this one counts no more.
-    """
-    asked, began = store.last_control(session.id, ("pause", "unpause")), process_began(pid)
-    if asked is None or began is None or asked.created_at < began:
-        return session.state is SessionState.PAUSED
-    return asked.kind == "pause"
+
+def _latest(store: SqlStore, session: Session, pid: int, kinds: tuple[str, ...]) -> str:
+    """Which of some requests the daemon got last; empty for none. What was asked of one before it counts no more."""
+    asked, began = store.last_control(session.id, kinds), process_began(pid)
+    return "" if asked is None or began is None or asked.created_at < began else asked.kind
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:

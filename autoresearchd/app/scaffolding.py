@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE
-from autoresearchd.errors import StoreError, UsageError
+from autoresearchd.errors import AutoresearchdError, StoreError, UsageError
 from autoresearchd.resources import bundled
 from autoresearchd.store.reader import Reader
 from autoresearchd.workspace import layout, preflight
@@ -115,6 +116,7 @@ def task_folder(
 
 def _scaffold(template: Path, directory: Path, note: Callable[[Path, frozenset[str]], None]) -> Path:
     if (directory / TASK_FILE).is_file():
+        _require_same(template.name, directory)
         return directory  # scaffolded before, or the user's own variant of it
     with _writing(directory):
         if directory.exists() and any(directory.iterdir()):
@@ -126,6 +128,19 @@ def _scaffold(template: Path, directory: Path, note: Callable[[Path, frozenset[s
     preflight.init_repository(directory)
     note(directory, frozenset(entry.name for entry in directory.iterdir()))
     return directory
+
+
+def _require_same(name: str, directory: Path) -> None:
+    """Refuse a folder with another task: it would be that one which is begun. What cannot be read is told later."""
+    try:
+        found = load_task(directory).name
+    except AutoresearchdError:
+        return
+    if found != name:
+        raise UsageError(
+            f"{directory} holds the task {found}, and --task {name} is another",
+            mend=f"leave --task out to begin {found}; {name} needs an empty folder (--dir)",
+        )
 
 
 def copy_template(template: Path, directory: Path) -> None:

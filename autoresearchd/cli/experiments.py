@@ -251,7 +251,7 @@ def show_diff(record: Mapping[str, Any], paint: Paint) -> None:
     elif record.get("policy") == "baseline":
         say("this is the program as it was: nothing was changed")
     elif record.get("commit") is None:
-        say("there was no proposal to commit, so nothing was changed")
+        say("nothing was committed, so there is no diff: no proposal, or none that may be run; `show` says why")
     else:
         say("this experiment changed nothing")
 

@@ -42,6 +42,8 @@ _MEND_OTHERWISE = "mend the program until `{command}` runs by itself, then start
 
 def mend_of(task: Task, label: Label) -> str:
     """What a user can do about a program that, unmodified, ends with a label; empty where the label says nothing."""
+    if label is Label.METRIC_MISSING and task.scoring.pattern is not None:
+        return "correct scoring.pattern, or what is printed: one has to match the other"
     return _MEND.get(label, "").format(metric=task.metric.name)
 
 

@@ -8,6 +8,7 @@ curve.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -162,7 +163,8 @@ def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve:
             Label.METRIC_MISSING, metrics=finite, detail=_missing(task, where, metrics) + aside, curve=curve
         )
     if name not in finite:
-        detail = f"{name} is {metrics[name]} in {where}.log"
+        beyond = f", and what is beyond {_HUGE:g} counts as infinite" if math.isfinite(metrics[name]) else ""
+        detail = f"{name} is {metrics[name]} in {where}.log{beyond}"
         return Measurement(Label.NON_FINITE, metrics=finite, detail=detail, curve=curve)
     return Measurement(Label.NONE, finite[name], finite, curve=curve)
 

@@ -78,7 +78,8 @@ def resolve_python(task: Task, setup: Path) -> Path:
     if found is None:
         raise MissingCapability(
             f"execution.python names {named!r}, which is no program on this machine",
-            mend="correct execution.python in task.yaml, or let a setup command make that environment",
+            mend="correct execution.python in task.yaml: an interpreter's absolute path (/home/me/venv/bin/python); or "
+            "let a setup command make that environment",
         )
     return found
 

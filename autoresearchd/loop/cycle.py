@@ -326,7 +326,7 @@ class Cycle:
             duration_s=result.duration_s if result else None,
         )
         if measurement.label is Label.INTERRUPTED and lab.stop.now.is_set():
-            raise Interrupted(f"experiment {e.number} was interrupted; `autoresearchd resume` runs it again")
+            raise Interrupted(f"experiment {e.number} was interrupted; `autoresearchd resume {lab.tag}` runs it again")
         if measurement.label in (Label.DISK_FULL, Label.HOST_LOST):
             raise EnvironmentFailure(
                 f"{measurement.label.value}: {measurement.detail}", mend=words.mend(measurement.label)

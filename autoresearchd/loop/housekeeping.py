@@ -228,7 +228,11 @@ def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:
     else:
         words = "stopping"
     number = experiment.number if experiment is not None else None
-    again = "; ask again to stop at once" if lab.stop.asked else "; `autoresearchd stop --now` stops at once"
+    again = (
+        "; ask again, by a signal or `stop --now`, to stop at once"
+        if lab.stop.asked
+        else "; `autoresearchd stop --now` stops at once"
+    )
     again = "" if lab.stop.now.is_set() else again
     lab.emit(EventKind.STOPPING, words + again, experiment=number)
     note_reason(lab.store, lab.tag, lab.clock.now(), words)

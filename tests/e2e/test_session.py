@@ -329,6 +329,21 @@ def test_a_check_that_is_ended_leaves_no_folder_and_no_process(
     wait_until(lambda: not processes_below(str(scratch)))
 
 
+def test_to_ask_for_a_stop_once_more_ends_no_running_experiment(project: Project) -> None:
+    project.write("train.py", SLOW)
+    project.commit()
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
+    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0/training.log").exists())
+    assert "stops after the running experiment" in project.cli("stop").stderr
+    again = project.cli("stop")
+    assert again.returncode == 0 and "was asked to stop before" in again.stderr
+    assert "stop --now" in again.stderr
+    wait_until(lambda: "stopping after experiment 0" in project.cli("status").stdout)
+    assert "at once" not in project.cli("status").stdout
+    project.cli("stop", "--now")
+    daemon.communicate(timeout=20)
+
+
 def test_without_a_daemon_there_is_nothing_to_stop_and_nothing_to_unpause(project: Project) -> None:
     arguments = ("--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "0")
     assert project.cli("start", *arguments).returncode == 0

@@ -49,6 +49,11 @@ def test_a_mistake_in_a_task_file_is_told_before_it_is_to_be_committed(toy: Path
     assert "did you mean 'scoring'?" in answer.err and "commit" not in answer.err
 
 
+def test_a_bundled_task_is_not_begun_where_another_one_lies(toy: Path, command: Command) -> None:
+    answer = refused(command, "--task", "terrain")
+    assert "holds the task toy" in answer.err and "leave --task out" in answer.err
+
+
 def test_an_empty_folder_is_told_what_could_be_set_up_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
