@@ -6,7 +6,7 @@ float32 and contiguous. The process has one thread.
 
 import numpy as np
 
-BLOCK = 32768  # elements that are worked on at a time: temporary results of that size stay in a cache, or do not
+BLOCK = 4096  # elements that are worked on at a time: temporary results of that size stay in a cache, or do not
 SIGMOID = "tanh"  # one of: tanh, exp
 SQUARES = "mean"  # one of: mean, einsum, norm
 EPSILON = 1e-6  # fixed

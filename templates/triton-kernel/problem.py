@@ -65,11 +65,26 @@ def truth(inputs: Inputs) -> npt.NDArray[np.float64]:
     return h / np.sqrt(np.mean(h**2, axis=1, keepdims=True) + EPSILON) * inputs.weight
 
 
-def yardstick(inputs: Inputs, out: Array) -> None:
-    """The same in float32, one step after another over the whole array: what times are compared with."""
-    z = inputs.x + inputs.bias
-    h = inputs.residual + z / 2 * (1 + np.tanh(SLOPE * (z + CUBE * z * z * z)))
-    np.multiply(h / np.sqrt(np.mean(h * h, axis=1, keepdims=True) + EPSILON), inputs.weight, out=out)
+def yardstick(inputs: Inputs, out: Array, z: Array, u: Array) -> None:
+    """The same in float32, one step after another over the whole array: what times are compared with.
+
+    `z` and `u` are of the shape of `out` and are written over. It makes no large array of its own: what those cost
+    depends on how the memory of the process lies (1.1 to 2.4 ms for the same work), and would be in every score.
+    """
+    np.add(inputs.x, inputs.bias, out=z)
+    np.multiply(z, z, out=u)
+    np.multiply(u, z, out=u)
+    np.multiply(u, CUBE, out=u)
+    np.add(u, z, out=u)
+    np.multiply(u, SLOPE, out=u)
+    np.tanh(u, out=u)
+    np.add(u, 1, out=u)
+    np.multiply(u, z, out=u)
+    np.multiply(u, 0.5, out=u)
+    np.add(inputs.residual, u, out=z)
+    np.multiply(z, z, out=u)
+    np.divide(z, np.sqrt(np.mean(u, axis=1, keepdims=True) + EPSILON), out=z)
+    np.multiply(z, inputs.weight, out=out)
 
 
 def error(said: Array, true: npt.NDArray[np.float64], tolerance: float = TOLERANCE) -> float:
