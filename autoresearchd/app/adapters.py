@@ -222,7 +222,7 @@ def promote(directory: Path, name: str) -> str:
 
     Raises UsageError for a version that is not there, AdapterDamaged for one whose files are not whole.
     """
-    project = Project.at(directory)
+    project = Project.of_session(directory)
     with project.existing_store() as store:
         shelf = shelf_of(project, store)
         shelf.sweep()
@@ -236,7 +236,7 @@ def promote(directory: Path, name: str) -> str:
 
 def roll_back(directory: Path) -> str:
     """Go back to the version before the one in use; the sentence to show. Raises UsageError where none is in use."""
-    project = Project.at(directory)
+    project = Project.of_session(directory)
     with project.existing_store() as store:
         shelf = shelf_of(project, store)
         promoted = store.promoted_versions()
@@ -263,7 +263,7 @@ def prune(directory: Path, keep: int, *, dry_run: bool = False) -> tuple[Pruned,
         SessionLocked: a learner is at work here.
         EnvironmentFailure: the files cannot be removed.
     """
-    project = Project.at(directory)
+    project = Project.of_session(directory)
     with project.existing_store() as store, LearnerLock(project.locks):
         shelf = shelf_of(project, store)
         shelf.sweep()

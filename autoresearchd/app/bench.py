@@ -43,11 +43,12 @@ _TEXT_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A trial run: what it gave, and the executor's facts."""
+    """A trial run: what it gave, and the executor's facts. result_file: its text, None where the job wrote none."""
 
     measurement: Measurement
     result: RunResult
     log: str
+    result_file: str | None = None
 
 
 @dataclass
@@ -72,7 +73,7 @@ class Trial:
             logs = read_logs(result)
             told = read_result_file(self.task, self.handle.run_dir)
             measurement = measure(self.task, result, logs, result_file=told)
-            return Ended(self.watch.end(measurement), result, logs.get("training", ""))
+            return Ended(self.watch.end(measurement), result, logs.get("training", ""), told)
         finally:
             self.close()
 
@@ -188,6 +189,10 @@ class Bench:
                 mend=mend_job(found.detail, self.source, self.pristine) or (f"{known}; {words}" if known else words),
             )
         require_bounded(self.task, found.metrics, self.task.name)
+        unwritten = self.task.scoring.result_file if ended.result_file is None else None
+        if unwritten:
+            told = f"scoring.result_file: a run wrote no {unwritten} into $AUTORESEARCHD_OUTPUT_DIR, so none was read"
+            self.notes = tuple(dict.fromkeys((*self.notes, told)))
         return ended
 
 

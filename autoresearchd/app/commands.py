@@ -23,7 +23,7 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
 
     Where no daemon runs, what stop and pause want is so already; going on is what `unpause` cannot bring about.
     """
-    project = Project.at(directory)
+    project = Project.of_session(directory)
     store = project.existing_store()
     try:
         session = project.pick(store, tag)
@@ -92,7 +92,7 @@ def stop(directory: Path, tag: str | None, now: bool) -> str:
     try:
         return _request(directory, tag, kind, sentence)
     except (EnvironmentFailure, SessionLocked, StoreDamaged) as error:
-        return _stop_by_signal(Project.at(directory), tag, now, error)
+        return _stop_by_signal(Project.of_session(directory), tag, now, error)
 
 
 def _stop_by_signal(
@@ -132,7 +132,7 @@ def unpause(directory: Path, tag: str | None) -> str:
 
 def note(directory: Path, tag: str | None, text: str) -> str:
     """Leave a note for the policy; the sentence to show."""
-    project = Project.at(directory)
+    project = Project.of_session(directory)
     store = project.existing_store()
     try:
         session = project.pick(store, tag)

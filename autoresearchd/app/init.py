@@ -14,11 +14,12 @@ from autoresearchd.app.check import Extent, check_held
 from autoresearchd.app.importing import import_log
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
-from autoresearchd.config import TaskFields
+from autoresearchd.app.tools import require_programs
+from autoresearchd.config import TaskFields, read_task_text
 from autoresearchd.config.layouts import Draft, Layout
 from autoresearchd.config.scaffold import render_task_yaml, write_new
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.layout import find_root
 
@@ -53,6 +54,7 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
     Raises:
         UsageError: an editable file is not there, or a task.yaml is.
         ConfigError: what was found or asked for makes no task.
+        MissingCapability: the command begins with a program that is not there; nothing is written.
     """
     path = directory / TASK_FILE
     if layout is not None and layout.text is not None:
@@ -63,7 +65,14 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             raise UsageError(
                 f"{directory / target} does not exist", mend="--file is a path in DIR: put the program there first"
             )
-    write_new(path, render_task_yaml(fields_of(name, layout, draft)))
+    text = render_task_yaml(fields_of(name, layout, draft))
+    if layout is None:  # what others have run is as it is, and `task check` says what is wrong with it
+        try:
+            require_programs(read_task_text(text, file=str(path)), directory)
+        except MissingCapability as error:
+            what = error.what.replace("execution.run_command", "--command", 1)
+            raise MissingCapability(what, mend="correct the command, or install the program there") from error
+    write_new(path, text)
 
 
 def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
@@ -89,6 +98,18 @@ def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
 def longest(directory: Path, runs: int = RUNS) -> float:
     """The most seconds that measuring the baseline may take, set-up not counted."""
     return runs * read_task(directory, None).execution.budget.wall
+
+
+def not_measurable(directory: Path) -> str:
+    """Why the baseline cannot be measured yet: what is run is the program as committed. Empty where it can."""
+    task = read_task(directory, None)
+    try:
+        root = find_root(directory)
+        for path in (*task.editable, *task.protected):
+            preflight.check_committed(root, directory / task.source_dir / path)
+    except RepositoryError as error:
+        return error.what
+    return ""
 
 
 def measure_baseline(directory: Path, runs: int = RUNS, sandbox: str | None = None) -> Measured:

@@ -72,7 +72,7 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
         Interrupted: it was asked to stop; the checkpoint is there.
     """
     constants = constants_of(request)
-    project = Project.at(directory)
+    project = Project.of_session(directory)
     if not project.database.exists():
         raise UsageError(
             f"there is no session in {project.root}, whose policy could use what is learned",

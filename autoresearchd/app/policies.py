@@ -142,8 +142,8 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     return Frugal(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
 
 
-def require_packages(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:
-    """Raise MissingCapability where a package is not installed that the policy's models need."""
+def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]) -> None:
+    """Raise MissingCapability where a package is not installed, or no key is set, that the policy's models need."""
     if not spec.asks_model:
         return
     name = spec.argument if spec.kind == LOCAL else spec.argument.removeprefix("local").lstrip(":")
@@ -159,6 +159,22 @@ def require_packages(spec: PolicySpec, settings: ModelSettings, folder: Path) ->
             raise MissingCapability(
                 f"--policy {spec} needs the package {package}", mend=f"pip install 'autoresearchd[{extra}]'"
             )
+
+    if not local and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
+        _require_key(spec, environment)
+
+
+def _require_key(spec: PolicySpec, environment: Mapping[str, str]) -> None:
+    """The environment of a process does not change: without a key the session would wait for ever."""
+    from autoresearchd.policy.provider import absent_key
+
+    variable = absent_key(spec.argument, environment)
+    if variable:
+        raise MissingCapability(
+            f"--policy {spec} needs a key, and {variable} is not set",
+            mend=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
+            "--policy search needs none",
+        )
 
 
 def _installed(package: str) -> bool:

@@ -27,6 +27,11 @@ class Project:
         """The repository that a folder stands in (RepositoryError when there is none)."""
         return cls(layout.find_root(directory))
 
+    @classmethod
+    def of_session(cls, directory: Path) -> Project:
+        """As ``at``, for whoever looks for a session that is there already."""
+        return cls(layout.find_session_root(directory))
+
     @property
     def database(self) -> Path:
         """The SQLite file."""
@@ -60,8 +65,7 @@ class Project:
         if not self.database.exists():
             raise UsageError(
                 f"no session in {self.root}",
-                mend=layout.left_by_a_failed_start(self.root)
-                or "`autoresearchd start --task autoresearch` begins one in an empty folder",
+                mend=layout.left_by_a_failed_start(self.root) or layout.how_to_begin(self.root),
             )
         if not health.has_content(self.database):
             raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", mend=health.MEND)

@@ -38,7 +38,7 @@ from autoresearchd.app.compose import (
 from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.leaving import take_away
-from autoresearchd.app.policies import require_packages
+from autoresearchd.app.policies import require_model
 from autoresearchd.app.project import Project
 from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
 from autoresearchd.app.tools import require_bits, require_programs, require_tool
@@ -134,7 +134,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
     beside = refuse_second(project, options.tag)
     task = _with_roles(read_task(folder, options.budget, overrides=overrides), options, settings)
     source = folder / task.source_dir
-    require_packages(policy, settings, source)
+    require_model(policy, settings, source, os.environ)
     check_files(task, source, folder / TASK_FILE)
     notes = require_programs(task, source)
     store = project.open_store()
@@ -200,7 +200,7 @@ def resume(
     for the whole session. One that has reached its limit already is only brought in order, here and now.
     """
     preflight.require_git()
-    project = Project.at(directory)
+    project = Project.of_session(directory)
     store = project.existing_store()
     try:
         session = project.pick(store, tag)
@@ -258,7 +258,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
         folder = project.root / session.folder
         if not folder.is_dir():
             raise UsageError(f"the task's folder {folder} is gone", mend="put it back, or start a new session")
-        require_packages(parse_spec(session.policy), load_settings(os.environ), folder)
+        require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
         lab = laboratory(project, session, store, folder, sinks, make_executor(session.executor))
         workspace = lab.workspace
         assert isinstance(workspace, GitWorkspace)

@@ -32,13 +32,14 @@ def logs(
         int, typer.Option("-n", "--lines", metavar="N", min=0, max=LARGEST, help="How many of the last lines.")
     ] = 200,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="TAG", help="Only the lines of this session (default: all).")
+        str | None,
+        typer.Option("--session", "--tag", metavar="TAG", help="Only the lines of this session (default: all)."),
     ] = None,
 ) -> None:
     """Print the daemon's log: that of all sessions here, each line with the tag of its session."""
     from autoresearchd.workspace import layout
 
-    path = layout.daemon_log(layout.find_root(here()))
+    path = layout.daemon_log(layout.find_session_root(here()))
     hide = keys.redactor().text
     if not path.exists() and not follow:
         raise UsageError(f"there is no log yet: {path}", mend="it begins with `autoresearchd start`")

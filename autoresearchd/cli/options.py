@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from autoresearchd.domain.duration import parse_duration
+from autoresearchd.errors import UsageError
+
 LARGEST = 2**63 - 1
 """The largest whole number that a database holds."""
 
@@ -13,6 +16,7 @@ SessionOption = Annotated[
     str | None,
     typer.Option(
         "--session",
+        "--tag",
         metavar="TAG",
         help="Which session, where there are several (default: the running one, else the newest).",
     ),
@@ -28,6 +32,14 @@ SandboxOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def read_duration(option: str, text: str) -> float:
+    """Seconds of a duration that was given for an option; UsageError where it is none."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", mend="write 90s, 5m, 8h or 1h30m") from error
 
 
 def examples(*lines: str) -> str:

@@ -23,8 +23,6 @@ SILENT_S = 60.0
 _MOST_LOOKED_AT = 200
 """Folders that are looked into for a session that is not here."""
 
-_HOW_TO_BEGIN = "begin with `autoresearchd start --task autoresearch` (or --task DIR)"
-
 
 class Place:
     """A repository with at least one session.
@@ -148,7 +146,7 @@ def find_place(directory: Path) -> Place:
     Raises UsageError when it has no session, StoreDamaged when its database is gone from under a daemon.
     """
     try:
-        root = layout.find_root(directory)
+        root = layout.find_session_root(directory)
     except RepositoryError as error:
         raise RepositoryError(error.what, mend=_way_below(directory) or error.mend) from error
     database = layout.database_path(root)
@@ -159,7 +157,7 @@ def find_place(directory: Path) -> Place:
 
 def _no_session(root: Path, directory: Path | None = None) -> UsageError:
     way = "" if directory is None else _way_below(directory)
-    mend = layout.left_by_a_failed_start(root) or way or _HOW_TO_BEGIN
+    mend = layout.left_by_a_failed_start(root) or way or layout.how_to_begin(directory or root)
     return UsageError(f"there is no session in {root} yet", mend=mend)
 
 

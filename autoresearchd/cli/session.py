@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from autoresearchd.cli.failure import say
-from autoresearchd.cli.options import LARGEST, SandboxOption, SessionOption
-from autoresearchd.domain.duration import parse_duration
+from autoresearchd.cli.options import LARGEST, SandboxOption, SessionOption, read_duration
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.errors import AutoresearchdError, StoreError, UsageError
 
@@ -119,6 +118,7 @@ def resume(
     tag: Annotated[
         str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).", show_default=False)
     ] = None,
+    session: SessionOption = None,
     max_experiments: ExperimentsOption = None,
     max_time: TimeOption = None,
     max_cost: CostOption = None,
@@ -133,6 +133,9 @@ def resume(
     After a stop, a crash or a reboot: nothing that was measured is lost, nothing is counted twice. Limits are totals of
     the whole session, and a new one takes the place of the old one.
     """
+    if None not in (tag, session) and tag != session:
+        raise UsageError(f"resume {tag} --session {session}: two sessions are named", mend="name one of them")
+    tag = tag or session
     limits = _limits(max_experiments, max_time, max_cost)
     from autoresearchd.app.start import resume
     from autoresearchd.cli.display import foreground_sink
@@ -202,12 +205,7 @@ def pick(tag: str | None) -> str:
 
 
 def _duration(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}", mend="write 90s, 5m, 8h or 1h30m") from error
+    return None if text is None else read_duration(option, text)
 
 
 def _slots(text: str) -> str:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoresearchd.cli.failure import say
-from autoresearchd.cli.options import SandboxOption
+from autoresearchd.cli.options import SandboxOption, read_duration
 from autoresearchd.cli.render import is_terminal
 from autoresearchd.cli.task import TASK_FILE, bundled_tasks
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.errors import AutoresearchdError, RepositoryError, UsageError
 
 if TYPE_CHECKING:
     from autoresearchd.config.layouts import Draft, Layout
@@ -102,6 +102,8 @@ def init(
     )
     if not whole:
         draft = _completed(draft, name, directory, bundled=tuple(bundled), adopted=layout is not None)
+        if isinstance(draft.budget, str):
+            read_duration("--budget", draft.budget)
     making.write_task(directory, name, layout, draft)
     say(f"wrote {directory / TASK_FILE}")
     for note in layout.notes if layout else ():
@@ -217,6 +219,10 @@ def _measure(
     """Measure the baseline, but first say how long that may take; on a terminal ask whether to, unless it is sure."""
     from autoresearchd.app import init as making
 
+    reason = making.not_measurable(directory)
+    if reason:
+        say(f"not measured: {reason}; once it is committed `task check --run` measures it, as every session does")
+        return
     most = f"{making.RUNS} runs, up to {format_duration(making.longest(directory))}"
     if not sure and is_terminal(sys.stdin) and is_terminal(sys.stderr):
         if not typer.confirm(f"Measure the baseline and its noise now ({most})?", default=True, err=True):
@@ -228,5 +234,8 @@ def _measure(
     except RepositoryError as error:
         say(f"not measured: {error.what}")
         return
+    except AutoresearchdError:
+        say(f"{directory / TASK_FILE} stays as it is: correct it, or the program, and `task check --run` tries again")
+        raise
     making.note_baseline(directory, name, layout, draft, measured)
     say(f"baseline: {measured.metric} {measured.words}")

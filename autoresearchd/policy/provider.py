@@ -17,6 +17,18 @@ from autoresearchd.policy.client import ModelError, Trouble
 MAX_REPLY_BYTES = 2_000_000
 """Of the text of a reply, in UTF-8. No edit of a program is as long; a model in a loop is."""
 
+_KEYED = {
+    "anthropic": ("ANTHROPIC_",),
+    "deepseek": ("DEEPSEEK_",),
+    "gemini": ("GEMINI_", "GOOGLE_"),
+    "groq": ("GROQ_",),
+    "mistral": ("MISTRAL_",),
+    "openai": ("OPENAI_",),
+    "openrouter": ("OPENROUTER_", "OR_"),
+    "xai": ("XAI_",),
+}
+"""Providers that answer nobody without a key, and how the variables begin that may hold one (docs.litellm.ai)."""
+
 LONGEST_WAIT_S = 24 * 3600.0
 _MAX_WORDS = 400
 
@@ -27,6 +39,18 @@ _TOO_LONG = re.compile(
 )
 _FILTERED = re.compile(r"content[ _-]?(?:filter|policy|management)|safety system", re.IGNORECASE)
 _OUT_OF_MONEY = re.compile(r"insufficient[ _-]quota|exceeded your current quota|billing|credit balance", re.IGNORECASE)
+
+
+def absent_key(model: str, environment: Mapping[str, str]) -> str:
+    """The variable that a model's provider wants its key in, where nothing of the provider's is set; else empty.
+
+    Providers that may be asked without a key, or find it elsewhere, are not judged.
+    """
+    provider = model.partition("/")[0] if "/" in model else ""
+    begins = _KEYED.get(provider, ())
+    if not begins or any(value.strip() and name.startswith(begins) for name, value in environment.items()):
+        return ""
+    return f"{begins[0]}API_KEY"
 
 
 def trouble_of(status: int, words: str) -> Trouble:

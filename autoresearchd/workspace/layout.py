@@ -63,6 +63,23 @@ def find_root(folder: Path) -> Path:
     )
 
 
+def find_session_root(folder: Path) -> Path:
+    """As ``find_root``, for whoever looks for a session that is there already."""
+    try:
+        return find_root(folder)
+    except RepositoryError as error:
+        raise RepositoryError(
+            error.what, mend=f"go to the folder of a session (cd) first, or {how_to_begin(folder)}"
+        ) from error
+
+
+def how_to_begin(folder: Path) -> str:
+    """The end of a sentence for a folder without a session, with a task of its own or without."""
+    if (folder / "task.yaml").is_file():
+        return "begin one with `autoresearchd start`"
+    return "begin one with `autoresearchd start --task autoresearch` in an empty folder, with --task DIR elsewhere"
+
+
 def git_dir(root: Path) -> Path:
     """The git directory of a checkout (of a linked worktree: its own)."""
     found = _git_dir(root)

@@ -58,6 +58,17 @@ def test_named_data_is_there_in_the_check_and_in_the_session(project: Project) -
     assert checked.stderr.startswith("running the baseline of toy once: up to 45 s\n"), "nobody waits in doubt"
 
 
+def test_a_result_file_that_nobody_writes_is_told_by_the_check(project: Project) -> None:
+    for written in (False, True):
+        writes = "import os\nopen(os.environ['AUTORESEARCHD_OUTPUT_DIR'] + '/r.json', 'w').write('{}')\n"
+        project.write("train.py", PROGRAM + writes * written)
+        project.write("task.yaml", TASK.replace("scoring: {", "scoring: {result_file: r.json, "))
+        project.commit()
+        checked = project.cli("task", "check", ".", "--run")
+        assert checked.returncode == 0, checked.stderr
+        assert ("scoring.result_file: a run wrote no r.json" in checked.stderr) is not written
+
+
 def test_the_check_runs_the_commit_and_says_what_is_not_in_it(project: Project) -> None:
     project.write("train.py", "raise SystemExit('not committed')\n")
     project.write("helper.py", "")

@@ -23,7 +23,7 @@ from tests.integrity.test_cheats import judge
 pytest.importorskip("torch")
 
 TEMPLATE = bundled("templates") / "autoresearch"
-SHORT = [("  budget: 60 ", "  budget: 1.5 "), ("      budget: 60\n", "      budget: 1.5\n")]
+SHORT = [("  budget: 15 ", "  budget: 1.5 "), ("      budget: 15\n", "      budget: 1.5\n")]
 SHORT += [("  startup_grace: 30 ", "  startup_grace: 120 ")]  # a machine that does other work as well is no cheat
 PROBE_SHARE = 0.10
 WITHIN_REACH = 1.5

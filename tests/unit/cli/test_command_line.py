@@ -151,6 +151,27 @@ def test_without_a_session_it_is_said_how_to_begin_one(
     answer = command(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert "autoresearch" in answer.err
+    assert "git init" not in answer.err, "whoever asks for a session wants no new repository"
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["resume"], ["stop"]])
+def test_a_folder_with_a_task_of_its_own_is_not_told_to_begin_the_bundled_one(
+    command: Command, empty_repository: Path, arguments: list[str]
+) -> None:
+    (empty_repository / "task.yaml").write_text("name: mine\n")
+    assert "begin one with `autoresearchd start`\n" in command(*arguments).err
+
+
+@pytest.mark.parametrize("named", [("mar9",), ("--tag", "mar9"), ("--session", "mar9"), ("mar9", "--tag", "mar9")])
+def test_a_session_is_named_in_any_of_the_ways_that_the_commands_have(
+    command: Command, repository: Path, named: tuple[str, ...]
+) -> None:
+    assert "no session 'mar9'" in command("resume", *named).err
+
+
+def test_two_sessions_cannot_be_gone_on_with_at_once(command: Command, repository: Path) -> None:
+    answer = command("resume", "mar8", "--tag", "mar9")
+    assert answer.code == 2 and "two sessions are named" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -327,6 +348,35 @@ def test_task_init_writes_a_task_for_a_program_that_is_there(command: Command, t
     checked = command("task", "check", str(tmp_path))
     assert (checked.code, checked.out) == (0, "✓ speed: ms (minimize), edits kernel.py\n")
     assert command(*arguments).code == 2, "a task.yaml that is there is never overwritten"
+
+
+@pytest.mark.parametrize(
+    ("run", "budget", "code", "words"),
+    [
+        ("pyton fit.py", "2s", 5, "--command begins with 'pyton'"),
+        ("python fit.py", "2sec", 2, "--budget: not a duration: '2sec'"),
+    ],
+)
+def test_task_init_with_a_mistake_writes_nothing(
+    command: Command, tmp_path: Path, run: str, budget: str, code: int, words: str
+) -> None:
+    (tmp_path / "fit.py").write_text("print('loss: 3.5')\n")
+    answer = command(
+        "task", "init", "mine", str(tmp_path), "--file", "fit.py", "--metric", "loss",
+        "--command", run, "--budget", budget,
+    )  # fmt: skip
+    assert (answer.code, words in answer.err, "task.yaml:" in answer.err) == (code, True, False), answer.err
+    assert not (tmp_path / "task.yaml").exists()
+
+
+def test_task_init_announces_no_measurement_that_it_cannot_make(command: Command, empty_repository: Path) -> None:
+    (empty_repository / "fit.py").write_text("print('loss: 3.5')\n")
+    answer = command(
+        "task", "init", "mine", str(empty_repository), "--file", "fit.py", "--metric", "loss",
+        "--command", "python fit.py",
+    )  # fmt: skip
+    assert answer.code == 0 and "measuring" not in answer.err
+    assert "fit.py is not committed" in answer.err and "`task check --run` measures it" in answer.err
 
 
 def test_task_check_names_the_line_that_is_wrong(command: Command, tmp_path: Path) -> None:

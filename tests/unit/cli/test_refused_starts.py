@@ -49,6 +49,18 @@ def test_a_mistake_in_a_task_file_is_told_before_it_is_to_be_committed(toy: Path
     assert "did you mean 'scoring'?" in answer.err and "commit" not in answer.err
 
 
+@pytest.mark.parametrize("policy", ["litellm:anthropic/claude-x", "agent:anthropic/claude-x"])
+def test_a_provider_that_wants_a_key_is_not_waited_for_without_one(
+    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    pytest.importorskip("litellm")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    answer = command("start", "--foreground", "--policy", policy)
+    assert (answer.code, "export ANTHROPIC_API_KEY=" in answer.err) == (5, True), answer.err
+    assert "autoresearch/" not in git(toy, "branch", "--all")
+
+
 def test_a_bundled_task_is_not_begun_where_another_one_lies(toy: Path, command: Command) -> None:
     answer = refused(command, "--task", "terrain")
     assert "holds the task toy" in answer.err and "leave --task out" in answer.err

@@ -106,3 +106,23 @@ def test_the_environment_of_a_library_is_gone_afterwards_and_the_users_own_stays
         assert (os.environ["HF_HUB_OFFLINE"], os.environ["LITELLM_MODE"]) == ("0", "PRODUCTION")
     assert os.environ["HF_HUB_OFFLINE"] == "0"
     assert "LITELLM_MODE" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("model", "environment", "absent"),
+    [
+        ("anthropic/claude-x", {}, "ANTHROPIC_API_KEY"),
+        ("anthropic/claude-x", {"ANTHROPIC_API_KEY": " "}, "ANTHROPIC_API_KEY"),
+        ("anthropic/claude-x", {"OPENAI_API_KEY": "k"}, "ANTHROPIC_API_KEY"),
+        ("anthropic/claude-x", {"ANTHROPIC_AUTH_TOKEN": "k"}, ""),
+        ("gemini/pro", {"GOOGLE_API_KEY": "k"}, ""),
+        ("bedrock/anthropic.claude-x", {}, ""),
+        ("ollama/llama", {}, ""),
+        ("gpt-5", {}, ""),
+        ("/openai", {}, ""),
+    ],
+)
+def test_a_key_is_missed_only_where_nothing_else_could_take_its_place(
+    model: str, environment: dict[str, str], absent: str
+) -> None:
+    assert provider.absent_key(model, environment) == absent
