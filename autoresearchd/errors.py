@@ -133,13 +133,23 @@ class PolicyError(AutoresearchdError):
 
     Args:
         label: what the experiment is recorded as (``illegal_edit``, ``malformed_answer``, ``no_op``, ``error``).
-        cost: what was spent on it and has been charged already, answer by answer; None: nothing.
+        cost: what was spent on it; None: nothing that is known.
+        charged: whether the cost has been charged already, answer by answer.
     """
 
-    def __init__(self, what: str, *, label: Label = Label.ERROR, mend: str = "", cost: Cost | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        label: Label = Label.ERROR,
+        mend: str = "",
+        cost: Cost | None = None,
+        charged: bool = True,
+    ) -> None:
         super().__init__(what, mend=mend)
         self.label = label
         self.cost = cost
+        self.charged = charged
 
 
 class AdapterDamaged(AutoresearchdError):

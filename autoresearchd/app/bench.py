@@ -25,7 +25,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator.decide import mend_of, require_bounded
-from autoresearchd.evaluator.measure import measure
+from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING, measure
 from autoresearchd.executor.data import find_data
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.artifacts import read_logs, read_result_file, read_sources, read_tail
@@ -43,7 +43,11 @@ _TEXT_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A trial run: what it gave, and the executor's facts. result_file: its text, None where the job wrote none."""
+    """A trial run: what it gave, and the executor's facts.
+
+    log: of the training, or of the evaluation where that has failed. result_file: its text, None where the job wrote
+    none.
+    """
 
     measurement: Measurement
     result: RunResult
@@ -73,7 +77,8 @@ class Trial:
             logs = read_logs(result)
             told = read_result_file(self.task, self.handle.run_dir)
             measurement = measure(self.task, result, logs, result_file=told)
-            return Ended(self.watch.end(measurement), result, logs.get("training", ""), told)
+            log = logs.get(EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING, "")
+            return Ended(self.watch.end(measurement), result, log, told)
         finally:
             self.close()
 
@@ -183,7 +188,7 @@ class Bench:
         if found.label is not Label.NONE or found.value is None:
             tail = "\n".join(ended.log.rstrip().splitlines()[-15:])
             words = f"the end of its log:\n{tail}" if tail else "it printed nothing"
-            known = mend_of(self.task, found.label)
+            known = mend_of(self.task, found.label, found.detail)
             raise BaselineError(
                 f"{self.task.name} gives no {self.task.metric.name}: {found.label.value}: {found.detail}",
                 mend=mend_job(found.detail, self.source, self.pristine) or (f"{known}; {words}" if known else words),

@@ -49,13 +49,12 @@ class Project:
     @property
     def backups(self) -> Path:
         """The folder of the database's backups."""
-        return layout.state_dir(self.root) / "backups"
+        return layout.backups_dir(self.root)
 
     def open_store(self) -> SqlStore:
         """The store, created or upgraded when needed; never created in the place of one that was lost."""
         self._refuse_lost()
-        if not health.has_content(self.database) and backups.generations(self.backups):
-            raise StoreDamaged(f"{self.database} is gone, but there are backups of it", mend=health.MEND)
+        self._refuse_gone()
         self._refuse_upgrade()
         return RedactingStore.over(open_store(f"sqlite:///{self.database}"), keys.redactor(folder=self.root))
 
@@ -63,6 +62,7 @@ class Project:
         """The store of a repository that has sessions already; UsageError when it has none."""
         self._refuse_lost()
         if not self.database.exists():
+            self._refuse_gone()
             raise UsageError(
                 f"no session in {self.root}",
                 mend=layout.left_by_a_failed_start(self.root) or layout.how_to_begin(self.root),
@@ -80,6 +80,11 @@ class Project:
         lost = None if self.database.exists() else without_store(self.database, self.locks)
         if lost is not None:
             raise lost
+
+    def _refuse_gone(self) -> None:
+        """Raise StoreDamaged where the database is gone that there are backups of."""
+        if not health.has_content(self.database) and backups.generations(self.backups):
+            raise health.gone(self.database)
 
     def _refuse_upgrade(self) -> None:
         """Raise SessionLocked where the database would be upgraded under a daemon of the version that wrote it."""

@@ -216,10 +216,13 @@ def resume(
         if executor != session.executor:
             store.set_executor(session.id, executor)
             session = store.session(session.tag)
-        session = _with_limits(store, session, limits or Limits())
-        reached = reached_limit(store, session)
-        if reached is not None:
-            return _nothing_left(project, store, session, reached)
+        wanted = _with_limits(session, limits or Limits())
+        reached = reached_limit(store, wanted)
+        if reached is not None:  # a limit that nothing can be done under is not remembered
+            return _nothing_left(project, store, wanted, reached)
+        if wanted.limits != session.limits:
+            store.set_limits(session.id, wanted.limits)
+            session = store.session(session.tag)
         if foreground:
             return run(project, store, session, sinks)
     finally:
@@ -227,14 +230,10 @@ def resume(
     return detach(project, session.tag, wait=False)
 
 
-def _with_limits(store: SqlStore, session: Session, limits: Limits) -> Session:
-    """The session with the limits that were named anew."""
+def _with_limits(session: Session, limits: Limits) -> Session:
+    """The session as it would be with the limits that were named anew."""
     named = {name: value for name, value in asdict(limits).items() if value is not None}
-    new = replace(session.limits, **named)
-    if new == session.limits:
-        return session
-    store.set_limits(session.id, new)
-    return store.session(session.tag)
+    return replace(session, limits=replace(session.limits, **named))
 
 
 def _nothing_left(project: Project, store: SqlStore, session: Session, reached: Reached) -> int:

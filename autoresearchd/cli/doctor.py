@@ -23,7 +23,7 @@ import typer
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, clean, json_text
 from autoresearchd.cli.session import here
-from autoresearchd.errors import AutoresearchdError, UsageError
+from autoresearchd.errors import AutoresearchdError, StoreDamaged, UsageError
 from autoresearchd.workspace.command import OLDEST
 
 _LEAST_DISK_GB, _LEAST_MEMORY_GB = 2.0, 2.0
@@ -204,6 +204,8 @@ def _session(directory: Path) -> Finding:
             return Finding("session", "warning", value, "autoresearchd status --session TAG shows one of them")
         tag = place.pick(None)
         session = place.status(tag)["session"]
+    except StoreDamaged as error:
+        return Finding("session", "missing", clean(error.what, 300), error.mend)
     except AutoresearchdError as error:
         return Finding("session", "ok", f"none here ({clean(error.what, 160)})")
     counted = f"{session.get('experiments')} experiments, {session.get('keeps')} kept"

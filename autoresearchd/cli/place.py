@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.errors import RepositoryError, StoreDamaged, UsageError
 from autoresearchd.loop.lock import holder, starting, waiting, without_store
 from autoresearchd.store.failed_start import FailedStart, recall
 from autoresearchd.store.reader import Reader, SessionRow
@@ -151,8 +151,15 @@ def find_place(directory: Path) -> Place:
         raise RepositoryError(error.what, mend=_way_below(directory) or error.mend) from error
     database = layout.database_path(root)
     if not database.is_file():
-        raise without_store(database, layout.locks_dir(root)) or _no_session(root, directory)
+        raise without_store(database, layout.locks_dir(root)) or _gone(root, database) or _no_session(root, directory)
     return Place(root, Reader(database))
+
+
+def _gone(root: Path, database: Path) -> StoreDamaged | None:
+    """The error where the database is gone that there are backups of."""
+    from autoresearchd.store import backups, health
+
+    return health.gone(database) if backups.generations(layout.backups_dir(root)) else None
 
 
 def _no_session(root: Path, directory: Path | None = None) -> UsageError:

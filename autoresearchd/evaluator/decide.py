@@ -20,6 +20,7 @@ from autoresearchd.evaluator import reasons
 from autoresearchd.evaluator.confidence import mad_confidence
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, look, passes
 from autoresearchd.evaluator.ledger import Ledger, Sample
+from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING
 from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
 
 ARTIFACT_BYTES = "artifact_bytes"
@@ -40,8 +41,10 @@ _MEND = {
 _MEND_OTHERWISE = "mend the program until `{command}` runs by itself, then start again"
 
 
-def mend_of(task: Task, label: Label) -> str:
+def mend_of(task: Task, label: Label, detail: str = "") -> str:
     """What a user can do about a program that, unmodified, ends with a label; empty where the label says nothing."""
+    if detail.startswith(EVALUATION_FAILED) and task.evaluation is not None:
+        return f"mend the evaluation, `{task.evaluation.command}`: its log says why it failed"
     if label is Label.METRIC_MISSING and task.scoring.pattern is not None:
         return "correct scoring.pattern, or what is printed: one has to match the other"
     return _MEND.get(label, "").format(metric=task.metric.name)
@@ -344,7 +347,9 @@ def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
     label = bad[-1].label if bad else Label.ERROR
     detail = (bad[-1].detail if bad else "") or "no run of it ended"
     what = f"the baseline (experiment {experiment.number}) gave no usable {name}: {label.value or 'error'}: {detail}"
-    mend = mend_of(task, label) or _MEND_OTHERWISE.format(command=task.execution.run_command)
+    if detail.startswith(EVALUATION_FAILED):
+        log = log.replace(f"{TRAINING}.log", f"{EVALUATION}.log")
+    mend = mend_of(task, label, detail) or _MEND_OTHERWISE.format(command=task.execution.run_command)
     return BaselineError(what + (f"; its log: {log}" if log else ""), mend=mend)
 
 

@@ -23,6 +23,8 @@ from autoresearchd.evaluator.text import as_lines, shorten
 TRAINING = "training"
 EVALUATION = "evaluation"
 CHECK = "check-"
+EVALUATION_FAILED = "the evaluation failed"
+"""How the detail of a run begins whose program ended as it should, and whose scorer did not."""
 
 _BY_SHELL = {126: " (its command may not be executed)", 127: " (its command was not found)"}
 """What a shell means by its exit codes."""
@@ -99,7 +101,7 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
             return verdict, f"the evaluation says {verdict.value}"
         # Nothing of its log goes into the detail: policies read that, and the log may hold validation data.
         said = f"{how_it_ended(stage.exit_code)}{_BY_SHELL.get(stage.exit_code or 0, '')}"
-        return Label.ERROR, f"the evaluation failed: it {said}; see {EVALUATION}.log"
+        return Label.ERROR, f"{EVALUATION_FAILED}: it {said}; see {EVALUATION}.log"
     label, words = diagnose(log, stage.exit_code, diverged=curve.diverged)
     if stage.exit_code is None and stage.detail:
         return Label.ERROR, f"{stage.name} was never started: {stage.detail}"

@@ -44,8 +44,12 @@ class Proposals:
             proposal = self._lab.policy.propose(state, self._lab.stop.now)
         finally:
             self.seconds += self._lab.clock.monotonic() - started
-        check_edit(self._lab.task, state.code, {**state.code, **proposal.files}, required=self._standing.required)
-        check_no_secret(self._lab.redactor, state.code, proposal.files)
+        try:
+            check_edit(self._lab.task, state.code, {**state.code, **proposal.files}, required=self._standing.required)
+            check_no_secret(self._lab.redactor, state.code, proposal.files)
+        except PolicyError as error:  # what cannot be used has cost no less
+            error.cost, error.charged = proposal.cost, proposal.charged
+            raise
         proposal = replace(proposal, attempt=0 if repair is None else repair.attempt, role=proposal.role or state.role)
         return self._flagged(e, proposal, state.code)
 
@@ -94,7 +98,7 @@ class Proposals:
             role=self._standing.turns.of(e, self._standing).role,
             asi=ASI(extra={REFUSED: error.label.value}),
             cost=error.cost or Cost(seconds=self.seconds),
-            charged=error.cost is not None,
+            charged=error.cost is not None and error.charged,
         )
         return self._lab.store.record_proposal(
             self._lab.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"

@@ -88,14 +88,18 @@ class CommandPolicy:
         # Before anything is cut to a length: half of a secret would not be known any more.
         clean = state.redactor.text
         result = replace(result, stdout=clean(result.stdout), stderr=clean(result.stderr))
-        self._check(result)
-        files = copies.taken_back(copy, state.task, before, who="the command")
-        if not files:
-            raise PolicyError(
-                f"the command changed nothing in {', '.join(state.task.editable)}",
-                label=Label.NO_OP,
-                mend="it has to edit the files in its working directory",
-            )
+        try:
+            self._check(result)
+            files = copies.taken_back(copy, state.task, before, who="the command")
+            if not files:
+                raise PolicyError(
+                    f"the command changed nothing in {', '.join(state.task.editable)}",
+                    label=Label.NO_OP,
+                    mend="it has to edit the files in its working directory",
+                )
+        except PolicyError as error:  # what cannot be used has cost no less
+            error.cost, error.charged = answer.cost_of(answer.last_object(result.stdout), result.duration_s), False
+            raise
         return self._proposal(state, files, result)
 
     def _check(self, result: ToolResult) -> None:

@@ -96,12 +96,7 @@ def build(machine: str, *, abi: int, private: bool, network: bool, sealed: bool,
     Raises:
         KeyError: the machine is not in the table.
     """
-    architecture, column = MACHINES[machine]
-    program = _Program(column)
-    program.add((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL))
-    program.add((_LOAD, 0, 0, 0))
-    if column == 0:
-        program.add((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _ERROR | _ENOSYS))
+    program = _begun(machine)
     program.add((_GREATER, 0, 1, _NEWEST), (_RETURN, 0, 0, _ERROR | _ENOSYS))
     program.refuse(_ABSENT, _ENOSYS)
     program.refuse(_NEVER, _EPERM)
@@ -137,15 +132,21 @@ def guard(machine: str) -> bytes:
     are not the sandbox's, so that keys could be read, and left for the next run (keyctl(2)). All else is allowed, as
     bubblewrap mounts and makes namespaces. Raises KeyError where the machine is not in the table.
     """
+    program = _begun(machine)
+    program.refuse({name: _NEVER[name] for name in _BEFORE_ALL}, _EPERM)
+    program.add((_RETURN, 0, 0, _ALLOW))
+    return program.encoded()
+
+
+def _begun(machine: str) -> _Program:
+    """A filter that refuses other architectures and ways to number calls, and has the number of the call at hand."""
     architecture, column = MACHINES[machine]
     program = _Program(column)
     program.add((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL))
     program.add((_LOAD, 0, 0, 0))
     if column == 0:
         program.add((_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _ERROR | _ENOSYS))
-    program.refuse({name: _NEVER[name] for name in _BEFORE_ALL}, _EPERM)
-    program.add((_RETURN, 0, 0, _ALLOW))
-    return program.encoded()
+    return program
 
 
 def _sockets(program: _Program, *, inner: bool) -> None:

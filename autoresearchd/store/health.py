@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.errors import StoreDamaged
 from autoresearchd.store.revision import HEAD_REVISION
 
 MEND = "autoresearchd doctor --repair rebuilds it from the newest good backup, its readable rows and git"
@@ -30,6 +31,11 @@ class Health:
 
     faults: tuple[str, ...]
     complete: bool = True
+
+
+def gone(path: Path) -> StoreDamaged:
+    """The error for a database that is not there although there are backups of it."""
+    return StoreDamaged(f"{path} is gone, but there are backups of it", mend=MEND)
 
 
 def has_content(path: Path) -> bool:

@@ -103,6 +103,11 @@ def state_dir(root: Path) -> Path:
     return common_dir(root) / STATE
 
 
+def backups_dir(root: Path) -> Path:
+    """The folder of the database's backups."""
+    return state_dir(root) / "backups"
+
+
 def public_dir(root: Path) -> Path:
     """What people read."""
     return root / PUBLIC

@@ -69,6 +69,25 @@ def test_a_result_file_that_nobody_writes_is_told_by_the_check(project: Project)
         assert ("scoring.result_file: a run wrote no r.json" in checked.stderr) is not written
 
 
+def test_an_evaluation_that_fails_is_not_blamed_on_the_program(project: Project) -> None:
+    project.write("task.yaml", TASK + "evaluation: {command: python evalute.py}\n")
+    project.commit()
+    checked = project.cli("task", "check", ".", "--run")
+    code, said = start(project)
+    assert (checked.returncode, code) == (3, 3)
+    for words in (checked.stderr, said):
+        assert "mend the evaluation, `python evalute.py`" in words and "runs by itself" not in words, words
+    assert "can't open file" in checked.stderr, "the end of its own log"
+    assert "0/0/evaluation.log" in said and "training.log" not in said
+
+
+def test_a_limit_under_which_nothing_can_be_done_is_not_remembered(project: Project) -> None:
+    assert start(project, experiments=2)[0] == 0
+    refused = project.cli("resume", "--max-experiments", "1", "--foreground")
+    assert "at its limit, so nothing was started" in refused.stderr
+    assert "2 experiments done, as asked" in project.cli("resume", "--foreground").stderr
+
+
 def test_the_check_runs_the_commit_and_says_what_is_not_in_it(project: Project) -> None:
     project.write("train.py", "raise SystemExit('not committed')\n")
     project.write("helper.py", "")

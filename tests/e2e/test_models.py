@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from autoresearchd.testing import model_turns as turns
 from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import PROGRAM, TASK, Project
@@ -62,6 +64,16 @@ def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Proj
         more = project.cli("resume", "--max-cost", "1000", "--foreground")
         assert more.returncode == 0, more.stderr
     assert project.json("status", "--json")["session"]["experiments"] == 4
+
+
+@pytest.mark.parametrize("edit", ["true", "echo 'print(' >> train.py"])
+def test_a_command_whose_edits_cannot_be_used_spends_no_more_than_the_cap(project: Project, edit: str) -> None:
+    done = project.cli(
+        "start", "--policy", f"command:{edit}; echo '{{\"cost_usd\": 0.4}}'",
+        "--max-cost", "1", "--max-experiments", "9", "--foreground",
+    )  # fmt: skip
+    status = project.json("status", "--json")
+    assert (status["session"]["experiments"], status["cost"]["usd"]) == (3, pytest.approx(1.2)), done.stderr
 
 
 def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project, tmp_path: Path) -> None:

@@ -191,3 +191,12 @@ run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), st
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
     assert until(lambda: not alive(tool))
+
+
+@pytest.mark.parametrize(
+    "edit", ["true", "echo 'x = 2' >> prepare.py", "sed -i s/4/6/ train.py; exit_code=3", "rm train.py"]
+)
+def test_what_cannot_be_used_costs_what_the_tool_says_all_the_same(tmp_path: Path, edit: str) -> None:
+    error = refused(f'{edit}; echo \'{{"cost_usd": 0.25, "tokens_in": 7}}\'; exit ${{exit_code:-0}}', tmp_path)
+    assert error.cost is not None
+    assert (error.cost.usd, error.cost.tokens_in, error.charged) == (0.25, 7, False)
