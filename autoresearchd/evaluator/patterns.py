@@ -1,8 +1,9 @@
 r"""Regular expressions of a task, applied to logs that a hostile job may have written.
 
-Python's matcher backtracks and cannot be interrupted, so a pattern such as ``(a+)+$`` would let a job stop the
-daemon. Three walls: patterns whose time may grow exponentially are refused, a pattern sees single lines of bounded
-length, and each reader has an allowance of time after which it finds nothing more.
+A matcher that backtracks can take for ever, so a pattern such as ``(a+)+$`` would let a job stop the daemon; Python's
+own cannot be interrupted. Four walls: patterns whose time may grow exponentially are refused, a pattern sees single
+lines of bounded length, no line may take more than ``LINE_S`` (the package regex, which is asked for what Python's
+matcher takes, has a deadline), and each reader has an allowance of time after which it finds nothing more.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import re
 import time
 from dataclasses import dataclass, field
 
+import regex
+
 from autoresearchd.errors import ConfigError
 
 MAX_VARIABLE = 16
 MAX_BROAD = 3
 ALLOWANCE_S = 1.0
 FREE_S = 20e-6
+LINE_S = 0.25
 
 _TOKEN = re.compile(
     r"(?P<escape>\\.)"
@@ -99,7 +103,8 @@ def compile_pattern(pattern: str, *, key: str) -> re.Pattern[str]:
     """
     try:
         compiled = re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
+        regex.compile(pattern)
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
         raise ConfigError(f"not a regular expression: {error}", key=key, mend="mend or quote the pattern") from None
     survey = _survey(pattern)
     if survey.problem:
@@ -129,6 +134,7 @@ class LineMatcher:
 
     def __init__(self, pattern: str, *, key: str) -> None:
         self.regex = compile_pattern(pattern, key=key)
+        self._matcher = regex.compile(pattern)
         self._limit = 256 if _survey(pattern).broad >= MAX_BROAD else 512
         self._left = ALLOWANCE_S
 
@@ -138,8 +144,9 @@ class LineMatcher:
             return None
         began = time.perf_counter()
         try:
-            return self.regex.search(line, 0, self._limit)
-        except RecursionError:
+            found: re.Match[str] | None = self._matcher.search(line, 0, self._limit, timeout=LINE_S)
+            return found  # a match of regex, which has all that one of Python's has
+        except (RecursionError, TimeoutError):
             return None
         finally:
             self._left -= max(0.0, time.perf_counter() - began - FREE_S)
