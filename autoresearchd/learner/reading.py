@@ -102,7 +102,7 @@ def locate(directory: Path, others: Sequence[Path]) -> tuple[list[Path], list[st
     found: dict[Path, Path] = {}
     warnings: list[str] = []
     try:
-        here = layout.find_root(directory)
+        here = layout.find_session_root(directory)
     except RepositoryError:
         if not others:
             raise

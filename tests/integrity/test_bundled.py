@@ -30,9 +30,9 @@ WITHIN_REACH = 1.5
 """Bits per byte that no honest model gets to in so short a time."""
 
 
-def run(folder: Path, cheats: list[Cheat]) -> tuple[list[Outcome], float]:
+def run(folder: Path, cheats: list[Cheat], *more: tuple[str, str]) -> tuple[list[Outcome], float]:
     session = CheatSession(folder, cheats, tier=available()[0].name.value)
-    outcomes = session.run(session.build(TEMPLATE, SHORT), timeout=60 + 120 * len(cheats))
+    outcomes = session.run(session.build(TEMPLATE, [*SHORT, *more]), timeout=60 + 120 * len(cheats))
     for outcome in outcomes:
         print(f"{outcome.cheat.name:50} {outcome.label:14} {outcome.value} {outcome.detail[:100]}")
     return outcomes, session.results[0]["value"]
@@ -68,7 +68,7 @@ def test_every_change_that_was_kept_in_a_real_night_is_legal() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_every_change_that_was_kept_in_a_real_night_is_scored(place: Path) -> None:
-    outcomes, _ = run(place, HONEST)
+    outcomes, _ = run(place, HONEST, ("  abort: true", "  abort: false"))  # all are to be scored
     refused = [f"{o.cheat.name}: {o.label} {o.detail}" for o in outcomes if o.label not in o.cheat.expected]
     assert not refused
     assert all(o.value is not None for o in outcomes)
