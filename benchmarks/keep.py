@@ -240,7 +240,8 @@ RULES: dict[str, Callable[[World, int], Tally]] = {
     "MAD ≥ 2": lambda world, runs: single(world, runs, _mad, 1),
     "2σ": lambda world, runs: single(world, runs, _two_sigma, 3),
     "ours": lambda world, runs: ours(world, runs, KeepRule()),
-    "ours before ADR 32": lambda world, runs: ours(world, runs, replace(KeepRule(), start_at=0.05), alike=True),
+    "ours before ADR 32": lambda world, runs: ours(world, runs, replace(KeepRule(), start_at=0.05, own=1), alike=True),
+    "ours before ADR 37": lambda world, runs: ours(world, runs, replace(KeepRule(), start_at=0.056, own=1)),
     "ours, baseline run 5 times": lambda world, runs: ours(world, runs, KeepRule(), 5),
 }
 VARIANTS = {

@@ -68,14 +68,16 @@ class KeepRule:
     start_at, go_on_at: probability of such a gain
     from which a test is begun, and continued. most: extra runs for one experiment; share: extra runs per experiment in
     the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so many σ; tie_at:
-    probability that it is not. gate_at: probability with which a gate must hold.
+    probability that it is not. gate_at: probability with which a gate must hold. own: runs of the experiment in this
+    test without which nothing is kept, as long as σ is not 0: the noise of a new program is its parent's until it has
+    run twice, and one lucky run of a far noisier one looks certain.
     """
 
     prior: Prior = Prior()
     keep_at: float = 0.93
     beside_at: float = 0.5
     material: float = 1.0
-    start_at: float = 0.056
+    start_at: float = 0.068
     go_on_at: float = 0.2
     most: int = 8
     share: float = 0.25
@@ -83,6 +85,7 @@ class KeepRule:
     tie: float = 0.5
     tie_at: float = 0.9
     gate_at: float = 0.95
+    own: int = 2
 
     def price(self, experiments: int, extra: int) -> float:
         """By how much more a first result must promise, for the extra runs that a session has spent already."""
@@ -164,8 +167,11 @@ def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule
     """A keep, once runs side by side say so too: the machine may have been slower when the incumbent ran before."""
     here = [r for r in readings if r.test == readings[-1].test]
     paired = any(r.program is Program.INCUMBENT for r in here)
+    own = sum(r.program is Program.EXPERIMENT for r in here)
     if paired and believe(*estimate(here, noise), noise, rule).better >= rule.beside_at:
-        return replace(verdict, action=Action.KEEP)
+        if own >= rule.own or spent >= rule.most:
+            return replace(verdict, action=Action.KEEP)
+        return replace(verdict, action=Action.AGAIN, program=Program.EXPERIMENT, seed=None)
     if spent >= rule.most:
         return verdict
     program, seed = next_run(here, noise) if paired else (Program.INCUMBENT, here[-1].seed)

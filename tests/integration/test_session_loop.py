@@ -198,7 +198,7 @@ def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
     assert [run.label for run in second.runs] == [Label.INTERRUPTED]
     loop(bench).run()
     second = bench.store.experiment(bench.session.id, 2)
-    assert [run.label for run in second.runs if run.of is None] == [Label.INTERRUPTED, Label.NONE]
+    assert [run.label for run in second.runs if run.of is None] == [Label.INTERRUPTED, Label.NONE, Label.NONE]
 
 
 def test_notes_are_shown_once_and_remembered_with_the_experiment_that_saw_them(tmp_path: Path) -> None:
