@@ -61,8 +61,8 @@ class Project:
     def existing_store(self) -> SqlStore:
         """The store of a repository that has sessions already; UsageError when it has none."""
         self._refuse_lost()
+        self._refuse_gone()
         if not self.database.exists():
-            self._refuse_gone()
             raise UsageError(
                 f"no session in {self.root}",
                 mend=layout.left_by_a_failed_start(self.root) or layout.how_to_begin(self.root),

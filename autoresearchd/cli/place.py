@@ -152,6 +152,10 @@ def find_place(directory: Path) -> Place:
     database = layout.database_path(root)
     if not database.is_file():
         raise without_store(database, layout.locks_dir(root)) or _gone(root, database) or _no_session(root, directory)
+    if database.stat().st_size == 0:  # whoever opens a database that is gone may leave an empty one
+        gone = _gone(root, database)
+        if gone is not None:
+            raise gone
     return Place(root, Reader(database))
 
 
