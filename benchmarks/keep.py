@@ -7,6 +7,7 @@ machine. Programs are all as noisy, or not. Rules: ours, also as it was with one
 value is kept); MAD ≥ 2 (with a better value); 2σ (better by two standard deviations of the three runs of the baseline).
 
     python benchmarks/keep.py [--sessions 100] [--first 0] [--runs 130] [--frontier [--plot keep.png]] [--logs FOLDER]
+    python benchmarks/keep.py --sly [--sessions 100] [--first 0] [--runs 130]
 
 A session's number is its seed: with ``--first`` sessions are had that no constant was chosen on.
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from autoresearchd.evaluator.control import Answer, control
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, look
 from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.noise import Noise
@@ -67,6 +69,9 @@ ODD_EXPERIMENT = 4
 ODD = 8.0
 LOSS_IN_SIGMA = 10.0
 LEAST_LOSS = 0.05
+FIRST_GAIN = 5.0
+WORSE = (1.5, 3.0, 6.0, 25.0)
+"""By how many σ a kept program of ``Sly`` does worse when it runs again."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,8 @@ class World:
             sigma = 8.0 ** (-self._number / 100.0)
         return effect, Truth(incumbent.value + effect * incumbent.sigma, sigma)
 
-    def run(self, program: Truth, seed: int) -> float:
+    def run(self, program: Truth, seed: int, *, again: bool = False) -> float:
+        """One run's goodness. again: of a kept program beside a later experiment."""
         self.runs += 1
         stay = math.exp(-1.0 / DRIFT_RUNS)
         self._machine = stay * self._machine + math.sqrt(1.0 - stay**2) * self._noise.normal()
@@ -113,9 +119,27 @@ class World:
         return program.value + program.sigma * luck
 
 
+class Sly(World):
+    """One true improvement of FIRST_GAIN σ, then programs equal to it, each of which does worse when it runs again."""
+
+    def __init__(self, worse: float, noise: str, session: int) -> None:
+        super().__init__("karpathy", noise, session)
+        self._worse = worse
+
+    def edit(self, incumbent: Truth) -> tuple[float, Truth]:
+        return FIRST_GAIN - incumbent.value, Truth(FIRST_GAIN)
+
+    def run(self, program: Truth, seed: int, *, again: bool = False) -> float:
+        return super().run(program, seed) - (self._worse if again else 0.0)
+
+
 @dataclass
 class Tally:
-    """Counts over sessions. final, squared: true value of the last incumbent in σ above the baseline."""
+    """Counts over sessions.
+
+    final, squared: true value of the last incumbent in σ above the baseline; controls: runs of the baseline beside
+    experiments.
+    """
 
     sessions: int = 0
     experiments: int = 0
@@ -126,6 +150,7 @@ class Tally:
     missed: int = 0
     final: float = 0.0
     squared: float = 0.0
+    controls: int = 0
 
     def judged(self, effect: float, kept: bool) -> None:
         self.experiments += 1
@@ -187,15 +212,23 @@ def ours(
             assert noise is not None
             readings, again = now.readings(incumbent, samples), recheck and ledger.unchecked(incumbent)
             verdict = look(readings, noise, rule, spent=len(samples) - 1, price=price, recheck=again)
-            action = verdict.action
+            action, at = verdict.action, verdict.seed
+            answer = control(now, number, incumbent, rule).answer if action is Action.KEEP else Answer.HOLDS
+            if answer is not Answer.HOLDS:
+                action = Action.AGAIN if answer is Answer.ASK else Action.DISCARD
+                at = samples[-1].seed
             if action is Action.AGAIN and world.runs >= runs:
                 break
             if action is Action.AGAIN:
-                seed += verdict.seed is None
-                mine = verdict.program is Program.EXPERIMENT
-                at = seed if verdict.seed is None else verdict.seed
-                value = world.run(edited if mine else truth, at)
-                samples.append(Sample(number if mine else incumbent, number, at, value))
+                seed += at is None
+                at = seed if at is None else at
+                if answer is Answer.ASK:
+                    samples.append(Sample(0, number, at, world.run(Truth(), at)))
+                    tally.controls += 1
+                elif verdict.program is Program.EXPERIMENT:
+                    samples.append(Sample(number, number, at, world.run(edited, at)))
+                else:
+                    samples.append(Sample(incumbent, number, at, world.run(truth, at, again=incumbent > 0)))
         tally.extra += len(samples) - 1
         ledger.take(samples)
         tally.judged(effect, action is Action.KEEP)
@@ -235,13 +268,15 @@ def _two_sigma(value: float, best: float, values: list[float]) -> bool:
     return value - best > 2 * statistics.stdev(values[:3])
 
 
+BEFORE = replace(KeepRule(), fallen=math.inf)
 RULES: dict[str, Callable[[World, int], Tally]] = {
     "strict": lambda world, runs: single(world, runs, _strict, 1),
     "MAD ≥ 2": lambda world, runs: single(world, runs, _mad, 1),
     "2σ": lambda world, runs: single(world, runs, _two_sigma, 3),
     "ours": lambda world, runs: ours(world, runs, KeepRule()),
-    "ours before ADR 32": lambda world, runs: ours(world, runs, replace(KeepRule(), start_at=0.05, own=1), alike=True),
-    "ours before ADR 37": lambda world, runs: ours(world, runs, replace(KeepRule(), start_at=0.056, own=1)),
+    "ours before ADR 32": lambda world, runs: ours(world, runs, replace(BEFORE, start_at=0.05, own=1), alike=True),
+    "ours before ADR 37": lambda world, runs: ours(world, runs, replace(BEFORE, start_at=0.056, own=1)),
+    "ours before ADR 38": lambda world, runs: ours(world, runs, BEFORE),
     "ours, baseline run 5 times": lambda world, runs: ours(world, runs, KeepRule(), 5),
 }
 VARIANTS = {
@@ -250,6 +285,7 @@ VARIANTS = {
     **{f"keep_at {x:g}": replace(KeepRule(), keep_at=x) for x in (0.85, 0.9, 0.97)},
     **{f"go_on_at {x:g}": replace(KeepRule(), go_on_at=x) for x in (0.1, 0.3)},
     **{f"beside_at {x:g}": replace(KeepRule(), beside_at=x) for x in (0.0,)},
+    **{f"fallen {x:g}": replace(KeepRule(), fallen=x) for x in (1.0, 3.0)},
     **{f"most {x}": replace(KeepRule(), most=x) for x in (4, 12)},
 }
 
@@ -262,6 +298,21 @@ def _compare(job: tuple[str, str, str, str, range, int]) -> Tally:
 def _vary(job: tuple[str, str, str, range, int]) -> Tally:
     effects, noise, variant, sessions, runs = job
     return sum((ours(World(effects, noise, s), runs, VARIANTS[variant]) for s in sessions), Tally())
+
+
+def _deceive(job: tuple[float, str, str, range, int]) -> Tally:
+    worse, noise, rule, sessions, runs = job
+    return sum((RULES[rule](Sly(worse, noise, s), runs) for s in sessions), Tally())
+
+
+def deceive(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: Sequence[str]) -> None:
+    """Kept programs that do worse when they run again, so that equal ones look better."""
+    jobs = [(worse, noise, rule, sessions, runs) for rule in rules for noise in NOISES for worse in WORSE]
+    tallies = pool.map(_deceive, jobs, chunksize=1)
+    print(f"{len(sessions)} sessions from {sessions.start} on, of {runs} runs each: equal programs that were kept")
+    for (worse, noise, rule, *_), t in zip(jobs, tallies, strict=True):
+        share = f"{_share(t.false, t.experiments):>18s} of {t.experiments:5d}"
+        print(f"  {rule:28s} {noise:12s} {worse:4g}σ worse: {share}, {t.controls} controls")
 
 
 def compare(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: Sequence[str]) -> None:
@@ -391,6 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first session")
     parser.add_argument("--runs", type=int, default=130)
     parser.add_argument("--frontier", action="store_true")
+    parser.add_argument("--sly", action="store_true", help="kept programs that do worse when they run again")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--processes", type=int, default=2)
@@ -400,6 +452,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with multiprocessing.Pool(options.processes) as pool:
         if options.frontier:
             frontier(pool, sessions, options.runs, options.plot)
+        elif options.sly:
+            deceive(pool, sessions, options.runs, options.rules)
         else:
             compare(pool, sessions, options.runs, options.rules)
     if options.logs:

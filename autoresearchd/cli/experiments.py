@@ -182,24 +182,25 @@ def _stands_above(record: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def _run_table(record: Mapping[str, Any], paint: Paint) -> list[str]:
-    """The runs; where the incumbent was run beside the experiment, whose program each of them ran."""
+    """The runs; where others were run beside the experiment, whose program each of them ran."""
     runs = record.get("runs") or []
     if not runs:
         return []
-    beside = any(run.get("of") is not None for run in runs)
+    beside = [run["of"] for run in runs if run.get("of") is not None]
     rows = [
         [str(run.get("seed", "")), measured(run.get("metric"), record.get("sigma")), _seconds(run.get("duration_s")),
          "—" if run.get("exit_code") is None else str(run["exit_code"]),
-         *([_program(run)] if beside else []), clean(run.get("label") or "")]
+         *([_program(run, max(beside))] if beside else []), clean(run.get("label") or "")]
         for run in runs
     ]  # fmt: skip
     headers = ("seed", "value", "time", "exit", *(("program",) if beside else ()), "label")
     return ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
 
 
-def _program(run: Mapping[str, Any]) -> str:
-    """Whose program a run ran."""
-    return "its own" if run.get("of") is None else f"incumbent #{run['of']}"
+def _program(run: Mapping[str, Any], incumbent: int) -> str:
+    """Whose program a run ran: of two that were run beside the experiment, the earlier one is the baseline."""
+    of = run.get("of")
+    return "its own" if of is None else f"{'incumbent' if of == incumbent else 'baseline'} #{of}"
 
 
 def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -76,7 +76,8 @@ class Measurement:
 class Run:
     """One execution of a program under one seed. index counts from 0 within the experiment that it was made for.
 
-    of: number of the experiment whose program ran, where it is another one: the incumbent, run again beside this one.
+    of: number of the experiment whose program ran, where it is another one: the incumbent, or the baseline, run
+    again beside this one.
     attempt: of the proposal that the experiment had when it ran (0: the first, 1…: repairs).
     """
 
@@ -165,8 +166,12 @@ class Experiment:
 
     @property
     def control_runs(self) -> tuple[Run, ...]:
-        """Runs of the incumbent's program that were made to compare it with this one."""
-        return tuple(r for r in self.current_runs if r.good and r.of is not None)
+        """Runs of the incumbent's program that were made to compare it with this one.
+
+        Where the baseline was run beside it, too, the incumbent is the later of the two.
+        """
+        incumbent = max((r.of for r in self.current_runs if r.of is not None), default=None)
+        return tuple(r for r in self.current_runs if r.good and r.of is not None and r.of == incumbent)
 
     @property
     def counted_runs(self) -> tuple[Run, ...]:

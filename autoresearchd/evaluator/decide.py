@@ -18,6 +18,7 @@ from autoresearchd.domain.task import Constraint, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator import reasons
 from autoresearchd.evaluator.confidence import mad_confidence
+from autoresearchd.evaluator.control import Answer, control
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, look, passes
 from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING
@@ -55,8 +56,8 @@ def mend_of(task: Task, label: Label, detail: str = "") -> str:
 class NextRun:
     """One more run before the decision.
 
-    of: number of the incumbent where its program is to run, None: the experiment's own. seed: that of an earlier run,
-    with which it makes a pair; None: a fresh one.
+    of: number of the incumbent, or the baseline, where its program is to run, None: the experiment's own. seed: that of
+    an earlier run, with which it makes a pair; None: a fresh one.
     """
 
     of: int | None
@@ -111,12 +112,36 @@ def decide(
     if label is Label.NONE:
         label, why = _outcome(verdict, rule)
     if RULES[label].status is Status.KEEP:
+        found = _controlled(task, now, experiment, incumbent, rule, simpler=label is Label.SIMPLER)
+        if isinstance(found, NextRun):
+            return found
+        label, why = (Label.NO_GAIN, found) if found else (label, why)
+    if RULES[label].status is Status.KEEP:
         doubt = _doubtful_gate(task, now, experiment, rule)
         if doubt and len(experiment.counted_runs) <= rule.most:
             return NextRun(None, None, doubt)
         if doubt:
             label, why = Label.GATE_MISS, doubt
     return _decision(task, experiment, incumbent, verdict, noise, label, why, now, values)
+
+
+def _controlled(
+    task: Task, ledger: Ledger, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
+) -> NextRun | str:
+    """The run of the baseline that a keep still needs, or why there is none; empty where it may be kept."""
+    found = control(ledger, experiment.number, incumbent.number, rule, simpler=simpler)
+    if found.answer is Answer.HOLDS:
+        return ""
+    then, since = (reasons.number(_sign(task.metric) * x) for x in (found.claimed, found.since))
+    fell = f"experiment {incumbent.number}, kept with {then}, did far worse since ({since})"
+    if found.answer is Answer.FAILS:
+        return f"but {fell}; the baseline, run beside it, does not show that the machine did"
+    spent = len(experiment.counted_runs) - 1
+    if any(run.of == ledger.baseline for run in experiment.counted_runs):
+        return f"but {fell}, and the baseline failed when it was run beside it"
+    if spent > rule.most:  # no run can be asked for, where a proposal is judged by two
+        return ""
+    return NextRun(ledger.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
 
 
 def _outcome(verdict: Verdict, rule: KeepRule) -> tuple[Label, str]:

@@ -69,8 +69,9 @@ class KeepRule:
     from which a test is begun, and continued. most: extra runs for one experiment; share: extra runs per experiment in
     the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so many σ; tie_at:
     probability that it is not. gate_at: probability with which a gate must hold. own: runs of the experiment in this
-    test without which nothing is kept, as long as σ is not 0: the noise of a new program is its parent's until it has
-    run twice, and one lucky run of a far noisier one looks certain.
+    test without which nothing is kept: the noise of a new program is its parent's until it has run twice, and one lucky
+    run of a far noisier one looks certain. fallen: where later runs of the incumbent are worse
+    than those that it was kept for by so many standard errors, they are not believed alone (``control``).
     """
 
     prior: Prior = Prior()
@@ -86,6 +87,7 @@ class KeepRule:
     tie_at: float = 0.9
     gate_at: float = 0.95
     own: int = 2
+    fallen: float = 2.0
 
     def price(self, experiments: int, extra: int) -> float:
         """By how much more a first result must promise, for the extra runs that a session has spent already."""
@@ -144,6 +146,9 @@ def look(
     recheck = recheck and spent < min(rule.most, 1)
     if noise.sigma == 0.0:
         exact = _exact(gain, simpler)
+        own = sum(r.program is Program.EXPERIMENT and r.test == readings[-1].test for r in readings)
+        if exact.action is Action.KEEP and own < rule.own and spent < rule.most:  # a new program may draw lots
+            return replace(exact, action=Action.AGAIN, program=Program.EXPERIMENT)
         if recheck and exact.action is not Action.KEEP:  # a coarse metric may have agreed three times by luck
             return replace(exact, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
         return exact
@@ -179,7 +184,7 @@ def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule
 
 
 def _exact(gain: float, simpler: bool) -> Verdict:
-    """Without noise the sign decides, after one run."""
+    """Without noise the sign decides."""
     if gain > 0:
         return Verdict(Action.KEEP, gain, 0.0, 1.0)
     return Verdict(Action.SIMPLER if simpler and gain == 0 else Action.DISCARD, gain, 0.0, 0.0)

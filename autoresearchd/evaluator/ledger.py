@@ -93,7 +93,8 @@ class Ledger:
             if len(own) > 1:
                 self._spreads[sample.program] = _spread(own)
         mine = {s.seed: s.value for s in samples if s.program == s.test}
-        beside = [s for s in samples if s.program != s.test and s.seed in mine]
+        others = [s for s in samples if s.program != s.test]  # the incumbent's first, then perhaps the baseline's
+        beside = [s for s in others if s.program == others[0].program and s.seed in mine]
         pairs = [mine[s.seed] - s.value for s in beside]
         if len(pairs) > 1:
             self._pairs[samples[0].test] = beside[0].program, Squares(*_squares(pairs))
@@ -110,14 +111,27 @@ class Ledger:
         """Values of a program's runs, oldest first."""
         return [s.value for s in self._programs.get(program, ())]
 
+    def samples(self, program: int) -> tuple[Sample, ...]:
+        """Runs of a program, oldest first."""
+        return self._programs.get(program, ())
+
+    @property
+    def baseline(self) -> int | None:
+        """The program that ran first; None while none did."""
+        return next(iter(self._programs), None)
+
+    def without_reruns(self, program: int) -> Ledger:
+        """A ledger that knows of a program only the runs of the test that it was made for."""
+        kept = [s for own in self._programs.values() for s in own if s.program != program or s.test == program]
+        return Ledger(sorted(kept, key=lambda s: s.test))
+
     def unchecked(self, incumbent: int) -> bool:
         """Whether the baseline, still the incumbent, ran at the very start only, and two experiments have been since.
 
         A machine that was idle is faster at first (turbo, burst credits, a cold case): beside such a baseline nothing
         would ever look like a gain. One more run tells, and teaches how far the machine drifts.
         """
-        first = next(iter(self._programs), None)
-        if first != incumbent or self.experiments < RECHECK_AFTER:
+        if self.baseline != incumbent or self.experiments < RECHECK_AFTER:
             return False
         return len({s.test for s in self._programs[incumbent]}) == 1
 
@@ -202,6 +216,7 @@ class Ledger:
             *(
                 Reading(Program.EXPERIMENT if s.program == s.test else Program.INCUMBENT, s.test, s.seed, s.value)
                 for s in samples
+                if s.program in (s.test, incumbent)
             ),
         ]
 

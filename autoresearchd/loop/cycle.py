@@ -122,7 +122,7 @@ class Cycle:
         if isinstance(asked, Decision):
             return self._finish(e, asked)
         index = len(e.runs)
-        commit = words.commit_of(e if asked.of is None else self._standing.incumbent)
+        commit = words.commit_of(e) if asked.of is None else self._standing.commit_of(asked.of)
         workspace = lab.workspace.checkout(SLOT, commit)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(lab.site.run_dir(e.number, index)))
@@ -151,7 +151,7 @@ class Cycle:
         planned, budget = self._planned_runs(e), task.execution.budget
         lab.emit(
             EventKind.RUN_STARTED,
-            words.run_started(e, asked.of, planned, seed),
+            words.run_started(e, self._standing.named(asked.of), planned, seed),
             experiment=e.number,
             run=index,
             runs=planned,

@@ -22,6 +22,7 @@ from autoresearchd.loop.diagnostics import Diagnostics
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.role_history import RoleHistory
 from autoresearchd.loop.turns import Turn, Turns
+from autoresearchd.loop.words import commit_of
 
 BASELINE = "baseline"
 RECENT = 32
@@ -93,6 +94,17 @@ class Standing:
         if self._incumbent is None:
             raise StoreError("no baseline has been measured in this segment")
         return self._incumbent
+
+    def commit_of(self, program: int) -> str:
+        """The commit of the incumbent or, where it is another one, of the baseline, by the experiment's number."""
+        baseline = self._baseline
+        return commit_of(baseline if baseline is not None and baseline.number == program else self.incumbent)
+
+    def named(self, program: int | None) -> str:
+        """A program that is run beside an experiment, in words; empty for the experiment's own."""
+        if program is None:
+            return ""
+        return f"the {'incumbent' if program == self.incumbent.number else 'baseline'} (experiment {program})"
 
     @property
     def baseline_value(self) -> float | None:

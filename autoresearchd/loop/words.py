@@ -70,11 +70,11 @@ def opened(e: Experiment) -> str:
     return f"on {e.parent[:7]}"
 
 
-def run_started(e: Experiment, of: int | None, planned: int, seed: int) -> str:
-    """A run begins."""
+def run_started(e: Experiment, beside: str, planned: int, seed: int) -> str:
+    """A run begins. beside: the program that it runs, where it is not the experiment's own."""
     count = len(e.counted_runs) + 1
-    if of is not None:
-        return f"training the incumbent (experiment {of}) again to compare, run {count}, seed {seed}"
+    if beside:
+        return f"training {beside} again to compare, run {count}, seed {seed}"
     return f"training, run {count} of {planned}, seed {seed}"
 
 

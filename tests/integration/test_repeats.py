@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.standing import Standing
-from autoresearchd.ports import RunRequest
+from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.testing.executors import Script, prints
-from tests.integration.bench import Bench
+from tests.integration.bench import PROGRAM, Bench
 from tests.integration.test_recovery import Doom, Killed, Mortal
 
 EXPERIMENTS = 3
@@ -119,6 +122,89 @@ def test_a_run_of_the_incumbent_that_fails_is_not_the_experiments_fault(bench: B
     assert {e.decision.status for e in found if e.decision} == {Status.DISCARD}
     for e in found:
         assert sum(r.of is not None for r in e.runs) <= 1, "it is not tried for ever"
+
+
+class Changing:
+    """Proposes a new value for each experiment, so that no program is a duplicate."""
+
+    name = "scripted"
+    repairs = 0
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        return Proposal({"train.py": f"SCALE = {state.number}.5\n"}, "It may be better", self.name)
+
+
+def held_back(bench: Bench, slower: frozenset[int] = frozenset()) -> Callable[[RunRequest], Script | str]:
+    """All edits are equally good, and whatever was kept does worse beside a later experiment.
+
+    slower: experiments during which every program does as badly: the machine is to blame.
+    """
+
+    def job(request: RunRequest) -> Script | str:
+        number, index = (int(part) for part in request.key.split("/")[1:])
+        text = (request.workspace / "train.py").read_text()
+        own = bench.store.experiment(bench.session.id, number).runs[index].of is None
+        score = 2.0 if text == PROGRAM else 1.0
+        score += 1.0 if number in slower or not (own or slower or text == PROGRAM) else 0.0
+        score -= 1.0 if number in slower and own and text == "SCALE = 3.5\n" else 0.0
+        return f"score: {score + random.Random(f'{request.seed}/{text}').gauss(0.0, 0.02):.6f}\n"
+
+    return job
+
+
+def kept(bench: Bench) -> list[int]:
+    found = bench.store.experiments(bench.session.id)[1:]
+    return [e.number for e in found if e.decision and e.decision.status is Status.KEEP]
+
+
+def test_a_kept_program_that_does_worse_when_it_runs_again_does_not_get_its_equals_kept(bench: Bench) -> None:
+    bench.policy, bench.job = Changing(), held_back(bench)
+    SessionLoop(bench.laboratory(), Limits(max_experiments=6), backoff=Backoff(first=0.0)).run()
+    assert kept(bench) == [1]
+    told = [e for e in bench.store.experiments(bench.session.id)[2:] if any(r.of == 0 for r in e.runs)]
+    assert told, "the baseline was run beside an experiment"
+    for e in told:
+        assert sum(r.of == 0 for r in e.runs) == 1 and {r.of for r in e.control_runs} == {1}
+        assert e.decision is not None and "the baseline, run beside it" in e.decision.reason
+    assert any("the baseline (experiment 0) again" in event.message for event in bench.events.events)
+    again = Standing(bench.laboratory())
+    assert again.best == pytest.approx(1.5, abs=0.6), "its later runs count for its value"
+
+
+def test_an_improvement_on_a_machine_that_has_become_slower_is_kept_once_the_baseline_says_so(bench: Bench) -> None:
+    bench.policy, bench.job = Changing(), held_back(bench, slower=frozenset({2, 3, 4}))
+    SessionLoop(bench.laboratory(), Limits(max_experiments=4), backoff=Backoff(first=0.0)).run()
+    assert kept(bench) == [1, 3]
+    third = bench.store.experiment(bench.session.id, 3)
+    assert third.decision is not None and third.decision.value == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_death_while_the_baseline_runs_beside_an_experiment_changes_nothing(tmp_path: Path, fails: bool) -> None:
+    def made(folder: Path) -> Bench:
+        bench = Bench(folder)
+        job = held_back(bench)
+
+        def failing(request: RunRequest) -> Script | str:
+            number, index = (int(part) for part in request.key.split("/")[1:])
+            of = bench.store.experiment(bench.session.id, number).runs[index].of
+            return prints("", exit_code=1) if fails and of == 0 and number > 1 else job(request)
+
+        bench.policy, bench.job = Changing(), failing
+        return bench
+
+    count, reference = Doom(at=-1), made(tmp_path / "reference")
+    run(reference, count)
+    wanted = outcome(reference)
+    assert kept(reference) == [1]
+    assert any(r.of == 0 for e in reference.store.experiments(reference.session.id)[2:] for r in e.runs)
+    for at in range(60, count.count, max(1, count.count // 8)):
+        bench = made(tmp_path / str(at))
+        assert run(bench, Doom(at=at))
+        run(bench)
+        assert [row[:3] for row in outcome(bench)] == [row[:3] for row in wanted], f"killed at instant {at}"
+        bench.close()
+    reference.close()
 
 
 def test_death_at_any_instant_neither_loses_nor_doubles_a_repeat(tmp_path: Path) -> None:

@@ -89,11 +89,22 @@ def test_no_more_runs_are_asked_for_once_the_incumbents_own_run_has_failed() -> 
     assert (d.status, d.label) == (Status.DISCARD, Label.NO_GAIN)
 
 
-def test_without_noise_the_sign_alone_decides_after_one_run() -> None:
-    for new, status in ((0.999999, Status.KEEP), (1.0, Status.DISCARD), (1.1, Status.DISCARD)):
+def test_without_noise_the_sign_alone_decides_and_a_gain_runs_once_more() -> None:
+    for new in (1.0, 1.1):
         d = decided(task(), experiment(run(new)), incumbent(*STEADY))
-        assert d.status is status and "no noise" in d.reason
+        assert d.status is Status.DISCARD and "no noise" in d.reason
         assert "σ is not known" in decided(task(), experiment(run(new)), incumbent(1.0)).reason
+    for before in (incumbent(*STEADY), incumbent(1.0)):
+        asked = judge(task(), experiment(run(0.999999)), before)
+        assert isinstance(asked, NextRun) and (asked.of, asked.seed) == (None, None)
+        d = decided(task(), experiment(run(0.999999), run(0.999999)), before)
+        assert d.status is Status.KEEP and "no noise" in d.reason
+
+
+def test_a_program_that_draws_lots_is_not_kept_for_a_lucky_one_where_the_metric_has_no_noise() -> None:
+    d = decided(task(), experiment(run(0.5), run(1.4)), incumbent(*STEADY))
+    assert "no noise" not in d.reason, "the second run shows that there is some"
+    assert d.status is Status.DISCARD
 
 
 def test_the_same_program_is_never_kept_however_lucky() -> None:
@@ -172,7 +183,7 @@ def test_no_labelled_run_is_ever_kept_even_with_a_value(label: Label) -> None:
 
 
 def test_interrupted_runs_do_not_count_against_an_experiment() -> None:
-    d = decided(task(), experiment(run(None, Label.INTERRUPTED), run(0.5)), incumbent(*STEADY))
+    d = decided(task(), experiment(run(None, Label.INTERRUPTED), run(0.5), run(0.5)), incumbent(*STEADY))
     assert d.status is Status.KEEP
     assert decided(task(), experiment(), incumbent(*STEADY)).status is Status.CRASH
 
@@ -204,7 +215,8 @@ class TestGates:
         return replace(incumbent(10.0), runs=tuple(runs))
 
     def test_a_fast_program_just_inside_its_gate_is_run_again(self) -> None:
-        asked = judge(self.GATED, experiment(run(9.0, metrics={"accuracy": 0.9602})), self.before())
+        twice = [run(9.0, metrics={"accuracy": a}) for a in (0.9602, 0.9603)]
+        asked = judge(self.GATED, experiment(*twice), self.before())
         assert isinstance(asked, NextRun) and (asked.of, asked.seed) == (None, None) and "accuracy" in asked.reason
 
     def test_it_is_kept_once_enough_runs_hold_the_gate_and_missed_when_they_hang_about_it(self) -> None:
@@ -251,7 +263,7 @@ class TestConstraints:
         metrics = {} if printed is None else {constraint.metric: printed}
         before = incumbent(*STEADY, metrics={constraint.metric: 100.0})
         t = task(scoring(constraints=(constraint,)))
-        d = decided(t, experiment(run(0.5, metrics=metrics)), before)
+        d = decided(t, experiment(*2 * [run(0.5, metrics=metrics)]), before)
         assert d.label is label and d.status is (Status.DISCARD if label else Status.KEEP)
         assert not label or constraint.metric in d.reason
 
@@ -283,13 +295,13 @@ def test_minimising_and_maximising_judge_mirrored_values_alike(
 
 @given(value, value)
 def test_of_a_metric_without_noise_exactly_the_strict_improvements_are_kept(new: float, old: float) -> None:
-    d = decided(task(), experiment(run(new)), incumbent(old, old, old))
+    d = decided(task(), experiment(run(new), run(new)), incumbent(old, old, old))
     assert (d.status is Status.KEEP) == (new < old)
 
 
 def test_an_incumbent_whose_runs_are_lost_is_compared_by_the_value_it_was_kept_with() -> None:
     lost = replace(incumbent(1.0), runs=())
-    assert decided(task(), experiment(run(0.5)), lost).delta == pytest.approx(0.5)
+    assert decided(task(), experiment(run(0.5), run(0.5)), lost).delta == pytest.approx(0.5)
 
 
 def test_an_incumbent_without_a_value_is_a_fault_of_the_caller() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -101,7 +102,7 @@ class TestLook:
     @pytest.mark.parametrize(
         ("gain", "simpler", "action"),
         [
-            (1e-12, False, Action.KEEP),
+            (1e-12, False, Action.AGAIN),
             (0.0, False, Action.DISCARD),
             (0.0, True, Action.SIMPLER),
             (-1e-12, True, Action.DISCARD),
@@ -110,6 +111,15 @@ class TestLook:
     def test_a_metric_without_noise_is_decided_by_its_sign(self, gain: float, simpler: bool, action: Action) -> None:
         runs = [Reading(I, 0, 1, 0.0), Reading(E, 1, 2, gain)]
         assert look(runs, Noise(0.0, 2), RULE, simpler=simpler).action is action
+
+    def test_a_gain_without_noise_is_kept_once_a_second_run_has_the_same_value(self) -> None:
+        readings = [Reading(I, 0, 1, 0.0), Reading(E, 3, 9, 1e-12)]
+        for recheck in (False, True):
+            asked = look(readings, Noise(0.0, 2), RULE, recheck=recheck)
+            assert (asked.action, asked.program, asked.seed) == (Action.AGAIN, E, None)
+            twice = [*readings, Reading(E, 3, 10, 1e-12)]
+            assert look(twice, Noise(0.0, 3), RULE, spent=1, recheck=recheck).action is Action.KEEP
+        assert look(readings, Noise(0.0, 2), replace(RULE, most=0)).action is Action.KEEP
 
     def test_a_tie_goes_to_the_simpler_program_once_it_is_known_to_be_one(self) -> None:
         many = [Reading(p, 1, seed, 0.0) for seed in range(20, 24) for p in (E, I)]
@@ -342,10 +352,6 @@ class TestRecheck:
         assert noise is not None and (noise.sigma == 0.0) is sigma_is_zero
         after = look(now.readings(0, samples), noise, RULE, spent=1, recheck=ledger.unchecked(0))
         assert after.action is Action.DISCARD
-
-    def test_a_gain_without_noise_is_kept_at_once(self) -> None:
-        readings = [Reading(I, 0, 1, 0.0), Reading(E, 3, 9, 1e-12)]
-        assert look(readings, Noise(0.0, 2), RULE, recheck=True).action is Action.KEEP
 
     def test_none_is_asked_for_where_none_is_left(self) -> None:
         readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
