@@ -10,8 +10,9 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
+from autoresearchd.policy.gather import Space
 from autoresearchd.policy.parameter import Kind, Parameter, Value
-from autoresearchd.policy.space import find, replace
+from autoresearchd.policy.space import look, replace
 
 _REMEMBERED = 8
 MOST_CHANGES = 3
@@ -52,10 +53,16 @@ class Program:
             return ()
         key = (path, task.profile, text)
         if key not in self._found:
-            self._found[key] = find(text, path=path, profile=task.profile)
+            self._found[key] = space_of(task, path, text).parameters
             while len(self._found) > _REMEMBERED:
                 del self._found[next(iter(self._found))]
         return self._found[key]
+
+
+def space_of(task: Task, path: str, text: str) -> Space:
+    """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
+    reasons: dict[str, str] = {}
+    return look(text, path=path, profile=task.profile, reasons=reasons)
 
 
 def _nothing_to_tune(task: Task) -> PolicyError:

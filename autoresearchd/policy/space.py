@@ -21,6 +21,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.calls import GROUP_ARGUMENTS, POSITIONAL, arguments_of
 from autoresearchd.policy.choices import alternatives
+from autoresearchd.policy.gather import LeftOut, Space, reason_for
 from autoresearchd.policy.parameter import Parameter, Range, Value, write
 from autoresearchd.policy.ranges import choice, flag, range_of, tunable
 
@@ -38,11 +39,25 @@ _OPERATORS: dict[type[cst.BaseBinaryOp], Callable[[int | float, int | float], in
 }
 
 
-def find(text: str, *, path: str = "train.py", profile: str = "cpu") -> tuple[Parameter, ...]:
+def find(
+    text: str, *, path: str = "train.py", profile: str = "cpu", reasons: Mapping[str, str] = {}
+) -> tuple[Parameter, ...]:
     """All that can be tuned in a Python file, in the order of the file; PolicyError where the file cannot be parsed."""
+    return look(text, path=path, profile=profile, reasons=reasons).parameters
+
+
+def look(text: str, *, path: str = "train.py", profile: str = "cpu", reasons: Mapping[str, str] = {}) -> Space:
+    """As ``find``, with the constants that are left alone.
+
+    Args:
+        text: of the file.
+        path: its place.
+        profile: ``cpu`` or ``cuda``.
+        reasons: constants to leave alone, by their name without the file (``BETAS`` means ``BETAS[0]``, too) → why.
+    """
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-        finder = _Finder(path, profile, text, wrapper)
+        finder = _Finder(path, profile, text, wrapper, reasons)
         finder.walk()
     except (cst.ParserSyntaxError, cst.CSTValidationError, SyntaxError, RecursionError, ValueError) as error:
         raise PolicyError(
@@ -57,7 +72,10 @@ def find(text: str, *, path: str = "train.py", profile: str = "cpu") -> tuple[Pa
             f"{path} cannot be searched for constants: {why}",
             mend=f"save it as UTF-8{' without the mark' if mark else ''} and commit it, or take another policy",
         )
-    return tuple(sorted(finder.found.values(), key=lambda p: p.start))
+    return Space(
+        tuple(sorted(finder.found.values(), key=lambda p: p.start)),
+        tuple(sorted(finder.left.values(), key=lambda p: p.start)),
+    )
 
 
 def apply(text: str, changes: Mapping[str, Value], *, path: str = "train.py", profile: str = "cpu") -> str:
@@ -130,12 +148,16 @@ class _Calls(cst.CSTVisitor):
 class _Finder:
     """One pass over one file."""
 
-    def __init__(self, path: str, profile: str, text: str, wrapper: MetadataWrapper) -> None:
+    def __init__(
+        self, path: str, profile: str, text: str, wrapper: MetadataWrapper, reasons: Mapping[str, str]
+    ) -> None:
+        self.reasons = reasons
         self.path, self.cuda, self.text = path, profile in {"cuda", "gpu"}, text
         self.raw = text.encode()
         self.module = wrapper.module
         self.spans: Mapping[cst.CSTNode, CodeSpan] = wrapper.resolve(ByteSpanPositionProvider)
         self.found: dict[str, Parameter] = {}
+        self.left: dict[str, LeftOut] = {}
         self.calls = _Calls([], [])
         self.module.visit(self.calls)
 
@@ -292,6 +314,9 @@ class _Finder:
             return
         start, end = span.start, span.start + span.length
         source = self.raw[start:end].decode()
+        if why := reason_for(name, self.reasons):
+            self.left[full] = LeftOut(full, self.path, source, start, why, notable=True)
+            return
         value, found = (None, None) if self._below(start) else self._kind(full, node, source, self._comment(end))
         if found is not None and value is not None:
             self.found[full] = Parameter(full, self.path, value, found, start, end, source)

@@ -1,0 +1,20 @@
+"""That what is not tuned is told, with the reason."""
+
+from __future__ import annotations
+
+from autoresearchd.policy.space import find, look
+
+
+def test_a_constant_with_a_reason_against_it_is_left_alone_and_listed() -> None:
+    """Without it the search would turn what makes the data, and show the easier data as an improvement."""
+    text = "N = 400\nSIZES = (3, 4)\nLR = 0.1\n\ndef f(p):\n    return AdamW(p, lr=0.5, weight_decay=0.1)\n"
+    reasons = {"N": "makes the data", "SIZES": "makes the data", "AdamW.lr": "why not"}
+    space = look(text, reasons=reasons)
+    assert [p.label for p in space.parameters] == ["LR", "AdamW.weight_decay#1"]
+    assert [(left.label, left.source, left.why) for left in space.left_out] == [
+        ("N", "400", "makes the data"),
+        ("SIZES[0]", "3", "makes the data"),
+        ("SIZES[1]", "4", "makes the data"),
+        ("AdamW.lr#1", "0.5", "why not"),
+    ]
+    assert find(text, reasons=reasons) == space.parameters
