@@ -23,6 +23,8 @@ from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError, RepositoryError, SessionLocked, StoreError, UsageError
+from autoresearchd.evaluator.pace import about_budget
+from autoresearchd.loop.artifacts import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.lock import already_held, starting
 from autoresearchd.policy.reachable import unreachable
@@ -165,6 +167,12 @@ def say_who_measures(task: Task) -> None:
             f"note: {task.metric.name} is self-reported: the program that is edited prints its own score. "
             "evaluation.command in task.yaml lets the evaluator measure it\n"
         )
+
+
+def budget_notes(task: Task, source: Path) -> tuple[str, ...]:
+    """What the user should know of a program in a folder and its budget, before anything is run."""
+    editable = {path: read_tail(source / path, RESULT_BYTES) for path in task.editable}
+    return about_budget(task, {**editable, **read_sources(task, source)})
 
 
 def warn_of_absent_server(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:

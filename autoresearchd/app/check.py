@@ -24,7 +24,7 @@ from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import check_edit, required_symbols
 from autoresearchd.evaluator.measure import EVALUATION, TRAINING
 from autoresearchd.evaluator.noise import estimate_sigma, mean
-from autoresearchd.evaluator.pace import STARVED, told_pace
+from autoresearchd.evaluator.pace import STARVED, about_budget, pace_of
 from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
 
 SEED = 1
@@ -115,10 +115,11 @@ def check_run(folder: Path, budget: float | None = None, sandbox: str | None = N
     with open_bench(folder, budget=budget, sandbox=sandbox) as bench:
         ended = bench.baseline(SEED)
         scoring = bench.task.scoring
+        notes = (*bench.notes, *_about_budget(bench, [ended]))
         return Checked(
             f"{scoring.metric.name} {ended.measurement.value:.6g} in {format_duration(ended.result.duration_s)} "
             f"({ended.result.tier}, {scoring.source.value})",
-            bench.notes,
+            notes,
         )
 
 
@@ -178,8 +179,14 @@ def check_held(
             known_edits=len(wanted.edits),
             known_cheats=len(wanted.cheats),
             faults=tuple(faults),
-            notes=bench.notes,
+            notes=(*bench.notes, *_about_budget(bench, ended)),
         )
+
+
+def _about_budget(bench: Bench, ended: Sequence[Ended]) -> tuple[str, ...]:
+    """What the user should know of the program and its budget, now that it has been run."""
+    took = [stage.duration_s for one in ended if (stage := one.result.stage(TRAINING))]
+    return about_budget(bench.task, {**bench.sources(), **bench.files()}, median(took) if took else None)
 
 
 def _busy(ended: Sequence[Ended]) -> str:
@@ -242,7 +249,7 @@ class _Trials:
     def _held_to(self, unedited: Sequence[Ended]) -> Reference:
         """What runs of the unedited program hold the others to."""
         stages = [stage for one in unedited for stage in one.result.stages]
-        pace = told_pace(_under(self._task, self._budget), [*self._sources.values(), *self._files.values()], stages)
+        pace = pace_of(_under(self._task, self._budget), {**self._sources, **self._files}, stages)
         value = unedited[0].measurement.value or 0.0
         noise = estimate_sigma([v for one in self._ended if (v := one.measurement.value) is not None]) or 0.0
         if self._documented is not None:  # what is larger on this machine is noisier on it, too

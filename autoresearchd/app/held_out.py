@@ -37,7 +37,7 @@ from autoresearchd.evaluator.allowance import allowed
 from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.novelty import novelty
-from autoresearchd.evaluator.pace import Pace, overrun, told_pace
+from autoresearchd.evaluator.pace import Pace, overrun, pace_of
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
 from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
@@ -169,7 +169,9 @@ class Ground:
 
     def allowed(self, segment: int) -> Task:
         """The task with the time that a whole run has in a segment, as in the loop."""
-        return allowed(self.task, [run.duration_s for run in self.baseline(segment).good_runs])
+        known = self._pace(self.baseline(segment))
+        took = [run.duration_s for run in self.baseline(segment).good_runs]
+        return allowed(self.task, took, known.most if known else None)
 
     def pace(self, segment: int, beside: RunResult) -> Pace | None:
         """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
@@ -177,12 +179,17 @@ class Ground:
         That one counts where it does not keep to the baseline's pace itself: this is a slower machine then.
         """
         baseline = self.baseline(segment)
-        texts = [*read_sources(self.task, self.pristine).values(), *self.code(commit_of(baseline)).values()]
-        stages = [stage for run in baseline.good_runs for stage in self.store.stages(run.id)]
-        known = told_pace(self.task, texts, stages)
+        known = self._pace(baseline)
         if known is not None and not overrun(self.task, beside, known):
             return known
-        return told_pace(self.task, texts, beside.stages)
+        return pace_of(self.task, self._texts(baseline), beside.stages)
+
+    def _pace(self, baseline: Experiment) -> Pace | None:
+        stages = [stage for run in baseline.good_runs for stage in self.store.stages(run.id)]
+        return pace_of(self.task, self._texts(baseline), stages)
+
+    def _texts(self, baseline: Experiment) -> dict[str, str]:
+        return {**read_sources(self.task, self.pristine), **self.code(commit_of(baseline))}
 
     def state(self, members: Sequence[Trajectory], key: str) -> HeldOutState | str:
         """The state that trajectories of one group answered, or why it cannot be asked about again, in words."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autoresearchd.app.admission import budget_notes
 from autoresearchd.app.check import Extent, check_held
 from autoresearchd.app.importing import import_log
 from autoresearchd.app.scaffolding import TASK_FILE
@@ -28,13 +29,14 @@ RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the baseline's runs gave: mean, noise, and seconds of one run."""
+    """What the baseline's runs gave: mean, noise, and seconds of one run. notes: what the user should know of them."""
 
     metric: str
     value: float
     sigma: float
     runs: int
     run_s: float
+    notes: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -95,6 +97,12 @@ def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
     )
 
 
+def notes_of(directory: Path) -> tuple[str, ...]:
+    """What the user should know of the program in a folder and its budget, before it has been run."""
+    task = read_task(directory, None)
+    return budget_notes(task, directory / task.source_dir)
+
+
 def longest(directory: Path, runs: int = RUNS) -> float:
     """The most seconds that measuring the baseline may take, set-up not counted."""
     return runs * read_task(directory, None).execution.budget.wall
@@ -121,7 +129,8 @@ def measure_baseline(directory: Path, runs: int = RUNS, sandbox: str | None = No
     """
     held = check_held(directory, extent=Extent(runs=runs), profile=None, sandbox=sandbox)
     runs = len(held.values)
-    return Measured(held.metric, math.fsum(held.values) / runs, held.sigma or 0.0, runs, held.run_s)
+    value = math.fsum(held.values) / runs
+    return Measured(held.metric, value, held.sigma or 0.0, runs, held.run_s, held.notes)
 
 
 def note_baseline(directory: Path, name: str, layout: Layout | None, draft: Draft, measured: Measured) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from autoresearchd.app.admission import (
+    budget_notes,
     choose_tag,
     create_session,
     make_public_folder,
@@ -148,6 +149,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
             require_tool(policy.argument, workspace, base, source)
         if options.limits.max_experiments != 0:  # else the baseline is all that is wanted, and nobody proposes
             require_tunable(policy, task, {path: workspace.read(base, path) for path in task.editable})
+        notes = (*notes, *budget_notes(task, source))
         sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task)
         warn_of_absent_server(policy, settings, source)

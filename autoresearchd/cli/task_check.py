@@ -164,7 +164,9 @@ class _Check:
         held, asked = load_check(folder), self._wanted
         words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
         if not asked.run:
-            return words, (*unmade, *_notes(folder))
+            from autoresearchd.app.admission import budget_notes
+
+            return words, (*unmade, *_notes(folder), *budget_notes(task, folder / task.source_dir))
         if held is None and not asked.more:
             from autoresearchd.app.check import check_run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -106,7 +107,8 @@ def init(
             read_duration("--budget", draft.budget)
     making.write_task(directory, name, layout, draft)
     say(f"wrote {directory / TASK_FILE}")
-    for note in layout.notes if layout else ():
+    notes = making.notes_of(directory)
+    for note in (*(layout.notes if layout else ()), *notes):
         say(f"note: {note}")
     try:
         told = making.bring_history(directory, layout)
@@ -115,7 +117,7 @@ def init(
     if told:
         say(told)
     if measure is not False:
-        _measure(directory, name, layout, draft, sandbox, sure=measure is True)
+        _measure(directory, name, layout, draft, sandbox, notes, sure=measure is True)
     _say_next(directory)
 
 
@@ -214,9 +216,19 @@ def _printed(directory: Path, draft: Draft) -> str:
 
 
 def _measure(
-    directory: Path, name: str, layout: Layout | None, draft: Draft, sandbox: str | None, *, sure: bool
+    directory: Path,
+    name: str,
+    layout: Layout | None,
+    draft: Draft,
+    sandbox: str | None,
+    notes: Sequence[str],
+    *,
+    sure: bool,
 ) -> None:
-    """Measure the baseline, but first say how long that may take; on a terminal ask whether to, unless it is sure."""
+    """Measure the baseline, but first say how long that may take; on a terminal ask whether to, unless it is sure.
+
+    notes: those that the user has been told.
+    """
     from autoresearchd.app import init as making
 
     reason = making.not_measurable(directory)
@@ -239,3 +251,5 @@ def _measure(
         raise
     making.note_baseline(directory, name, layout, draft, measured)
     say(f"baseline: {measured.metric} {measured.words}")
+    for note in (note for note in measured.notes if note not in notes):
+        say(f"note: {note}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from autoresearchd.domain.metric import Direction, Metric, MetricSource
@@ -39,6 +39,7 @@ def dump_task(task: Task) -> str:
     }
     budget = task.execution.budget
     values["execution"] |= {"budget": budget.training, "startup_grace": budget.grace, "timeout": budget.wall}
+    values["execution"]["most_training"] = budget.most
     return json.dumps(values, allow_nan=False)
 
 
@@ -60,6 +61,7 @@ def parse_task(text: str) -> Task:
 def _task(values: dict[str, Any]) -> Task:
     execution, scoring = dict(values.pop("execution")), dict(values.pop("scoring"))
     budget = Budget(execution.pop("budget"), execution.pop("startup_grace"), execution.pop("timeout"))
+    budget = replace(budget, most=execution.pop("most_training", None))
     # Sessions of older versions tell of a limit that was named by its value alone.
     execution.setdefault("timeout_named", budget.wall != Budget.usual_wall(budget.training, budget.grace))
     metric = Metric(scoring.pop("metric"), Direction(scoring.pop("direction")))

@@ -212,6 +212,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
             env=dict(execution.env),
             network=execution.network,
             timeout_named=execution.timeout is not None and budget.wall == execution.timeout,
+            training_time=execution.training_time,
         ),
         scoring=_scoring(file),
         evaluation=Evaluation(**dict(file.evaluation)) if file.evaluation else None,

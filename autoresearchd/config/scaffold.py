@@ -114,6 +114,9 @@ def _lines(fields: TaskFields) -> Iterator[str]:
     yield _line(
         f"# timeout: {_wall(fields.budget)}", "hard end of the whole run; 2 × budget + startup_grace unless given"
     )
+    yield _line(
+        "# training_time: auto", "or budget, or baseline: the program's own time and a quarter, where it reads none"
+    )
     yield _line("# setup_commands: [pip install -r requirements.txt]", "once, with network")
     yield "  # memory_mb: 8192"
     yield ""

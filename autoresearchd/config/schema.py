@@ -40,6 +40,7 @@ from autoresearchd.config.fields import (
 )
 from autoresearchd.config.paths import find_overlaps
 from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.task import TrainingTime
 
 DEFAULT_BUDGET = 300.0
 DEFAULT_GRACE = 60.0
@@ -87,12 +88,14 @@ class Execution(Section):
 
     ``budget`` is the training time, 300 s unless given. When ``timeout`` is the only one of the three times, as in
     files of autoresearch-distillation, it is the budget too, and there is no grace: their jobs know of one time only.
+    ``training_time`` is what a run is held to: its budget, or the baseline's own time and a quarter.
     """
 
     run_command: Command
     budget: Seconds | None = None
     startup_grace: SecondsOrZero | None = None
     timeout: Seconds | None = None
+    training_time: TrainingTime = "auto"
     needs_gpu: NeedsGpu = False
     python: Line | None = None
     setup_commands: tuple[Command, ...] = ()

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from autoresearchd.domain.metric import Metric, MetricSource
+
+TrainingTime = Literal["auto", "budget", "baseline"]
+
+SLOWER = 3.0
+"""How much longer by the clock a machine that does other work as well may take for the same work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +19,18 @@ class Budget:
     """Clock of one run, in seconds.
 
     training: what the job is told it has; grace: loading and compilation on top of it; wall: hard end of the whole run.
+    most: what training may take of a result that is kept, where it is held to the baseline's own time; else None.
     """
 
     training: float
     grace: float
     wall: float
+    most: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """After how many seconds training is ended."""
+        return self.training + self.grace if self.most is None else SLOWER * self.most
 
     @staticmethod
     def usual_wall(training: float, grace: float) -> float:
@@ -45,7 +58,11 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How the job of a task is run. timeout_named: whether the budget's ``wall`` is one that the user wrote down."""
+    """How the job of a task is run.
+
+    timeout_named: whether the budget's ``wall`` is one that the user wrote down; training_time: what training is held
+    to, the budget or the baseline's own time; auto: the latter where the program does not end by its budget.
+    """
 
     run_command: str
     budget: Budget
@@ -57,6 +74,7 @@ class Execution:
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
     timeout_named: bool = False
+    training_time: TrainingTime = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,16 @@ def needed(budget: Budget, baseline: Iterable[float]) -> float:
     return max(budget.wall, budget.training + SLOWER * beyond)
 
 
-def allowed(task: Task, baseline: Iterable[float]) -> Task:
-    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds."""
+def allowed(task: Task, baseline: Iterable[float], most: float | None = None) -> Task:
+    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds.
+
+    most: what training may take of a result that is kept, where it is held to the baseline's own time.
+    """
     execution = task.execution
-    wall = needed(execution.budget, baseline)
-    if wall <= execution.budget.wall or execution.timeout_named:
-        return task
-    return replace(task, execution=replace(execution, budget=replace(execution.budget, wall=wall)))
+    budget = replace(execution.budget, most=most)
+    wall = needed(budget, baseline)
+    if most is not None:  # what follows training has as long as ever
+        wall = max(wall, wall + budget.limit - budget.training)
+    if execution.timeout_named:
+        wall = budget.wall
+    return replace(task, execution=replace(execution, budget=replace(budget, wall=wall)))

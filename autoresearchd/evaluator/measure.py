@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from autoresearchd.domain.experiment import CurvePoint, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import SLOWER, Task
 from autoresearchd.evaluator.curve import CurveParser, read_curve
 from autoresearchd.evaluator.failure import diagnose, how_it_ended
 from autoresearchd.evaluator.parse import parse_metrics
@@ -128,7 +128,9 @@ def _limit_words(task: Task, stage: StageResult) -> str:
         return f"{stage.name} was stopped after {stage.duration_s:.0f} s: the whole run may take {budget.wall:g} s"
     if stage.outcome == "budget_overrun":
         made_of = f"budget {budget.training:g} s + startup_grace {budget.grace:g} s"
-        return f"{stage.name} was killed after {budget.training + budget.grace:g} s, its limit: {made_of}"
+        if budget.most is not None:
+            made_of = f"{SLOWER:g} × {budget.most:.3g} s (training_time: baseline)"
+        return f"{stage.name} was killed after {budget.limit:.3g} s, its limit: {made_of}"
     limit = task.execution.memory_mb
     return f"{stage.name} needed more memory than " + (f"its {limit} MB" if limit else "there was")
 

@@ -8,16 +8,20 @@ longer than the baseline's runs, which show what loading really takes here, and 
 A machine that does other work as well slows loading down, and not the training, which ends by the clock: what took
 long and computed little was kept waiting. Time is therefore counted twice: as it passed, with a wide margin, and as the
 processors worked, at the rate at which the baseline's did, with a narrow one.
+
+A program that does not read its budget ends when its work is done, and would be better for more of that. Its runs are
+held to the whole time of the baseline's in the place of the budget (``execution.training_time``), counted the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import SLOWER, Task
 from autoresearchd.evaluator.measure import TRAINING
 
 BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
@@ -26,8 +30,6 @@ SHARE = 0.25
 
 FAR = 3.0
 """In σ: a run that is further behind the best leads to no keep, be it as a tie or by its next runs."""
-SLOWER = 3.0
-"""How much longer than the baseline's a start-up may take by the clock; by the work done it may take twice as much."""
 STARVED = 0.8
 """Of the processor time per second of other runs of the program: a run with less has been kept waiting."""
 STARVED_S = 5.0
@@ -36,6 +38,10 @@ BUSY = 0.5
 """Processor time per second of a program that is held back by nothing but the processor."""
 LEAST_S = 0.5
 """Seconds by the clock that no start-up is refused for: a cold disk takes them."""
+PLAINLY, PLAINLY_S = 3.0, 30.0
+"""A baseline that took so many budgets, and so many seconds more, did not end by its budget, whatever it reads."""
+OTHER, OTHER_S = 2.0, 2.0
+"""From so much more than its budget, or less by the factor, a baseline's time is told to the user beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,42 +49,112 @@ class Pace:
     """How the baseline's runs went.
 
     startup: the most seconds that one took beyond the budget; busy: seconds of processor time per second, the most.
+    whole: the most seconds that one took, where that is what runs are held to; None where that is the budget.
+    timed: whether the program reads its budget, and so ends by the clock, however slow the machine.
     """
 
     startup: float
     busy: float
+    whole: float | None = None
+    timed: bool = True
+
+    @property
+    def most(self) -> float | None:
+        """Seconds of training of a result that may be kept, where runs are held to the baseline's own time."""
+        return None if self.whole is None else self.whole + max(SHARE * self.whole, LEAST_S)
 
 
-def told_pace(task: Task, texts: Iterable[str], baseline: Iterable[StageResult]) -> Pace | None:
-    """The pace of the baseline's runs; None where it is not known, or where nobody told the program how long to train.
+def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult]) -> Pace | None:
+    """The pace of the baseline's runs, by how their stages went; None where none is known.
 
-    texts: the baseline's program and the protected ones; without a budget it takes as long as budget and grace allow.
+    texts: the baseline's program and the protected ones, by path.
     """
-    told = any(BUDGET_VARIABLE in text for text in (task.execution.run_command, *texts))
-    return pace_of(task, baseline) if told else None
-
-
-def pace_of(task: Task, baseline: Iterable[StageResult]) -> Pace | None:
-    """The pace of the baseline's runs, by how their stages went; None where none is known."""
     stages = [stage for stage in baseline if stage.name == TRAINING and stage.duration_s > 0]
     if not stages:
         return None
-    longest = max(stage.duration_s for stage in stages)
+    longest, budget = max(stage.duration_s for stage in stages), task.execution.budget.training
+    named, timed = task.execution.training_time, reads_budget(task, texts)
+    own = not timed or longest > PLAINLY * budget + PLAINLY_S if named == "auto" else named == "baseline"
     return Pace(
-        max(0.0, longest - task.execution.budget.training), max(stage.cpu_s / stage.duration_s for stage in stages)
+        max(0.0, longest - budget),
+        max(stage.cpu_s / stage.duration_s for stage in stages),
+        longest if own else None,
+        timed,
     )
 
 
+def reads_budget(task: Task, texts: Mapping[str, str]) -> bool:
+    """Whether the command, or one of some texts by path, reads how long the program may train."""
+    return BUDGET_VARIABLE in task.execution.run_command or any(_named(*item) for item in texts.items())
+
+
+def _named(path: str, text: str) -> bool:
+    """Whether a text names the variable; of Python, where it can be read, a comment or docstring does not count."""
+    if BUDGET_VARIABLE not in text or not path.endswith(".py"):
+        return BUDGET_VARIABLE in text
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    idle = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return any(
+        isinstance(node, ast.Constant) and id(node) not in idle and BUDGET_VARIABLE in str(node.value)
+        for node in ast.walk(tree)
+    )
+
+
+def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None) -> tuple[str, ...]:
+    """What the user should know of a program and its budget, a sentence each; nothing where task.yaml has settled it.
+
+    Args:
+        task: as it is to be run.
+        texts: the program as it is and the protected ones, by path.
+        took: seconds that training took, where it was run.
+    """
+    if task.execution.training_time != "auto":
+        return ()
+    budget, told = task.execution.budget.training, []
+    reads = reads_budget(task, texts)
+    if not reads:
+        told.append(
+            f"the program does not read {BUDGET_VARIABLE}, so its budget of {budget:g} s does not end it: experiments "
+            f"are held to the baseline's own time, +{SHARE:.0%}. Let it train for so many seconds to give it a fixed "
+            "time, or let it grow with `training_time: budget` under execution in task.yaml"
+        )
+    if took is not None and took > OTHER * budget + OTHER_S:
+        which = "loading takes the rest, or it does not end by its budget" if reads else "nothing ends it by that"
+        told.append(f"training took {took:.3g} s, and the budget is {budget:g} s: {which}")
+    elif took is not None and took < budget / OTHER:
+        told.append(f"training took {took:.2g} s of a budget of {budget:g} s: the budget does not bind")
+    return tuple(told)
+
+
 def overrun(task: Task, result: RunResult, pace: Pace) -> str:
-    """How a run trained beyond its budget, in words; empty where it did not."""
-    stage, budget = result.stage(TRAINING), task.execution.budget.training
+    """How a run trained beyond what it is held to, in words; empty where it did not."""
+    stage = result.stage(TRAINING)
     if stage is None:
         return ""
+    return _beyond_budget(task, stage, pace) if pace.most is None else _beyond_baseline(stage, pace, pace.most)
+
+
+def _beyond_baseline(stage: StageResult, pace: Pace, most: float) -> str:
+    # Of a program that waits for something else, a GPU say, processor time tells little.
+    worked = min(stage.duration_s, stage.cpu_s / pace.busy) if pace.busy >= BUSY else stage.duration_s
+    if worked <= most and stage.duration_s < SLOWER * most:
+        return ""
+    return (
+        f"{TRAINING} took {stage.duration_s:.3g} s; the baseline takes {pace.whole:.3g} s and {most:.3g} s are allowed "
+        "(training_time: baseline)"
+    )
+
+
+def _beyond_budget(task: Task, stage: StageResult, pace: Pace) -> str:
+    budget = task.execution.budget.training
     worked = min(stage.duration_s, stage.cpu_s / pace.busy) if pace.busy > 0 else 0.0
     margin = max(pace.startup, SHARE * budget)
     if worked > budget + pace.startup + margin:
         limit = pace.startup + margin
-    elif stage.duration_s > budget + SLOWER * pace.startup + max(SHARE * budget, LEAST_S):
+    elif pace.timed and stage.duration_s > budget + SLOWER * pace.startup + max(SHARE * budget, LEAST_S):
         limit = SLOWER * pace.startup + max(SHARE * budget, LEAST_S)
     else:
         return ""
@@ -130,9 +206,20 @@ def held(
         sigma: of the metric; None while it is not known.
     """
     value = measurement.value
+    if pace is not None and pace.most is not None and measurement.label is Label.BUDGET_OVERRUN:  # it was ended
+        return Measurement(
+            _label(pace), detail=overrun(task, result, pace) or measurement.detail, curve=measurement.curve
+        )
     if pace is None or best is None or value is None or measurement.label is not Label.NONE:
         return measurement
     if not task.metric.better(value, best) and abs(value - best) > FAR * (sigma or 0.0):
         return measurement
     told = overrun(task, result, pace)
-    return Measurement(Label.BUDGET_OVERRUN, detail=told, curve=measurement.curve) if told else measurement
+    if told and pace.most is not None:
+        told = f"{task.metric.name} {value:.6g}, but {told}"
+    return Measurement(_label(pace), detail=told, curve=measurement.curve) if told else measurement
+
+
+def _label(pace: Pace) -> Label:
+    """It is no failure to take longer than a program that nobody told how long to train, but no improvement."""
+    return Label.BUDGET_OVERRUN if pace.most is None else Label.CONSTRAINT

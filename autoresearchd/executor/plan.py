@@ -106,7 +106,7 @@ class _Planner:
     def stages(self) -> list[Stage]:
         budget = self.task.execution.budget
         run = self.program(self.task.execution.run_command, "training", self.job_view(writes=True))
-        stages = [Stage("training", run, budget.training + budget.grace, "budget_overrun")]
+        stages = [Stage("training", run, budget.limit, "budget_overrun")]
         for index, check in enumerate(self.task.checks if self.request.run_checks else ()):
             name = f"check-{index}"
             program = self.program(check.command, name, self.job_view(writes=False))

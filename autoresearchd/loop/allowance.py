@@ -17,10 +17,25 @@ class Allowance:
 
     def task(self) -> Task:
         """The task as a run is to be started; a limit that the user named holds."""
-        return allowed(self._lab.task, self._took())
+        known = self._standing.pacing.known()
+        return allowed(self._lab.task, self._took(), known.most if known else None)
 
     def words(self) -> str:
         """What the user is to know once the baseline is measured; empty where it failed or the task allows enough."""
+        return "; ".join(said for said in (self._held(), self._raised()) if said)
+
+    def _held(self) -> str:
+        """That training is held to the baseline's own time, and to how much that is."""
+        known = self._standing.pacing.known()
+        if known is None or known.most is None or self._lab.task.execution.training_time != "auto":
+            return ""
+        return (
+            f"the program does not end by its budget, so training is held to the baseline's own time: it took "
+            f"{known.whole:.3g} s, and a result for which it took more than {known.most:.3g} s is not kept"
+        )
+
+    def _raised(self) -> str:
+        """That a run may take longer than the task says, or should be allowed to."""
         wall, took = self._lab.task.execution.budget.wall, self._took()
         if not took:
             return ""

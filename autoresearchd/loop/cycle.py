@@ -27,7 +27,6 @@ from autoresearchd.loop.artifacts import clean_logs, discard_outputs, read_logs,
 from autoresearchd.loop.hints import mend_job
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.loop.laboratory import Laboratory
-from autoresearchd.loop.pacing import Pacing
 from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.seals import Watch
@@ -59,7 +58,6 @@ class Cycle:
         self._rewards = Rewards(lab)
         self._aborts = EarlyAbort(lab, standing)
         self._ended_by: Look | None = None
-        self._pacing = Pacing(lab, standing)
         self._starving = Starving(lab)
         self._allowance = Allowance(lab, standing)
         self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
@@ -284,7 +282,7 @@ class Cycle:
         if self._ended_by is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself just then
             measurement = aborted(measurement, self._ended_by)
         self._aborts.end()
-        measurement = self._pacing.held(run, result, self._watched.end(measurement))
+        measurement = self._standing.pacing.held(run, result, self._watched.end(measurement))
         measurement = self._starving.spared(e, result, measurement)
         self._aborts.measured(run, measurement)
         if self._pulled_away(e, measurement):

@@ -1,20 +1,25 @@
-"""Holding runs to the pace of the baseline's: a run that could be kept must have kept to its budget."""
+"""Holding runs to the pace of the baseline's: a run that could be kept must have kept to its time."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from autoresearchd.domain.experiment import Measurement, Run, RunResult
+from autoresearchd.domain.task import Task
 from autoresearchd.evaluator import pace
 from autoresearchd.evaluator.pace import Pace
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.laboratory import Laboratory
-from autoresearchd.loop.standing import Standing
+
+if TYPE_CHECKING:
+    from autoresearchd.loop.standing import Standing
 
 
 class Pacing:
     """Compares runs with the baseline's, as the store has them.
 
-    Nothing is compared where the program as it was did not read its budget: it may take as long as it takes, up to
-    budget and grace.
+    What they are held to is the budget, or the baseline's own time where that does not end by its budget.
     """
 
     def __init__(self, lab: Laboratory, standing: Standing) -> None:
@@ -26,9 +31,18 @@ class Pacing:
         if run.of is not None:
             return measurement
         standing = self._standing
-        return pace.held(self._lab.task, result, measurement, self._pace(), best=standing.best, sigma=standing.sigma)
+        return pace.held(self._lab.task, result, measurement, self.known(), best=standing.best, sigma=standing.sigma)
 
-    def _pace(self) -> Pace | None:
+    def task(self) -> Task:
+        """The task as policies are shown it: with what training may take, where that is known from the baseline."""
+        task, known = self._lab.task, self.known()
+        if known is None or known.most is None:
+            return task
+        budget = replace(task.execution.budget, most=known.most)
+        return replace(task, execution=replace(task.execution, budget=budget))
+
+    def known(self) -> Pace | None:
+        """The baseline's pace; None until it is measured."""
         runs = self._standing.baseline_runs
         key = tuple(run.id for run in runs)
         if self._known is None or self._known[0] != key:
@@ -39,7 +53,7 @@ class Pacing:
         lab, commit = self._lab, self._standing.baseline_commit
         if not runs:
             return None
-        texts = list(read_sources(lab.task, lab.site.pristine).values())
+        texts = read_sources(lab.task, lab.site.pristine)
         if commit is not None:
-            texts += self._standing.code(commit).values()
-        return pace.told_pace(lab.task, texts, [stage for run in runs for stage in lab.store.stages(run.id)])
+            texts |= self._standing.code(commit)
+        return pace.pace_of(lab.task, texts, [stage for run in runs for stage in lab.store.stages(run.id)])

@@ -20,6 +20,7 @@ from autoresearchd.evaluator.legality import required_symbols
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.diagnostics import Diagnostics
 from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.pacing import Pacing
 from autoresearchd.loop.role_history import RoleHistory
 from autoresearchd.loop.turns import Turn, Turns
 from autoresearchd.loop.words import commit_of
@@ -54,6 +55,7 @@ class Standing:
         self._required: Mapping[str, frozenset[str]] | None = None
         self.totals = lab.store.totals(session.id)
         self._labels = Counter(lab.store.label_counts(session.id))
+        self.pacing = Pacing(lab, self)
         self.turns = Turns(lab)
         self._roles = RoleHistory(lab, RECENT)
         self._diagnostics = Diagnostics(lab)
@@ -216,7 +218,7 @@ class Standing:
             tag=lab.tag,
             number=e.number,
             parent=e.parent,
-            task=lab.task,
+            task=self.pacing.task(),
             code=self.code(e.parent),
             recent=tuple(self._recent),
             top=self.top,

@@ -15,6 +15,7 @@ from autoresearchd.domain.labels import Status
 from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Budget
 from autoresearchd.evaluator.feedback import feedback, fill
 from autoresearchd.policy import memo, prompt
 from autoresearchd.policy.client import Message
@@ -137,6 +138,18 @@ def _system(state: ResearchState, forms: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _time(budget: Budget) -> str:
+    if budget.most is not None:
+        return (
+            f"Training may take {budget.most:.3g} seconds, a little more than that of the program as it was: a result "
+            f"for which it took longer is not kept, however good, and it is ended after {budget.limit:.3g}."
+        )
+    return (
+        f"A run has {budget.training:g} seconds of training, which AUTORESEARCHD_TIME_BUDGET tells it, and "
+        f"{budget.grace:g} more for loading and compilation; what takes longer has failed."
+    )
+
+
 def _rules(state: ResearchState) -> list[str]:
     task, metric = state.task, state.task.metric.name
     budget = task.execution.budget
@@ -149,8 +162,7 @@ def _rules(state: ResearchState) -> list[str]:
     return [
         f"{metric} decides: {prompt.better_when(state)} is better. {measured}. Edits that touch the measurement, the "
         "clock or the checks are found and recorded as failed.",
-        f"A run has {budget.training:g} seconds of training, which AUTORESEARCHD_TIME_BUDGET tells it, and "
-        f"{budget.grace:g} more for loading and compilation; what takes longer has failed.",
+        _time(budget),
         f"Only these files may be edited: {', '.join(task.editable)}."
         + (f" Protected: {', '.join(task.protected)}." if task.protected else ""),
         *prompt.amount(task),

@@ -9,7 +9,7 @@ from typing import Any
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.domain.task import Role, Task
+from autoresearchd.domain.task import Budget, Role, Task
 from autoresearchd.evaluator.feedback import MAX_REASON
 from autoresearchd.policy import memo, stuck
 from autoresearchd.policy.digest import Digest, digest
@@ -156,13 +156,19 @@ def failed_run(state: ResearchState, quote: Quote) -> str:
 
 
 # ---------------------------------------------------------------------- the sections for tools
+def _training(budget: Budget) -> str:
+    if budget.most is not None:
+        return f"at most {budget.most:.3g} seconds of training"
+    return f"{budget.training:.0f} seconds of training"
+
+
 def _goal(state: ResearchState) -> str:
     metric = state.task.metric
     lines = [
         f"# Task {state.task.name}: improve {metric.name} ({better_when(state)} is better)",
         "",
         f"You are asked for experiment {state.number}. Make one change that should improve {metric.name}: it is "
-        f"committed, run for {state.task.execution.budget.training:.0f} seconds of training, measured, and kept only "
+        f"committed, run for {_training(state.task.execution.budget)}, measured, and kept only "
         "if the improvement is more than noise.",
     ]
     if state.task.prompt.system:
@@ -300,6 +306,7 @@ def as_json(state: ResearchState) -> dict[str, Any]:
             "editable": list(task.editable),
             "protected": list(task.protected),
             "budget_s": task.execution.budget.training,
+            "most_training_s": task.execution.budget.most,
             "profile": task.profile,
         },
         "baseline": state.baseline,

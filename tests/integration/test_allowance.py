@@ -13,8 +13,10 @@ from autoresearchd.evaluator.allowance import needed
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
 from autoresearchd.testing.executors import FakeExecutor, Script, prints
-from tests.integration.bench import TASK, Bench
+from tests.integration.bench import PROGRAM, TASK, Bench
 from tests.integration.bench import job as scores
+
+READS = 'import os\nBUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])\n' + PROGRAM
 
 
 def taking(seconds: float) -> object:
@@ -26,23 +28,30 @@ def taking(seconds: float) -> object:
     return job
 
 
-def walls(folder: Path, execution: str, seconds: float, *, restart: bool = False) -> tuple[list[float], list[str]]:
-    """Limits of the whole of each run, and what the user is warned of."""
-    bench = Bench(folder, task=TASK.replace("budget: 5", execution))
+def budgets(
+    folder: Path, execution: str, seconds: float, *, restart: bool = False, program: str = READS
+) -> tuple[list[Budget], list[str]]:
+    """The clock of the baseline's runs, once, and of each run after them, and what the user is warned of."""
+    bench = Bench(folder, task=TASK.replace("budget: 5", execution), program=program)
     bench.job = taking(seconds)  # type: ignore[assignment]
-    found: list[float] = []
+    found: list[Budget] = []
     for experiments in (1, 2) if restart else (2,):
         lab = bench.laboratory()
         SessionLoop(lab, Limits(max_experiments=experiments)).run()
         assert isinstance(lab.executor, FakeExecutor)
-        budgets = [request.task.execution.budget for request in lab.executor.requests]
-        assert {(budget.training, budget.grace) for budget in budgets} == {(15.0, 30.0)}
-        found += [budget.wall for budget in budgets]
+        found += [request.task.execution.budget for request in lab.executor.requests]
+    assert {(budget.training, budget.grace) for budget in found} == {(15.0, 30.0)}
     runs = len(bench.store.experiment(bench.session.id, 0).runs)
     warnings = [event.message for event in bench.events.events if event.kind is EventKind.WARNING]
     bench.close()
     assert len(set(found[:runs])) == 1, "of the baseline's own runs nobody knows what this machine needs"
     return [found[0], *found[runs:]], warnings
+
+
+def walls(folder: Path, execution: str, seconds: float, *, restart: bool = False) -> tuple[list[float], list[str]]:
+    """Limits of the whole of each run, and what the user is warned of."""
+    found, warnings = budgets(folder, execution, seconds, restart=restart)
+    return [budget.wall for budget in found], warnings
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -73,6 +82,20 @@ def test_where_the_time_is_ample_nothing_changes(tmp_path: Path) -> None:
     found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30", 20.0)
     assert set(found[1:]) == {60.0}
     assert warnings == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("seconds", [4.0, 20.0])
+def test_a_night_is_not_spent_on_runs_that_take_twenty_times_as_long_as_a_baseline_without_a_budget(
+    tmp_path: Path, seconds: float, restart: bool
+) -> None:
+    found, [warning] = budgets(tmp_path, "budget: 15, startup_grace: 30", seconds, restart=restart, program=PROGRAM)
+    assert found[0].limit == 45.0, "of the baseline nobody knows how long it takes"
+    assert {(budget.most, budget.limit) for budget in found[1:]} == {(1.25 * seconds, 3.75 * seconds)}
+    assert all(budget.wall >= budget.limit + 15.0 for budget in found), "there is room for what follows it"
+    assert (
+        f"it took {seconds:g} s, and a result for which it took more than {1.25 * seconds:g} s is not kept" in warning
+    )
 
 
 def test_a_program_that_ends_before_its_budget_keeps_its_limit() -> None:

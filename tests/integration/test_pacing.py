@@ -56,9 +56,9 @@ def taking(seconds: float) -> Callable[[RunRequest], Script | str]:
 
 
 def session(
-    folder: Path, program: str, seconds: float, *, restart: bool = False, second: float = 2.5
+    folder: Path, program: str, seconds: float, *, restart: bool = False, second: float = 2.5, task: str = TASK
 ) -> list[Experiment]:
-    bench = Bench(folder, task=TASK, program=program)
+    bench = Bench(folder, task=task, program=program)
     bench.policy.values = (0.0, 4.0, second)
     bench.job = taking(seconds)
     if restart:
@@ -92,8 +92,26 @@ def test_what_keeps_to_the_budget_is_kept(tmp_path: Path) -> None:
     assert better.decision.status is Status.KEEP
 
 
-def test_a_program_that_is_told_no_budget_may_take_its_time(tmp_path: Path) -> None:
-    *_, better = session(tmp_path, "SCALE = 1.0\n", 40.0)
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_beats_a_program_without_a_budget_by_more_work_is_no_improvement(tmp_path: Path, restart: bool) -> None:
+    _, worse, better = session(tmp_path, "SCALE = 1.0\n", 40.0, restart=restart)
+    assert worse.decision is not None
+    assert better.decision is not None
+    assert worse.decision.label is Label.NO_GAIN, "what it took does not matter: it is worse"
+    assert (better.decision.status, better.decision.label) == (Status.DISCARD, Label.CONSTRAINT)
+    assert "training took 40 s; the baseline takes 5.5 s and 6.88 s are allowed" in better.decision.reason
+
+
+def test_what_takes_as_long_as_a_program_without_a_budget_is_kept(tmp_path: Path) -> None:
+    *_, better = session(tmp_path, "SCALE = 1.0\n", 6.5)
+    assert better.decision is not None
+    assert better.decision.status is Status.KEEP
+
+
+def test_a_task_may_let_such_a_program_grow_into_its_budget(tmp_path: Path) -> None:
+    *_, better = session(
+        tmp_path, "SCALE = 1.0\n", 40.0, task=TASK.replace("budget: 5", "budget: 50, training_time: budget")
+    )
     assert better.decision is not None
     assert better.decision.status is Status.KEEP
 
@@ -112,6 +130,41 @@ class Working(ByNumber):
 def by_the_clock(request: RunRequest) -> float:
     """The program as it was takes 5.5 s, any other one 7.5 s."""
     return 5.5 if (request.workspace / "train.py").read_text() == WORKS else 7.5
+
+
+COUNTS = """\
+import os
+SCALE = 1.0
+STEPS = 4_000_000
+for step in range(STEPS):
+    pass
+print(f"score: {(SCALE - 2.0) ** 2 + int(os.environ['AUTORESEARCHD_SEED']) % 7 * 1e-3:.6f}")
+"""
+
+
+class Growing(ByNumber):
+    """Proposes a better SCALE with the same steps, then a better one still with as many as take far longer."""
+
+    programs = ((1.0, 1), (1.5, 1), (1.9, 20))
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        scale, times = self.programs[state.number]
+        text = COUNTS.replace("SCALE = 1.0", f"SCALE = {scale}").replace("4_000_000", str(times * 4_000_000))
+        return Proposal({"train.py": text}, f"SCALE {scale} may be better", self.name, description=f"SCALE → {scale}")
+
+
+def test_a_search_that_buys_its_gain_with_twenty_times_the_work_keeps_nothing_for_it(tmp_path: Path) -> None:
+    """Live: a counted loop, whatever the machine's speed. Without the hold, a kept run took 57 s of a budget of 3 s."""
+    bench = Bench(tmp_path, task=TASK, program=COUNTS)
+    bench.policy = Growing()
+    SessionLoop(replace(bench.laboratory(), executor=LocalExecutor(devices=Devices())), Limits(max_experiments=2)).run()
+    _, same, grown = bench.store.experiments(bench.session.id)
+    assert same.decision is not None
+    assert grown.decision is not None
+    assert same.decision.status is Status.KEEP
+    assert (grown.decision.status, grown.decision.label) == (Status.DISCARD, Label.CONSTRAINT), grown.decision.reason
+    assert "are allowed (training_time: baseline)" in grown.decision.reason
+    bench.close()
 
 
 @pytest.mark.parametrize("tier", TIERS[:: max(1, len(TIERS) - 1)])  # the best that there is, and none

@@ -44,6 +44,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(values_of(parts[0]), values_of(parts[1]), max_size=2)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values_of(part) for part in parts])
+    if typing.get_origin(kind) is typing.Literal:
+        return st.sampled_from(typing.get_args(kind))
     raise AssertionError(f"no values for {kind}")
 
 

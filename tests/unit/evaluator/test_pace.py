@@ -10,14 +10,18 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Budget, Task
-from autoresearchd.evaluator.pace import Pace, held, overrun, pace_of, starved, told_pace
+from autoresearchd.domain.task import Budget, Task, TrainingTime
+from autoresearchd.evaluator.pace import LEAST_S, Pace, about_budget, held, overrun, pace_of, reads_budget, starved
 from tests.unit.evaluator.builders import result, stage, task
 
+READS = {"train.py": "import os\nlimit = os.environ['AUTORESEARCHD_TIME_BUDGET']\n"}
+COUNTS = {"train.py": "for step in range(400):\n    train()\n"}
 
-def toy(budget: float, grace: float = 1000.0) -> Task:
+
+def toy(budget: float, grace: float = 1000.0, held_to: TrainingTime = "auto") -> Task:
     plain = task()
-    return replace(plain, execution=replace(plain.execution, budget=Budget(budget, grace, 10 * (budget + grace))))
+    clock = Budget(budget, grace, 10 * (budget + grace))
+    return replace(plain, execution=replace(plain.execution, budget=clock, training_time=held_to))
 
 
 def took(seconds: float, cpu: float) -> RunResult:
@@ -36,14 +40,16 @@ LOADS = st.floats(1.0, 3.0)
 def test_an_honest_program_is_never_blamed_for_a_machine_that_is_three_times_slower(
     budget: float, startup: float, then: float, now: float
 ) -> None:
-    pace = pace_of(toy(budget), honest(budget, startup, then).stages)
+    pace = pace_of(toy(budget, held_to="budget"), READS, honest(budget, startup, then).stages)
     assert pace is not None
     assert overrun(toy(budget), honest(budget, startup, now), pace) == ""
 
 
 @pytest.mark.parametrize("trained", [2.6, 4.0, 9.0, 10.5])
 def test_seconds_of_training_beyond_a_short_budget_are_found(trained: float) -> None:
-    pace = pace_of(toy(1.5), [s for run in (took(1.9, 1.85), took(1.85, 1.8), took(1.95, 1.8)) for s in run.stages])
+    pace = pace_of(
+        toy(1.5), READS, [s for run in (took(1.9, 1.85), took(1.85, 1.8), took(1.95, 1.8)) for s in run.stages]
+    )
     assert pace is not None
     told = overrun(toy(1.5), took(trained + 0.35, trained + 0.3), pace)
     assert "the budget is 1.5 s, and the baseline's runs needed 0.45 s beside it" in told
@@ -57,7 +63,7 @@ def test_a_program_that_hides_what_it_computes_gains_little_by_that(trained: flo
 
 
 def test_loading_that_takes_as_long_as_the_baseline_s_is_allowed_for_again() -> None:
-    pace = pace_of(toy(300.0), took(345.0, 345.0).stages)
+    pace = pace_of(toy(300.0), READS, took(345.0, 345.0).stages)
     assert pace is not None
     assert not overrun(toy(300.0), took(390.0, 390.0), pace), "a larger model is compiled for longer"
 
@@ -69,13 +75,13 @@ def test_more_threads_are_no_overrun_and_neither_is_a_quick_end() -> None:
 
 
 def test_without_the_baseline_s_results_nothing_is_known() -> None:
-    assert pace_of(toy(1.0), []) is None
-    assert pace_of(toy(1.0), result().stages) is None
+    assert pace_of(toy(1.0), READS, []) is None
+    assert pace_of(toy(1.0), COUNTS, result().stages) is None
     assert overrun(toy(1.0), result(), Pace(0.0, 0.0)) == ""
 
 
 def test_an_executor_that_tells_no_processor_time_is_judged_by_the_clock() -> None:
-    pace = pace_of(toy(10.0), took(11.0, 0.0).stages)
+    pace = pace_of(toy(10.0), READS, took(11.0, 0.0).stages)
     assert pace == Pace(1.0, 0.0)
     assert not overrun(toy(10.0), took(15.0, 0.0), pace)
     assert overrun(toy(10.0), took(16.0, 0.0), pace)
@@ -105,10 +111,124 @@ def test_nobody_is_held_to_a_pace_that_is_not_known_or_before_there_is_anything_
     assert held(toy(10.0), long, gave, Pace(1.0, 1.0), best=None, sigma=None) is gave
 
 
-def test_a_program_that_is_not_told_how_long_to_train_has_no_pace() -> None:
+# ---------------------------------------------------------------------- programs that do not end by their budget
+def counted(seconds: float, load: float = 1.0) -> RunResult:
+    """A program of one thread that ends when its work is done, on a machine that gives it a share of its time."""
+    return took(seconds * load, seconds)
+
+
+def test_without_it_a_search_would_grow_a_program_that_reads_no_budget_until_the_grace_is_full() -> None:
+    pace = pace_of(toy(3.0, 60.0), COUNTS, [s for run in (counted(4.0), counted(4.1)) for s in run.stages])
+    assert pace == Pace(pytest.approx(1.1), 1.0, 4.1, timed=False)
+    found = held(toy(3.0), counted(57.0), Measurement(Label.NONE, 0.5), pace, best=1.0, sigma=0.01)
+    assert (found.label, found.value) == (Label.CONSTRAINT, None)
+    assert (
+        "training took 57 s; the baseline takes 4.1 s and 5.12 s are allowed (training_time: baseline)" in found.detail
+    )
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(4.0, False), (4.9, False), (5.2, True), (80.0, True)])
+def test_a_quarter_more_than_the_baseline_s_own_time_is_the_limit(seconds: float, refused: bool) -> None:
+    pace = pace_of(toy(300.0), COUNTS, counted(4.0).stages)
+    assert pace is not None
+    assert bool(overrun(toy(300.0), counted(seconds), pace)) is refused
+
+
+@given(st.floats(0.01, 3000.0), LOADS, LOADS)
+def test_the_same_work_on_a_machine_that_is_three_times_slower_is_never_refused(
+    seconds: float, then: float, now: float
+) -> None:
+    quiet, slow = counted(seconds), counted(seconds, then)  # of several runs, one shows what it can have
+    pace = pace_of(toy(10.0), COUNTS, (*quiet.stages, *slow.stages))
+    assert pace is not None
+    assert overrun(toy(10.0), counted(seconds * 1.2, now), pace) == ""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.3])
+def test_a_program_of_an_instant_is_not_refused_for_a_slow_start_of_the_interpreter(seconds: float) -> None:
+    pace = pace_of(toy(300.0), COUNTS, counted(seconds).stages)
+    assert pace is not None
+    assert not overrun(toy(300.0), counted(seconds + 0.9 * LEAST_S), pace)
+    assert overrun(toy(300.0), counted(20 * seconds + LEAST_S + 0.5), pace)
+
+
+def test_what_waits_for_something_else_than_the_processor_is_timed_by_the_clock() -> None:
+    pace = pace_of(toy(300.0), COUNTS, took(100.0, 10.0).stages)
+    assert pace is not None
+    assert overrun(toy(300.0), took(140.0, 10.0), pace), "a GPU that computes for longer takes no processor time"
+
+
+def test_a_worse_result_is_a_plain_discard_and_one_that_was_ended_says_what_was_allowed() -> None:
+    pace = pace_of(toy(3.0), COUNTS, counted(4.0).stages)
+    worse = Measurement(Label.NONE, 2.0)
+    assert held(toy(3.0), counted(40.0), worse, pace, best=1.0, sigma=0.01) is worse
+    ended = Measurement(Label.BUDGET_OVERRUN, detail="training was killed after 15 s")
+    found = held(toy(3.0), counted(15.0), ended, pace, best=1.0, sigma=0.01)
+    assert found.label is Label.CONSTRAINT
+    assert "training took 15 s; the baseline takes 4 s and 5 s are allowed" in found.detail
+
+
+def test_what_a_run_is_held_to_is_the_task_s_word_or_what_the_program_reads() -> None:
     stages = took(11.0, 11.0).stages
-    assert told_pace(toy(10.0), ["train()"], stages) is None
-    assert told_pace(toy(10.0), ["limit = environ['AUTORESEARCHD_TIME_BUDGET']"], stages) == Pace(1.0, 1.0)
+    assert pace_of(toy(10.0), READS, stages) == Pace(1.0, 1.0)
+    assert pace_of(toy(10.0), COUNTS, stages) == Pace(1.0, 1.0, 11.0, timed=False)
+    assert pace_of(toy(10.0, held_to="budget"), COUNTS, stages) == Pace(1.0, 1.0, timed=False)
+    assert pace_of(toy(10.0, held_to="baseline"), READS, stages) == Pace(1.0, 1.0, 11.0)
+    assert pace_of(toy(1.0), READS, counted(55.0).stages) == Pace(54.0, 1.0, 55.0), "it plainly does not end by it"
+
+
+def test_a_program_that_may_grow_into_its_budget_is_not_blamed_for_a_slow_machine() -> None:
+    into = toy(5.0, held_to="budget")
+    pace = pace_of(into, COUNTS, counted(2.0).stages)
+    assert pace is not None
+    assert not overrun(into, counted(5.5, load=2.5), pace)
+    assert overrun(into, counted(7.0), pace)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "reads"),
+    [
+        ("train.py", "limit = float(os.environ['AUTORESEARCHD_TIME_BUDGET'])", True),
+        ("train.py", "# ignores AUTORESEARCHD_TIME_BUDGET\nx = 1", False),
+        ("train.py", '"""Does not read AUTORESEARCHD_TIME_BUDGET."""', False),
+        ("train.py", "x = f'{os.environ}AUTORESEARCHD_TIME_BUDGET'", True),
+        ("train.py", "print 'python 2', 'AUTORESEARCHD_TIME_BUDGET'", True),
+        ("run.sh", "timeout $AUTORESEARCHD_TIME_BUDGET ./train", True),
+        ("train.py", "x = 1", False),
+    ],
+)
+def test_a_program_reads_its_budget_where_its_code_names_it(path: str, text: str, reads: bool) -> None:
+    assert reads_budget(toy(10.0), {path: text}) is reads
+
+
+def test_the_command_may_read_the_budget_for_the_program() -> None:
+    plain = toy(10.0)
+    command = 'python train.py --seconds "$AUTORESEARCHD_TIME_BUDGET"'
+    assert reads_budget(replace(plain, execution=replace(plain.execution, run_command=command)), COUNTS)
+
+
+def test_the_user_is_told_what_a_program_that_reads_no_budget_is_held_to() -> None:
+    [told] = about_budget(toy(3.0), COUNTS)
+    assert "does not read AUTORESEARCHD_TIME_BUDGET" in told
+    assert "held to the baseline's own time, +25%" in told
+    assert about_budget(toy(3.0), READS) == ()
+    assert about_budget(toy(3.0, held_to="budget"), COUNTS) == about_budget(toy(3.0, held_to="baseline"), COUNTS) == ()
+
+
+@pytest.mark.parametrize(
+    ("budget", "seconds", "words"),
+    [
+        (3.0, 10.0, "training took 10 s, and the budget is 3 s"),
+        (300.0, 0.4, "training took 0.4 s of a budget of 300 s: the budget does not bind"),
+        (3.0, 3.4, ""),
+        (1.0, 3.9, ""),  # importing torch
+        (10.0, 8.0, ""),
+    ],
+)
+def test_a_time_that_has_nothing_to_do_with_the_budget_is_told(budget: float, seconds: float, words: str) -> None:
+    told = about_budget(toy(budget), READS, seconds)
+    assert len(told) == bool(words)
+    assert not told or told[0].startswith(words)
 
 
 def test_a_run_that_was_kept_waiting_is_told_by_other_runs_of_the_same_program() -> None:
