@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from autoresearchd.app.compose import open_workspace, require_sandbox
+from autoresearchd.app.pinned import empty_submodules
 from autoresearchd.app.project import Project
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
@@ -252,6 +253,7 @@ def repository_notes(folder: Path) -> tuple[str, ...]:
     changed = preflight.uncommitted(project.root, folder)
     told = f"{TASK_FILE} is checked as it is here, not as in the last commit; `autoresearchd start` wants it committed"
     notes = [told] if TASK_FILE in changed else []
+    notes += empty_submodules(project.root, folder)
     changed = [name for name in changed if name != TASK_FILE]
     if not changed:
         return tuple(notes)

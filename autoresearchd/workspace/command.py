@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -147,6 +147,12 @@ def surroundings(settings: Mapping[str, str] = SETTINGS) -> dict[str, str]:
         "GIT_COMMITTER_EMAIL": ADDRESS,
         "LC_ALL": "C",
     }
+
+
+def reading(objects: Iterable[Path]) -> dict[str, str]:
+    """The part of git's environment that names further object databases to read; a colon there ends a path."""
+    quoted = (str(path).replace("\\", "\\\\").replace('"', '\\"') for path in objects)
+    return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": os.pathsep.join(f'"{path}"' for path in quoted)}
 
 
 @dataclass(frozen=True, slots=True)

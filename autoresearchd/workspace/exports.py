@@ -51,6 +51,21 @@ class Exports:
             if any(target.iterdir()):
                 raise RepositoryError(f"{target} is not empty", mend="name an empty folder")
             self._write_out(tree, target)
+            self._fill_submodules(tree, target)
+
+    def _fill_submodules(self, tree: str, target: Path) -> None:
+        """Write what git leaves out: the files of submodules."""
+        inside: tuple[bytes, ...] = ()
+        for name, entry in self._manifest(tree).items():
+            path = target / os.fsdecode(name)
+            if entry.pinned:
+                inside += (name + b"/",)
+            if not name.startswith(inside):
+                continue
+            if entry.is_folder or entry.mode == SUBMODULE:
+                path.mkdir(exist_ok=True)
+            else:
+                self._rewrite(path, entry, _mode(entry) | 0o200)
 
     def _make(self, tree: str, target: Path) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -60,6 +75,7 @@ class Exports:
             files = temporary / "files"
             files.mkdir()
             self._write_out(tree, files)
+            self._fill_submodules(tree, files)
             for name, entry in self._manifest(tree).items():
                 if entry.is_file:
                     (files / os.fsdecode(name)).chmod(_mode(entry))
@@ -80,7 +96,7 @@ class Exports:
 
     def _walk(self, tree: str, prefix: bytes) -> list[tuple[bytes, Entry]]:
         found: list[tuple[bytes, Entry]] = []
-        for entry in self._store.tree(tree):
+        for entry in self._store.opened(tree):
             name = prefix + entry.name
             found.append((name, entry))
             if entry.is_folder:
@@ -100,7 +116,7 @@ class Exports:
             if stamp is not None and stamps.get(name) == stamp:
                 continue
             if stamp is None or not _matches(path, entry):
-                self._rewrite(path, entry)
+                self._rewrite(path, entry, _mode(entry))
             fresh = _stamp(path)
             if fresh is not None:
                 stamps[name] = fresh
@@ -116,7 +132,7 @@ class Exports:
                 self._remove_stranger(Path(child.path), PurePosixPath(os.fsdecode(name)))
             elif is_folder != (entry.is_folder or entry.mode == SUBMODULE):
                 remove_tree(Path(child.path))
-            elif entry.is_folder:
+            elif is_folder:
                 self._remove_strangers(top, name + b"/", manifest)
 
     def _remove_stranger(self, path: Path, name: PurePosixPath) -> None:
@@ -128,7 +144,7 @@ class Exports:
         else:
             remove_tree(path)
 
-    def _rewrite(self, path: Path, entry: Entry) -> None:
+    def _rewrite(self, path: Path, entry: Entry, mode: int) -> None:
         data = self._store.read(entry.sha, "blob")
         temporary = path.with_name(f".{os.getpid()}.making")
         temporary.unlink(missing_ok=True)
@@ -136,7 +152,7 @@ class Exports:
             temporary.symlink_to(os.fsdecode(data))
         else:
             temporary.write_bytes(data)
-            temporary.chmod(_mode(entry))
+            temporary.chmod(mode)
         temporary.rename(path)
 
 

@@ -7,6 +7,7 @@ and configuration are neither read for any of this nor written to.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -24,6 +25,7 @@ from autoresearchd.workspace.paths import split_path
 from autoresearchd.workspace.private import is_private, make_private
 from autoresearchd.workspace.refs import SessionRefs
 from autoresearchd.workspace.slots import Slots
+from autoresearchd.workspace.submodules import FETCH, object_databases
 
 HISTORIES = ("refs", "revert")
 _USAGE = 129
@@ -54,9 +56,10 @@ class GitWorkspace:
                 make_private(state / "git", objects)
         self._state = state
         self._public, self._private = Git(program, common), Git(program, state / "git")
-        self._objects = ObjectStore(self._private, objects)
         self._refs = SessionRefs(self._public, tag, state / "locks" / "refs")
         self.branch = self._refs.branch
+        others = object_databases(program, root, (f"refs/heads/{self.branch}", "HEAD"))
+        self._objects = ObjectStore(self._private, objects, others)
         inside = [path.rstrip("/") for path in keep if not path.startswith(("/", "~"))]
         kept = [PurePosixPath(*(part.decode() for part in split_path(path))) for path in inside]
         self._slots = Slots(
@@ -120,8 +123,20 @@ class GitWorkspace:
     def check_tracked(self, commit: str, paths: Sequence[str]) -> None:
         """Refuse task files that are not in a commit, or not as files (protected paths may be folders)."""
         tree = self._task_tree(commit)
+        submodules = {os.fsdecode(name): there for name, there in self._objects.submodules(tree)}
         for path in paths:
             entry = self._objects.lookup(tree, split_path(path.rstrip("/")))
+            around = {name: there for name, there in submodules.items() if f"{path}/".startswith(f"{name}/")}
+            for name, there in around.items():
+                if path in self._editable:
+                    raise RepositoryError(
+                        f"{path} is in the submodule {name}, whose commits are not this repository's",
+                        mend="start the session in the submodule's own repository, or edit a file outside of it",
+                    )
+                if not there:
+                    raise RepositoryError(
+                        f"{path} is in the submodule {name}, whose pinned commit is not on this machine", mend=FETCH
+                    )
             if entry is None:
                 raise RepositoryError(
                     f"{path} is not in commit {commit[:10]}, which the session would start from",

@@ -52,7 +52,7 @@ def find_root(folder: Path) -> Path:
     for candidate in (start, *start.parents):
         if _git_dir(candidate) is not None:
             return candidate
-        if candidate.name != ".git" and _is_git_dir(candidate):
+        if candidate.name != ".git" and is_git_dir(candidate):
             raise RepositoryError(
                 f"{candidate} is a bare git repository: it has no files to work on",
                 mend="clone it, and start in the clone",
@@ -189,7 +189,7 @@ def branch_name(tag: str) -> str:
 def _git_dir(root: Path) -> Path | None:
     entry = root / ".git"
     if entry.is_dir():
-        return entry.resolve() if _is_git_dir(entry) else None
+        return entry.resolve() if is_git_dir(entry) else None
     try:
         text = entry.read_text("utf-8", "surrogateescape")
     except OSError:
@@ -200,5 +200,6 @@ def _git_dir(root: Path) -> Path | None:
     return target if target.is_dir() else None
 
 
-def _is_git_dir(folder: Path) -> bool:
+def is_git_dir(folder: Path) -> bool:
+    """Whether a folder is a git directory, as git itself tells."""
     return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()

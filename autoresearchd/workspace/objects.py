@@ -17,13 +17,13 @@ import subprocess
 import threading
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoresearchd.errors import EnvironmentFailure, MissingCapability, RepositoryError
-from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git
+from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading
 from autoresearchd.workspace.files import disk_errors
 
 if TYPE_CHECKING:
@@ -32,16 +32,21 @@ if TYPE_CHECKING:
 FOLDER = b"40000"
 LINK = b"120000"
 SUBMODULE = b"160000"
+_NO_NAMES = (b"", b".", b"..", b".git")
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a tree. mode: as git writes it; sha: 40 hex digits."""
+    """One entry of a tree. mode: as git writes it; sha: 40 hex digits.
+
+    pinned: where the entry is a submodule that was opened, the commit that the repository has in its place.
+    """
 
     mode: bytes
     name: bytes
     sha: str
+    pinned: str = ""
 
     @property
     def is_folder(self) -> bool:
@@ -121,9 +126,10 @@ class ObjectStore:
     Args:
         reader: git in the private repository, whose alternate is the user's object database.
         objects: the user's object database, which new objects go to.
+        others: further ones that are only read, those of submodules.
     """
 
-    def __init__(self, reader: Git, objects: Path) -> None:
+    def __init__(self, reader: Git, objects: Path, others: Iterable[Path] = ()) -> None:
         try:
             # Here and not at the top: importing GitPython fails where git is missing, and takes 0.1 s where it is not.
             from git import Git as PythonGit
@@ -138,12 +144,14 @@ class ObjectStore:
             "GIT_DIR": str(reader.directory),
             "GIT_COMMON_DIR": str(reader.directory),
             "GIT_OBJECT_DIRECTORY": str(reader.directory / "objects"),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": "",
+            **reading(others),
             "GIT_CONFIG_PARAMETERS": "",
             "GIT_TRACE": "0",
         }
         self._git.update_environment(**{**reader.environment, **private})
         self._lock = threading.Lock()
+        self._pinned: dict[str, str | None] = {}
+        """Trees of the commits that submodules are pinned to; None where no database has them."""
         self._closer = weakref.finalize(self, _end, self._git)
 
     def close(self) -> None:
@@ -172,13 +180,47 @@ class ObjectStore:
         with _damage(sha):
             return parse_tree(self.read(sha, "tree"))
 
+    def opened(self, sha: str) -> list[Entry]:
+        """Entries of a tree; submodules whose objects are at hand are folders, as the pinned commit has them.
+
+        A tree with names that git never checks out is refused: a submodule's files are written by this program, and
+        such names lead out of the folder or into a git directory.
+        """
+        entries = self.tree(sha)
+        names = {entry.name for entry in entries}
+        if len(names) != len(entries) or any(b"/" in name or name.lower() in _NO_NAMES for name in names):
+            raise RepositoryError(
+                f"git tree {sha} has a name that git does not check out",
+                mend="run `git fsck` there; a submodule that comes with such a tree is not to be trusted",
+            )
+        return [self._open(entry) for entry in entries]
+
+    def _open(self, entry: Entry) -> Entry:
+        if entry.mode != SUBMODULE:
+            return entry
+        if entry.sha not in self._pinned:
+            try:
+                self._pinned[entry.sha] = self.commit(entry.sha).tree
+            except RepositoryError:
+                self._pinned[entry.sha] = None
+        tree = self._pinned[entry.sha]
+        return entry if tree is None else Entry(FOLDER, entry.name, tree, pinned=entry.sha)
+
+    def submodules(self, tree: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bool]]:
+        """Paths of the submodules below a tree, outer ones first, and whether their objects are at hand."""
+        for entry in self.opened(tree):
+            if entry.pinned or entry.mode == SUBMODULE:
+                yield prefix + entry.name, bool(entry.pinned)
+            if entry.is_folder:
+                yield from self.submodules(entry.sha, prefix + entry.name + b"/")
+
     def lookup(self, tree: str, parts: tuple[bytes, ...]) -> Entry | None:
         """The entry at a path below a tree, never through a symbolic link; None when there is none."""
         entry = Entry(FOLDER, b"", tree)
         for part in parts:
             if not entry.is_folder:
                 return None
-            found = next((e for e in self.tree(entry.sha) if e.name == part), None)
+            found = next((e for e in self.opened(entry.sha) if e.name == part), None)
             if found is None:
                 return None
             entry = found

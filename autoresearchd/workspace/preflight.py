@@ -17,6 +17,7 @@ from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS,
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
 from autoresearchd.workspace.objects import is_commit_id
+from autoresearchd.workspace.submodules import absent, checked_out
 
 _IN_PROGRESS = {
     "MERGE_HEAD": ("a merge", "git merge --continue or --abort"),
@@ -61,10 +62,6 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
     for name, (what, mend) in _IN_PROGRESS.items():
         if (git.directory / name).exists():
             raise RepositoryError(f"{what} is in progress in {top}", mend=f"finish or give up: {mend}")
-    if not git.run("symbolic-ref", "--quiet", "HEAD").ok:
-        raise RepositoryError(
-            f"{top} has a detached HEAD: it is on no branch", mend="git switch <branch>, or git switch -c <new branch>"
-        )
     if not modified:
         _refuse_modified(git, top)
 
@@ -142,6 +139,13 @@ def check_owner(program: str, root: Path) -> None:
         )
     if done.stdout.split() != [b"true", b"false"]:
         raise RepositoryError(f"{root} is a bare git repository", mend="clone it, and start in the clone")
+
+
+def absent_submodules(root: Path, folder: Path) -> list[str]:
+    """Submodules below a folder, as the last commit has them, whose objects are nowhere: paths from the top."""
+    top = find_root(root)
+    where = folder.resolve().relative_to(top)
+    return [name for name in absent(find_git(), top) if Path(name).is_relative_to(where)]
 
 
 def exclude(root: Path) -> None:
@@ -228,6 +232,16 @@ def uncommitted(root: Path, folder: Path) -> list[str]:
 def _refuse_modified(git: Git, top: Path) -> None:
     """Tracked files must be as committed: the session starts from the commit, and the user would miss the rest."""
     names = _status(git, top, "--untracked-files=no")
+    inner = [
+        f"{path}/{name}"
+        for path, place in checked_out(git.program, top)
+        for name in _status(_plain(git.program, place), place, "--untracked-files=no")
+    ]
+    if inner and not names:
+        raise RepositoryError(
+            f"{top} has modified files in submodules, which runs see as pinned: {', '.join(inner[:_SHOWN])}",
+            mend="commit them in the submodule, and then the submodule here; or put them away (git stash)",
+        )
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise RepositoryError(

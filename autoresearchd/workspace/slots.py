@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.errors import RepositoryError
 from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
-from autoresearchd.workspace.objects import SUBMODULE, Entry, ObjectStore, write_index
+from autoresearchd.workspace.objects import LINK, SUBMODULE, Entry, ObjectStore, write_index
 from autoresearchd.workspace.private import is_private, make_private
-from autoresearchd.workspace.touched import Held, Seen, own_files, stamp, write_file
+from autoresearchd.workspace.touched import Held, Seen, Stamp, index_rows, own_files, stamp, write_file
 
 
 class Slots:
@@ -104,7 +104,7 @@ class Slots:
             different = [
                 (path, entry)
                 for path, entry in wanted.items()
-                if not known[path].same(entry, None if entry.mode == SUBMODULE else stamp(top + path.rstrip(b"/")))
+                if not known[path].same(entry, stamp(top + path.rstrip(b"/")))
             ]
             if not all(entry.is_file for _, entry in different):
                 return False
@@ -112,8 +112,7 @@ class Slots:
             for path, entry in different:
                 known[path] = Seen(entry, write_file(top + path, entry, self._store.read(entry.sha, "blob")))
             if different:
-                rows = (seen.index_row(path) for path, seen in known.items() if not seen.entry.is_folder)
-                write_index(git.directory / "index", rows)
+                write_index(git.directory / "index", index_rows(known))
             (git.directory / "HEAD").write_bytes(f"{commit}\n".encode())
             held_before.own = own_files(git.directory)
         except (RepositoryError, OSError, ValueError):  # ValueError: a path that the index writer will not take
@@ -133,7 +132,7 @@ class Slots:
         """A tree's entries by name, remembered until the checkout after the next."""
         entries = self._trees.get(sha)
         if entries is None:
-            entries = {entry.name: entry for entry in self._store.tree(sha)}
+            entries = {entry.name: entry for entry in self._store.opened(sha)}
             self._trees[sha] = entries
         return entries
 
@@ -147,14 +146,29 @@ class Slots:
             pointer.write_text(
                 f"gitdir: ../{git.directory.name}\n"
             )  # for people and programs that look around in there
+        root = self._store.commit(commit).tree
+        for name, _ in self._store.submodules(root):
+            _vacate(tree, name)
         result = git.run("reset", "--quiet", "--hard", commit, keep_open=[lock])
         if not result.ok:
             raise result.failure()
         self._clean(tree, commit)
         top, paths = os.fsencode(tree) + b"/", {}
-        for path, entry in self._paths(self._store.commit(commit).tree, b""):
-            paths[path] = Seen(entry, None if entry.mode == SUBMODULE else stamp(top + path.rstrip(b"/")))
+        for path, entry in self._paths(root, b""):
+            found = stamp(top + path.rstrip(b"/"))
+            paths[path] = Seen(entry, self._place(top + path, entry) if found is None else found)
         return Held(paths, own_files(git.directory))
+
+    def _place(self, path: bytes, entry: Entry) -> Stamp | None:
+        """Write what git leaves out, since it is in a submodule."""
+        if entry.is_file:
+            return write_file(path, entry, self._store.read(entry.sha, "blob"))
+        place = Path(os.fsdecode(path))
+        if entry.mode == LINK:
+            place.symlink_to(os.fsdecode(self._store.read(entry.sha, "blob")))
+        else:
+            place.mkdir()
+        return stamp(path.rstrip(b"/"))
 
     def _clean(self, tree: Path, commit: str) -> None:
         """Remove what is untracked, in folders that are known to be folders."""
@@ -164,8 +178,8 @@ class Slots:
         self._trees = {sha: entries for sha, entries in self._trees.items() if sha in used}
 
     def _remove_untracked(self, top: Path, prefix: bytes, sha: str) -> None:
-        """Compare a folder with its tree; a submodule's folder is git's affair."""
-        entries = self._entries(sha)
+        """Compare a folder with its tree; in that of a submodule that is not at hand nothing is tracked."""
+        entries = self._entries(sha) if sha else {}
         with os.scandir(os.fsencode(top) + b"/" + prefix) as found:
             names = [child.name for child in found]
         for name in names:
@@ -173,8 +187,8 @@ class Slots:
             if entry is None:
                 if prefix or name != b".git":
                     self._clear(top, PurePosixPath(os.fsdecode(prefix + name)))
-            elif entry.is_folder:
-                self._remove_untracked(top, prefix + name + b"/", entry.sha)
+            elif entry.is_folder or entry.mode == SUBMODULE:
+                self._remove_untracked(top, prefix + name + b"/", entry.sha if entry.is_folder else "")
 
     def _clear(self, tree: Path, name: PurePosixPath) -> None:
         """Remove what is untracked at a path, but for what is to be kept at or below it."""
@@ -191,3 +205,13 @@ class Slots:
                 return
         if not remove_tree(path):
             raise RepositoryError(f"{path} cannot be removed", mend="remove it by hand")
+
+
+def _vacate(tree: Path, name: bytes) -> None:
+    """Remove the folder of a submodule: git looks at nothing in there. A link on the way to it goes in its stead."""
+    place = tree
+    for part in PurePosixPath(os.fsdecode(name)).parts:
+        place = place / part
+        if place.is_symlink():
+            break
+    remove_tree(place)

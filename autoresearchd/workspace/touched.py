@@ -7,11 +7,11 @@ are kept in memory and belong to one process. A file whose stamp moved is writte
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.workspace.objects import Entry, IndexRow
+from autoresearchd.workspace.objects import SUBMODULE, Entry, IndexRow
 
 OWN = ("HEAD", "index", "index.lock", "HEAD.lock", "ORIG_HEAD.lock")
 """Files of the slot's git directory that must be as they were left."""
@@ -33,22 +33,25 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A tracked path as it was checked out: the entry and its stamp, None for what was not looked at (a submodule)."""
+    """A tracked path as it was checked out: the entry and its stamp."""
 
     entry: Entry
     stamp: Stamp | None
 
     def same(self, entry: Entry, found: Stamp | None) -> bool:
         """Whether an entry is what was checked out, and nobody has touched it. A folder's content is no part of it."""
-        if self.entry.is_folder and entry.is_folder and self.stamp is not None and found is not None:
-            return (self.stamp.inode, self.stamp.mode) == (found.inode, found.mode)
+        whole = (self.entry.is_folder and entry.is_folder) or self.entry.mode == entry.mode == SUBMODULE
+        if whole and self.stamp is not None and found is not None:
+            pinned = entry.pinned == self.entry.pinned and (entry.is_folder or entry.sha == self.entry.sha)
+            return pinned and (self.stamp.inode, self.stamp.mode) == (found.inode, found.mode)
         return (self.entry.sha, self.entry.mode, self.stamp) == (entry.sha, entry.mode, found)
 
     def index_row(self, path: bytes) -> IndexRow:
-        """The file as git's index has it; no stamp makes git look at it again."""
-        s = self.stamp or Stamp(0, 0, 0, 0, 0, 0, 0, 0)
+        """The file, or the submodule, as git's index has it; no stamp makes git look at it again."""
+        entry = Entry(SUBMODULE, self.entry.name, self.entry.pinned) if self.entry.pinned else self.entry
+        s = self.stamp if self.stamp and entry.mode != SUBMODULE else Stamp(0, 0, 0, 0, 0, 0, 0, 0)
         numbers = (s.device, s.inode, s.user, s.group, s.size)
-        return IndexRow(path, self.entry.sha, int(self.entry.mode, 8), s.ctime, s.mtime, numbers)
+        return IndexRow(path, entry.sha, int(entry.mode, 8), s.ctime, s.mtime, numbers)
 
 
 @dataclass(slots=True)
@@ -57,6 +60,21 @@ class Held:
 
     paths: dict[bytes, Seen]
     own: Mapping[str, Stamp | None]
+
+
+def index_rows(paths: Mapping[bytes, Seen]) -> Iterator[IndexRow]:
+    """What is checked out as git's index has it: of a submodule not the files, but the commit that it is pinned to.
+
+    paths: a folder before what is in it.
+    """
+    inside: tuple[bytes, ...] = ()
+    for path, seen in paths.items():
+        if path.startswith(inside):
+            continue
+        if seen.entry.pinned:
+            inside += (path,)
+        if seen.entry.pinned or not seen.entry.is_folder:
+            yield seen.index_row(path.rstrip(b"/"))
 
 
 def stamp(path: bytes | Path) -> Stamp | None:

@@ -49,7 +49,6 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "modified files": (modify, "lib/model.py, prepare.py, train.py", "git stash"),
     "a staged file": (lambda r: (write_files(r, {"new.py": ""}), git(r, "add", "new.py")), "new.py", "commit"),
     "a deleted file": (lambda r: (r / "train.py").unlink(), "train.py", "git stash"),
-    "a detached HEAD": (lambda r: git(r, "checkout", "--quiet", "--detach"), "detached", "git switch"),
     "a merge": (lambda r: in_progress(r, "merge"), "a merge is in progress", "git merge --continue"),
     "a rebase": (lambda r: in_progress(r, "rebase"), "a rebase is in progress", "git rebase --continue"),
     "a cherry-pick": (lambda r: in_progress(r, "cherry-pick"), "a cherry-pick is in progress", "--abort"),
@@ -66,6 +65,20 @@ def test_a_repository_that_cannot_be_used_is_refused_and_left_as_it_is(root: Pat
         preflight.check_repository(root)
     assert what in caught.value.what and mend in caught.value.mend
     assert checkout_snapshot(root) == before and not layout.state_dir(root).exists()
+
+
+def test_a_detached_head_is_begun_from(root: Path) -> None:
+    """What runs in CI checks out a commit and no branch."""
+    commit = git(root, "rev-parse", "HEAD")
+    write_files(root, {"train.py": "newer\n"})
+    commit_all(root)
+    git(root, "checkout", "--quiet", "--detach", commit)
+    preflight.check_repository(root)
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
+    workspace.begin(workspace.head())
+    assert workspace.tip() == commit == git(root, "rev-parse", "HEAD")
+    assert not git(root, "symbolic-ref", "--quiet", "HEAD", check=False)
+    workspace.close()
 
 
 def test_untracked_files_are_no_obstacle(root: Path) -> None:

@@ -1,0 +1,61 @@
+"""Repositories as users have them: submodules, a commit checked out without a branch."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.e2e.conftest import PROGRAM, Project
+
+
+@pytest.fixture
+def with_library(project: Project) -> Project:
+    """A project whose program imports from a submodule."""
+    library = project.root.parent / "library"
+    library.mkdir()
+    (library / "shapes.py").write_text("OFFSET = 3.0\n")
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "library"]):
+        project.git("-C", str(library), *words)
+    project.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "library")
+    project.write(
+        "train.py", f"import sys\nsys.path.insert(0, 'library')\nimport shapes\n{PROGRAM}print(shapes.OFFSET)"
+    )
+    project.commit("with a library")
+    return project
+
+
+def test_a_program_that_imports_from_a_submodule_is_researched(with_library: Project) -> None:
+    """Else its baseline fails, as the folder of the submodule is empty in every run."""
+    checked = with_library.cli("task", "check", "--run")
+    assert checked.returncode == 0 and "submodule" not in checked.stderr, checked.stderr
+    started = with_library.cli("start", "--foreground", "--policy", "search", "--max-experiments", "2")
+    assert started.returncode == 0, started.stderr
+    assert with_library.git("diff", "--name-only", "main", "autoresearch/" + tag(with_library)) in ("", "train.py")
+
+
+def test_a_submodule_that_was_never_fetched_is_told_with_what_brings_it(with_library: Project) -> None:
+    """As a clone without --recurse-submodules has it; the baseline's ImportError does not say so."""
+    with_library.git("submodule", "--quiet", "deinit", "--all", "--force")
+    shutil.rmtree(with_library.root / ".git/modules")
+    for command in (["task", "check"], ["start", "--foreground", "--max-experiments", "0"]):
+        said = with_library.cli(*command).stderr
+        assert "submodules that are not on this machine: library" in said
+        assert "git submodule update --init --recursive" in said
+
+
+def test_a_session_begins_and_goes_on_without_a_branch(project: Project) -> None:
+    """What runs in CI checks out a commit and no branch."""
+    base = project.git("rev-parse", "HEAD")
+    project.git("checkout", "-q", "--detach")
+    assert project.cli("task", "check").returncode == 0
+    started = project.cli("start", "--foreground", "--policy", "search", "--max-experiments", "1")
+    assert started.returncode == 0, started.stderr
+    resumed = project.cli("resume", "--foreground", "--max-experiments", "2")
+    assert resumed.returncode == 0, resumed.stderr
+    assert project.git("rev-parse", "HEAD") == base == project.git("merge-base", "HEAD", f"autoresearch/{tag(project)}")
+
+
+def tag(project: Project) -> str:
+    """The tag of the one session."""
+    return project.git("for-each-ref", "--format=%(refname:lstrip=3)", "refs/heads/autoresearch/")
