@@ -24,6 +24,7 @@ from autoresearchd.domain.task import (
     Proposing,
     Role,
     Scoring,
+    Search,
     Task,
 )
 from autoresearchd.errors import StoreError
@@ -75,6 +76,7 @@ def _task(values: dict[str, Any]) -> Task:
         "curve": Curve(**values.pop("curve", {})),
         "proposing": Proposing(**values.pop("proposing", {})),
         "prompt": Prompt(**values.pop("prompt", {})),
+        "search": _search(values.pop("search", {})),
         "evaluation": Evaluation(**_tuples(evaluation)) if evaluation is not None else None,
     }
     return Task(
@@ -83,6 +85,10 @@ def _task(values: dict[str, Any]) -> Task:
         **parts,
         **_tuples(values),
     )
+
+
+def _search(values: Mapping[str, Any]) -> Search:
+    return Search(tuple(values.get("fixed", ())), _tuples(values.get("ranges", {})), _tuples(values.get("choices", {})))
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

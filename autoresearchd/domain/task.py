@@ -150,6 +150,18 @@ class Proposing:
 
 
 @dataclass(frozen=True, slots=True)
+class Search:
+    """What the user says of the constants that are tuned, by their names, with or without the file.
+
+    fixed: those that stay as they are; ranges: the lowest and the highest value; choices: all values.
+    """
+
+    fixed: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    choices: Mapping[str, tuple[int | float | str | bool, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSlot:
     """One place on a remote machine."""
 
@@ -176,6 +188,7 @@ class Task:
     feedback: Mapping[str, str] = field(default_factory=dict)
     roles: tuple[Role, ...] = ()
     proposing: Proposing = field(default_factory=Proposing)
+    search: Search = field(default_factory=Search)
     fleet: tuple[FleetSlot, ...] = ()
     remote_dir: str = "~"
     profile: str = "cpu"

@@ -27,6 +27,11 @@ def alternatives(name: str, value: str, comment: str, text: str) -> tuple[str, .
     return tuple(sorted(options)) if len(options) > 1 else ()
 
 
+def writable(text: str) -> bool:
+    """Whether a string can stand between the quotes of the literal that it replaces."""
+    return text.isprintable() and not set(text) & set("\"'\\")
+
+
 def _listed(comment: str) -> tuple[str, ...]:
     """What ``one of: "a", "b"`` or ``choices: a, b, c.`` lists."""
     match = _LISTED.search(comment)

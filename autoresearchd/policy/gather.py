@@ -1,14 +1,24 @@
-"""What is found in one file: the constants that may be tuned, those that are left alone and why."""
+"""What is found in one file: the constants that may be tuned, those that are left alone and why.
+
+Who says so, the stronger first: task.yaml, a comment, what the constant reaches, its name and value.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
-from autoresearchd.policy.parameter import Parameter
+from autoresearchd.domain.task import Search
+from autoresearchd.policy import comments
+from autoresearchd.policy.bounded import bounded, listed
+from autoresearchd.policy.choices import alternatives, writable
+from autoresearchd.policy.comments import Said
+from autoresearchd.policy.parameter import Parameter, Range, Value
+from autoresearchd.policy.ranges import choice, flag, is_seed, range_of, why_not
 
-_NUMBERED = re.compile(r"#\d+$")
+_NUMBERED = re.compile(r"#\d+(?=$|\[)")
+BY_COMMENT = "fixed by a comment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +42,209 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """What a person has written about a constant that cannot be followed. key: of task.yaml, empty for a comment."""
+
+    what: str
+    mend: str
+    path: str
+    line: int
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """All constants of a file, in its order."""
 
     parameters: tuple[Parameter, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
 
-def means(key: str, label: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What is known of constants beside the text of their file.
+
+    reasons: those to leave alone, by their name without the file → why; given: options that the run command has;
+    search: what task.yaml says.
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    given: Collection[str] = ()
+    search: Search = field(default_factory=Search)
+
+
+def means(key: str, name: str) -> bool:
     """Whether a name that a person writes is that of a constant, or of a group that has it: ``BETAS`` of ``BETAS[0]``.
 
-    label: the constant's name without its file, e.g. ``AdamW.lr#1``.
+    Args:
+        key: with or without the file and the number of the call.
+        name: the constant's, with its file, e.g. ``train.py:AdamW.lr#1``.
     """
-    return key == label or (label.startswith(key) and label[len(key)] in ".[#") or _NUMBERED.sub("", label) == key
+    label = name.partition(":")[2]
+    return any(
+        key == full
+        or (full.startswith(key) and key != "" and full[len(key)] in ".[#")
+        or _NUMBERED.sub("", full) == key
+        for full in (label, name)
+    )
 
 
-def reason_for(label: str, reasons: Mapping[str, str]) -> str:
-    """Why a constant is left alone, empty where it is not."""
-    return next((why for key, why in reasons.items() if means(key, label)), "")
+class Gatherer:
+    """Decides what each literal of a file is."""
+
+    def __init__(self, path: str, text: str, hints: Hints) -> None:
+        self.path, self.text, self.raw = path, text, text.encode()
+        self._hints = hints
+        self._found: dict[str, Parameter] = {}
+        self._left: dict[str, LeftOut] = {}
+        self._doubts: dict[tuple[str, str], Doubt] = {}
+
+    def __contains__(self, label: str) -> bool:
+        full = f"{self.path}:{label}"
+        return full in self._found or full in self._left
+
+    def space(self) -> Space:
+        """All that was found."""
+        found = sorted(self._found.values(), key=lambda p: p.start)
+        left = sorted(self._left.values(), key=lambda p: p.start)
+        return Space(tuple(found), tuple(left), tuple(self._doubts.values()))
+
+    def line(self, start: int) -> int:
+        """The number of the line that a place is on."""
+        return self.raw.count(b"\n", 0, start) + 1
+
+    def said(self, start: int, end: int) -> Said:
+        """What the comments of a literal say."""
+        return comments.read(self.beside(end), self.above(start))
+
+    def beside(self, end: int) -> str:
+        """The comment on the line where a literal ends."""
+        stop = self.raw.find(b"\n", end)
+        return self.raw[end : stop if stop >= 0 else len(self.raw)].decode().partition("#")[2]
+
+    def above(self, start: int) -> str:
+        """The comment that is all of the line above the one where a literal begins."""
+        line = self.raw.rfind(b"\n", 0, start) + 1
+        above = self.raw[self.raw.rfind(b"\n", 0, max(line - 1, 0)) + 1 : line].decode().strip()
+        return above[1:] if above.startswith("#") else ""
+
+    def forget(self, label: str) -> None:
+        """Assigned again to something else: the earlier literal is not what counts."""
+        full = f"{self.path}:{label}"
+        self._found.pop(full, None)
+        self._left.pop(full, None)
+
+    def leave(self, label: str, start: int, end: int, why: str, *, notable: bool = False) -> None:
+        """List a constant that is not tuned."""
+        self.forget(label)
+        full = f"{self.path}:{label}"
+        self._left[full] = LeftOut(full, self.path, self.raw[start:end].decode(), start, why, notable)
+
+    def take(
+        self, label: str, value: Value, start: int, end: int, *, why: str = "", options: tuple[Value, ...] = ()
+    ) -> None:
+        """Decide about a literal. why: a reason against it that is known already; options: all that it may be."""
+        self.forget(label)
+        full = f"{self.path}:{label}"
+        said = self.said(start, end)
+        if said.wrong:
+            self._doubt(full, said.wrong, said.mend, start)
+        asked = self._asked(full, value, start, self._said_range(full, value, said, start))
+        reached = next((why for key, why in self._hints.reasons.items() if means(key, full)), "")
+        if any(means(key, full) for key in self._hints.search.fixed):
+            self.leave(label, start, end, "fixed in task.yaml")
+        elif why or said.fixed:
+            self.leave(label, start, end, why or BY_COMMENT)
+        elif said.wrong:
+            self.leave(label, start, end, "its comment cannot be followed", notable=True)
+        elif is_seed(full):
+            self.leave(label, start, end, why_not(full))
+        elif reached and not self._named(full):
+            self.leave(label, start, end, reached, notable=True)
+        else:
+            found, against = (asked, "") if asked else self._usual(full, value, end, options)
+            if found is None:
+                self.leave(label, start, end, against)
+            else:
+                source = self.raw[start:end].decode()
+                self._found[full] = Parameter(full, self.path, value, found, start, end, source)
+
+    def _usual(self, full: str, value: Value, end: int, options: tuple[Value, ...]) -> tuple[Range | None, str]:
+        """(what name and value give, else why nothing)."""
+        if against := why_not(full):
+            return None, against
+        if options:
+            every = listed(value, (value, *(o for o in options if o != value)))
+            return every, "" if every else "no other value is known"
+        if isinstance(value, bool):
+            return flag(), ""
+        if isinstance(value, str):
+            others = alternatives(full, value, self.beside(end), self.text)
+            none = "no other value is known: a comment can list them (# one of: a, b)"
+            return (choice(others), "") if others else (None, none)
+        if isinstance(value, int) and value < 0:
+            return None, "below zero: it may stand for all or none"
+        return range_of(full, value), "no range is known for such a value"
+
+    def _named(self, full: str) -> bool:
+        search = self._hints.search
+        return any(means(key, full) for key in (*search.ranges, *search.choices))
+
+    def _said_range(self, full: str, value: Value, said: Said, start: int) -> Range | None:
+        """The range that a comment gives."""
+        if said.bounds is not None:
+            return self._bounded(full, value, said.bounds, start)
+        if not said.listed:
+            return None
+        if isinstance(value, bool) or (isinstance(value, str) and not said.listed.strip()):
+            return None
+        if isinstance(value, str):
+            options: tuple[Value, ...] = alternatives(full, value, said.listed, self.text)
+        else:
+            found = comments.numbers(said.listed)
+            if found is None:
+                self._doubt(full, "the comment's choices are no numbers", "write # one of: 16, 32, 64", start)
+                return None
+            options = found
+        return self._listed(full, value, options, start)
+
+    def _asked(self, full: str, value: Value, start: int, said: Range | None) -> Range | None:
+        """The range that task.yaml gives, else that of a comment."""
+        search = self._hints.search
+        for key, bounds in search.ranges.items():
+            if means(key, full):
+                return self._bounded(full, value, bounds, start, f"search.ranges.{key}")
+        for key, options in search.choices.items():
+            if means(key, full):
+                return self._listed(full, value, options, start, f"search.choices.{key}")
+        return said
+
+    def _bounded(self, full: str, value: Value, bounds: tuple[float, float], start: int, key: str = "") -> Range | None:
+        low, high = bounds
+        if isinstance(value, (bool, str)):
+            self._doubt(
+                full, f"a range is given, but {value!r} is no number", "list its values: # one of: a, b", start, key
+            )
+            return None
+        if not low <= value <= high:
+            what = f"its value {value:g} is outside of the range {low:g}..{high:g}"
+            self._doubt(full, what, f"give a range that has {value:g} in it, or change the value", start, key)
+        return bounded(range_of(full, value), value, low, high)
+
+    def _listed(self, full: str, value: Value, options: tuple[Value, ...], start: int, key: str = "") -> Range | None:
+        if value not in options:
+            shown = ", ".join(map(str, options)) or "nothing"
+            what = f"its value {value!r} is not one of the choices ({shown})"
+            self._doubt(full, what, "list the present value, too", start, key)
+        elif not all(isinstance(o, (int, float)) or writable(o) for o in options):
+            self._doubt(full, "a choice cannot be written in quotes", "leave quotes and backslashes out", start, key)
+        elif found := listed(value, options):
+            return found
+        else:
+            self._doubt(full, "the choices are too few, or not of the value's kind", "list two or more", start, key)
+        return None
+
+    def _doubt(self, full: str, what: str, mend: str, start: int, key: str = "") -> None:
+        label = full.partition(":")[2]
+        self._doubts.setdefault((full, key), Doubt(f"{label}: {what}", mend, self.path, self.line(start), key))

@@ -47,7 +47,7 @@ class Range:
     """Where a parameter may move.
 
     step: a moderate step, in units of the axis; priority: how much it usually matters (1: as most); quantum: whole
-    numbers stay multiples of it; family: what it is, in words.
+    numbers stay multiples of it; family: what it is, in words; hard: a person gave the ends, and no value lies beyond.
     """
 
     kind: Kind
@@ -60,6 +60,7 @@ class Range:
     pivot: float = 0.01
     family: str = "value"
     choices: tuple[Value, ...] = ()
+    hard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,12 @@ class Parameter:
         place = min(max(place, low), high)
         scale = self.range.scale
         if scale is Scale.OCTAVE:
-            return int(2 ** round(place))
+            return int(
+                2 ** (min(max(round(place), math.ceil(low)), math.floor(high)) if self.range.hard else round(place))
+            )
         if scale is Scale.COMPLEMENT:
-            return round(1.0 - _significant(math.exp(-place)), 12)
+            number = round(1.0 - _significant(math.exp(-place)), 12)
+            return min(max(number, self.range.low), self.range.high) if self.range.hard else number
         if scale is Scale.LINEAR:
             number = place
         elif scale is Scale.LOG1P:
@@ -149,18 +153,27 @@ class Parameter:
     def _fraction(self, number: float) -> float:
         if self.range.scale is Scale.LOG1P and number < self.range.pivot / 100:
             number = 0.0  # too little to matter
-        rounded = round(number, 2) if self.range.scale is Scale.LINEAR else _significant(number)
+        rounded = round(number, self._decimals()) if self.range.scale is Scale.LINEAR else _significant(number)
         return min(max(rounded, self.range.low), self.range.high)
+
+    def _decimals(self) -> int:
+        """Of a linear axis: two, and more where the whole range is narrow."""
+        return max(2, 1 - math.floor(math.log10(self.range.high - self.range.low)))
 
     def others(self) -> tuple[Value, ...]:
         """The alternatives of a choice."""
         return tuple(c for c in self.range.choices if c != self.value)
 
     def legal(self, value: object) -> bool:
-        """Whether the value is of the right kind and can be written in this place (the range is only advice)."""
+        """Whether the value is of the right kind and can be written in this place.
+
+        The range is only advice, but for one that a person gave.
+        """
         if self.kind is Kind.CHOICE:
             return any(type(c) is type(value) and c == value for c in self.range.choices)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return False
+        if self.range.hard and not self.range.low <= value <= self.range.high:
             return False
         return abs(value) < 1e18 and (self.kind is Kind.FLOAT or float(value).is_integer())
 
@@ -172,7 +185,8 @@ def write(parameter: Parameter, value: Value) -> str:
     if isinstance(value, str):
         quote = parameter.source[0]
         return f"{quote}{value}{quote}"
-    return _write_int(parameter.source, int(value)) if parameter.kind is Kind.INT else _write_float(parameter, value)
+    whole = parameter.kind is Kind.INT or (parameter.kind is Kind.CHOICE and isinstance(value, int))
+    return _write_int(parameter.source, int(value)) if whole else _write_float(parameter, value)
 
 
 def _write_int(source: str, value: int) -> str:

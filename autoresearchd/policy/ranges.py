@@ -26,12 +26,20 @@ _OCTAVE_STEP = 0.5
 _SINGULAR = frozenset({"bias", "axis", "basis", "radius", "class"})
 
 # Constants that say what is measured, where things are and how much is printed: tuning them is useless or cheating.
-_NEVER = bag("""
-    seed budget time timed untimed timeout minute second hour version vocab vocabulary path dir directory file folder
-    url port host world worker dtype compile eval evaluate evaluation val valid validation test log logging print save
-    checkpoint ckpt debug verbose wandb project resume magic flop peak interval class pad eos bos unk profile gpu cuda
-    mps metric author license byte shard dataset data encoding format index id name thread process retry limit deadline
-    deterministic determinism benchmark""")
+_NEVER = {
+    "seed": bag("seed"),
+    "time that a run has": bag("budget time timed untimed timeout minute second hour deadline limit retry"),
+    "path, address or name": bag("""
+        path dir directory file folder url port host checkpoint ckpt project version author license id name"""),
+    "what the data is": bag("""
+        vocab vocabulary data dataset encoding byte shard format index class magic pad eos bos unk"""),
+    "what is measured": bag("eval evaluate evaluation val valid validation test metric benchmark"),
+    "what is printed or stored": bag("log logging print save debug verbose wandb interval"),
+    "machine": bag("""
+        world worker dtype compile resume flop peak profile gpu cuda mps thread process deterministic determinism"""),
+}
+_NOT_OWN = ("what the data is", "what is measured", "what is printed or stored")
+"""What a function is for, if its defaults are not the program's own recipe."""
 _LEARNING_RATE_NOT = bag("frac fraction ratio pct decay mult scale factor step iter warmup warmdown schedule")
 _SCHEDULE = bag("warmup warmdown cooldown decay anneal lr final pct start")
 _FRACTION = bag("ratio frac fraction pct percent prob probability p smoothing warmup warmdown cooldown alpha")
@@ -66,13 +74,32 @@ def _singular(word: str) -> str:
 
 def tunable(name: str) -> bool:
     """Whether a constant of that name is for tuning."""
+    return not why_not(name)
+
+
+def why_not(name: str) -> str:
+    """Why a constant of that name is not for tuning, empty where it is."""
     words = words_of(name)
-    if not words or "__" in name or words in {("device",), ("backend",), ("rank",), ("local", "rank")}:
-        return False
-    if set(words) & _NEVER:
-        return False
+    if not words or "__" in name:
+        return "its name is no word"
+    for what, never in _NEVER.items():
+        if set(words) & never:
+            return f"its name is that of a {what}" if what in ("seed", "machine") else f"its name: {what}"
+    if words in {("device",), ("backend",), ("rank",), ("local", "rank")}:
+        return "its name is that of a machine"
     ends = {"input", "output", "in", "out"} & set(words)
-    return not (ends and {"dim", "channel", "size", "feature"} & set(words))
+    outside = ends and {"dim", "channel", "size", "feature"} & set(words)
+    return "its name: a size that the data gives" if outside else ""
+
+
+def is_seed(name: str) -> bool:
+    """Whether a constant sets the random numbers: luck is no improvement, whoever gives it a range."""
+    return bool(set(words_of(name)) & _NEVER["seed"])
+
+
+def is_not_own(function: str) -> bool:
+    """Whether a function of that name loads data, measures, prints: what it is given by default is no recipe."""
+    return any(set(words_of(part)) & _NEVER[what] for part in function.split(".") for what in _NOT_OWN)
 
 
 def range_of(name: str, value: int | float) -> Range | None:

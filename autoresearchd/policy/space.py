@@ -1,42 +1,37 @@
-"""The search space of a program: which literals of a Python file may be tuned, found and replaced by libcst.
+"""The search space of a program: which literals of a file may be tuned, found and replaced by libcst.
 
 Found are top-level constants, the numbers of top-level tuples, entries of top-level dictionaries, field defaults of
-configuration classes, literal arguments of well-known constructors, and choices: booleans, strings whose alternatives a
-comment lists, window patterns. A change replaces the bytes of the literal and nothing else. Where a constant depends on
-the profile (``8 if CUDA else 4``, ``{"cpu": …, "cuda": …}``, ``if CUDA:``), the branch that applies is tuned.
+configuration classes, defaults of functions and of command-line options, literal arguments of well-known constructors,
+and choices: booleans, strings whose alternatives a comment lists, window patterns. A change replaces the bytes of the
+literal and nothing else. Where a constant depends on the profile (``8 if CUDA else 4``, ``{"cpu": …, "cuda": …}``,
+``if CUDA:``), the branch that applies is tuned.
 """
 
 from __future__ import annotations
 
-import math
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper
 
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import Search
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.calls import GROUP_ARGUMENTS, POSITIONAL, arguments_of
-from autoresearchd.policy.choices import alternatives
-from autoresearchd.policy.gather import LeftOut, Space, reason_for
-from autoresearchd.policy.parameter import Parameter, Range, Value, write
-from autoresearchd.policy.ranges import choice, flag, range_of, tunable
+from autoresearchd.policy.comments import FIXED, fixed_above
+from autoresearchd.policy.defaults import Calls, Default, all_defaults
+from autoresearchd.policy.gather import BY_COMMENT, Gatherer, Hints, Space
+from autoresearchd.policy.literals import key_of, literal, number_of
+from autoresearchd.policy.parameter import Parameter, Value, write
+from autoresearchd.policy.ranges import why_not
 
 _PROFILES = frozenset({"cpu", "cuda", "gpu"})
-_FIXED = re.compile(r"\bfixed\b|\b(?:do not|don't|never) (?:change|edit|tune|touch)\b", re.IGNORECASE)
-_FIXED_BELOW = re.compile(rf"\s*#[#\s]*(?:{_FIXED.pattern})", re.IGNORECASE)  # a heading that has it in passing is none
 _CONFIG_CLASS = re.compile(r"(?:config|args|arguments|hyperparameters|hparams|params|settings)$", re.IGNORECASE)
+_ENVIRONMENT = re.compile(r"\b(?:environ|getenv)\b")
+_FIELDS = frozenset({"field", "Field", "ib", "attrib"})
 _OPENING = ("(", "[", "{")
 _MAX_DEPTH = 4
-_OPERATORS: dict[type[cst.BaseBinaryOp], Callable[[int | float, int | float], int | float]] = {
-    cst.Multiply: operator.mul,
-    cst.Divide: operator.truediv,
-    cst.Add: operator.add,
-    cst.Subtract: operator.sub,
-}
 
 
 def find(
@@ -46,7 +41,15 @@ def find(
     return look(text, path=path, profile=profile, reasons=reasons).parameters
 
 
-def look(text: str, *, path: str = "train.py", profile: str = "cpu", reasons: Mapping[str, str] = {}) -> Space:
+def look(
+    text: str,
+    *,
+    path: str = "train.py",
+    profile: str = "cpu",
+    reasons: Mapping[str, str] = {},
+    given: Collection[str] = (),
+    search: Search | None = None,
+) -> Space:
     """As ``find``, with the constants that are left alone.
 
     Args:
@@ -54,10 +57,12 @@ def look(text: str, *, path: str = "train.py", profile: str = "cpu", reasons: Ma
         path: its place.
         profile: ``cpu`` or ``cuda``.
         reasons: constants to leave alone, by their name without the file (``BETAS`` means ``BETAS[0]``, too) → why.
+        given: options that the run command has, ``--lr``: their defaults have no effect.
+        search: what task.yaml says.
     """
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-        finder = _Finder(path, profile, text, wrapper, reasons)
+        finder = _Finder(path, profile, text, wrapper, Hints(reasons, given, search or Search()))
         finder.walk()
     except (cst.ParserSyntaxError, cst.CSTValidationError, SyntaxError, RecursionError, ValueError) as error:
         raise PolicyError(
@@ -72,10 +77,7 @@ def look(text: str, *, path: str = "train.py", profile: str = "cpu", reasons: Ma
             f"{path} cannot be searched for constants: {why}",
             mend=f"save it as UTF-8{' without the mark' if mark else ''} and commit it, or take another policy",
         )
-    return Space(
-        tuple(sorted(finder.found.values(), key=lambda p: p.start)),
-        tuple(sorted(finder.left.values(), key=lambda p: p.start)),
-    )
+    return finder.gathered.space()
 
 
 def apply(text: str, changes: Mapping[str, Value], *, path: str = "train.py", profile: str = "cpu") -> str:
@@ -99,66 +101,16 @@ def replace(text: str, parameters: tuple[Parameter, ...], changes: Mapping[str, 
     return raw.decode()
 
 
-def number_of(node: cst.BaseExpression) -> int | float | None:
-    """Value of a numeric literal or of simple arithmetic on such; None for all else."""
-    if isinstance(node, (cst.Integer, cst.Float)):
-        value: int | float = node.evaluated_value
-        return value if abs(value) < 1e18 else None
-    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, (cst.Minus, cst.Plus)):
-        inner = number_of(node.expression)
-        if inner is None:
-            return None
-        return -inner if isinstance(node.operator, cst.Minus) else inner
-    if isinstance(node, cst.BinaryOperation):
-        return _binary(node)
-    return None
-
-
-def _binary(node: cst.BinaryOperation) -> int | float | None:
-    left, right = number_of(node.left), number_of(node.right)
-    if left is None or right is None:
-        return None
-    try:
-        if isinstance(node.operator, cst.Power):
-            result = left**right if abs(left) <= 1e6 and abs(right) <= 60 else None
-        else:
-            function = _OPERATORS.get(type(node.operator))
-            result = None if function is None else function(left, right)
-    except (ZeroDivisionError, OverflowError):
-        return None
-    good = isinstance(result, (int, float)) and math.isfinite(result) and abs(result) < 1e18
-    return result if good else None
-
-
-@dataclass(slots=True)
-class _Calls(cst.CSTVisitor):
-    """Collects calls, and dictionaries that look like optimiser groups, in the order of the file."""
-
-    calls: list[cst.Call]
-    groups: list[cst.Dict]
-
-    def visit_Call(self, node: cst.Call) -> None:
-        self.calls.append(node)
-
-    def visit_Dict(self, node: cst.Dict) -> None:
-        if any(_key(element) == "params" for element in node.elements):
-            self.groups.append(node)
-
-
 class _Finder:
     """One pass over one file."""
 
-    def __init__(
-        self, path: str, profile: str, text: str, wrapper: MetadataWrapper, reasons: Mapping[str, str]
-    ) -> None:
-        self.reasons = reasons
-        self.path, self.cuda, self.text = path, profile in {"cuda", "gpu"}, text
-        self.raw = text.encode()
+    def __init__(self, path: str, profile: str, text: str, wrapper: MetadataWrapper, hints: Hints) -> None:
+        self.cuda, self.given = profile in {"cuda", "gpu"}, hints.given
+        self.gathered = Gatherer(path, text, hints)
+        self.path, self.raw = path, self.gathered.raw
         self.module = wrapper.module
         self.spans: Mapping[cst.CSTNode, CodeSpan] = wrapper.resolve(ByteSpanPositionProvider)
-        self.found: dict[str, Parameter] = {}
-        self.left: dict[str, LeftOut] = {}
-        self.calls = _Calls([], [])
+        self.calls = Calls()
         self.module.visit(self.calls)
 
     def walk(self) -> None:
@@ -168,12 +120,18 @@ class _Finder:
             self._call(call, counts)
         for group in self.calls.groups:
             counts["group"] = counts.get("group", 0) + 1
-            if self._fixed(group):
-                continue
+            why = self._fixed(group)
             for element in group.elements:
-                key = _key(element)
+                key = key_of(element)
                 if key in GROUP_ARGUMENTS:
-                    self._value(f"group.{key}", element.value, suffix=f"#{counts['group']}")
+                    self._value(f"group.{key}", element.value, suffix=f"#{counts['group']}", why=why)
+        for default in all_defaults(self.calls, self.given):
+            self._default(default)
+
+    def _default(self, default: Default) -> None:
+        """Take the default of a function's argument or of an option, unless another constant has its name."""
+        if default.name not in self.gathered:
+            self._value(default.name, default.node, why=default.why, options=default.options, real=default.real)
 
     # -- statements
 
@@ -194,7 +152,7 @@ class _Finder:
         elif applies is False and isinstance(node.orelse, cst.Else):
             self._body(node.orelse.body.body)
 
-    def _assignment(self, node: cst.BaseSmallStatement, owner: str) -> None:
+    def _assignment(self, node: cst.BaseSmallStatement, owner: str, why: str = "") -> None:
         if isinstance(node, cst.Assign) and len(node.targets) == 1:
             target, value = node.targets[0].target, node.value
         elif isinstance(node, cst.AnnAssign) and node.value is not None:
@@ -202,18 +160,18 @@ class _Finder:
         else:
             return
         if isinstance(target, cst.Name):
-            self._value(owner + target.value, value)
+            self._value(owner + target.value, value, why=why)
         elif isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
             for left, right in zip(target.elements, value.elements, strict=False):
                 if isinstance(left.value, cst.Name):
-                    self._value(owner + left.value.value, right.value)
+                    self._value(owner + left.value.value, right.value, why=why)
 
     def _class(self, node: cst.ClassDef) -> None:
         decorated = any("dataclass" in self._code(d.decorator) for d in node.decorators)
         named = _CONFIG_CLASS.search(node.name.value) or any("NamedTuple" in self._code(b.value) for b in node.bases)
         if not (decorated or named):
             return
-        given = self._overridden(node.name.value)
+        given = self.calls.overridden(node.name.value)
         for statement in node.body.body:
             if not isinstance(statement, cst.SimpleStatementLine):
                 continue
@@ -223,13 +181,8 @@ class _Finder:
                     if isinstance(small, cst.AnnAssign) and isinstance(small.target, cst.Name)
                     else ""
                 )
-                if field_name not in given:
-                    self._assignment(small, f"{node.name.value}.")
-
-    def _overridden(self, class_name: str) -> set[str]:
-        """Fields that a constructor call in this file sets: their defaults have no effect."""
-        calls = (c for c in self.calls.calls if isinstance(c.func, cst.Name) and c.func.value == class_name)
-        return {a.keyword.value for c in calls for a in c.args if a.keyword is not None}
+                why = "a call in the file sets it" if field_name in given else ""
+                self._assignment(small, f"{node.name.value}.", why)
 
     def _call(self, node: cst.Call, counts: dict[str, int]) -> None:
         callee = node.func.attr.value if isinstance(node.func, cst.Attribute) else getattr(node.func, "value", None)
@@ -240,43 +193,64 @@ class _Finder:
         if not wanted:
             return
         counts[callee] = counts.get(callee, 0) + 1
-        if self._fixed(node):
-            return
+        why = self._fixed(node)
         for position, (argument, keyword) in enumerate(zip(node.args, keywords, strict=True)):
             if keyword is None and not argument.star and POSITIONAL.get(callee, (-1, ""))[0] == position:
                 keyword = POSITIONAL[callee][1]
             if keyword in wanted:
-                self._value(f"{callee}.{keyword}", argument.value, suffix=f"#{counts[callee]}")
+                self._value(f"{callee}.{keyword}", argument.value, suffix=f"#{counts[callee]}", why=why)
 
     # -- values
 
-    def _value(self, name: str, node: cst.BaseExpression, *, suffix: str = "", depth: int = 0) -> None:
-        """Take what is tunable in the value of ``name``."""
-        if depth > _MAX_DEPTH or self._fixed(node):
+    def _value(
+        self,
+        name: str,
+        node: cst.BaseExpression,
+        *,
+        suffix: str = "",
+        depth: int = 0,
+        why: str = "",
+        options: tuple[Value, ...] = (),
+        real: bool = False,
+    ) -> None:
+        """Take what is tunable in the value of ``name``. why: a reason against all of it that is known already."""
+        if depth > _MAX_DEPTH:
             return
+        why = why or self._fixed(node)
         if isinstance(node, cst.IfExp):
             applies = self._applies(node.test)
             if applies is not None:
-                self._value(name, node.body if applies else node.orelse, suffix=suffix, depth=depth + 1)
+                self._value(name, node.body if applies else node.orelse, suffix=suffix, depth=depth + 1, why=why)
         elif isinstance(node, cst.Subscript):
             if isinstance(node.value, cst.Dict) and self._by_profile(node.value) is not None:
-                self._value(name, node.value, suffix=suffix, depth=depth + 1)
+                self._value(name, node.value, suffix=suffix, depth=depth + 1, why=why)
         elif isinstance(node, (cst.Tuple, cst.List)):
             numbers = [number_of(e.value) for e in node.elements]
             if 1 <= len(numbers) <= 16 and all(n is not None for n in numbers):
                 for i, element in enumerate(node.elements):
-                    self._literal(f"{name}[{i}]{suffix}", element.value)
+                    self._literal(f"{name}[{i}]{suffix}", element.value, why)
         elif isinstance(node, cst.Dict):
             for key, value in self._entries(node):
-                self._value(f"{name}.{key}" if key else name, value, suffix=suffix, depth=depth + 1)
+                self._value(f"{name}.{key}" if key else name, value, suffix=suffix, depth=depth + 1, why=why)
+        elif isinstance(node, cst.Call) and (default := self._field(node)) is not None:
+            self._value(name, default, suffix=suffix, depth=depth + 1, why=why)
         elif (
             isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict" and not suffix
         ):
             for argument in node.args:
                 if argument.keyword is not None:
-                    self._value(f"{name}.{argument.keyword.value}", argument.value, depth=depth + 1)
+                    self._value(f"{name}.{argument.keyword.value}", argument.value, depth=depth + 1, why=why)
         else:
-            self._literal(name + suffix, node)
+            self._literal(name + suffix, node, why, options, real=real)
+
+    def _field(self, node: cst.Call) -> cst.BaseExpression | None:
+        """The default in ``field(default=…)`` of a dataclass, and in its like."""
+        callee = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
+        if not isinstance(callee, cst.Name) or callee.value not in _FIELDS:
+            return None
+        named = next((a.value for a in node.args if a.keyword and a.keyword.value == "default"), None)
+        first = node.args[0] if node.args and callee.value == "Field" else None
+        return first.value if named is None and first is not None and first.keyword is None else named
 
     def _entries(self, node: cst.Dict) -> Iterator[tuple[str, cst.BaseExpression]]:
         chosen = self._by_profile(node)
@@ -284,13 +258,13 @@ class _Finder:
             yield "", chosen
             return
         for element in node.elements:
-            key = _key(element)
+            key = key_of(element)
             if key.isidentifier():
                 yield key, element.value
 
     def _by_profile(self, node: cst.Dict) -> cst.BaseExpression | None:
         """The value for the profile that applies, where all keys of a dictionary are profiles."""
-        entries = {_key(element): element.value for element in node.elements}
+        entries = {key_of(element): element.value for element in node.elements}
         if not entries or not set(entries) <= _PROFILES:
             return None
         wanted = ("cuda", "gpu") if self.cuda else ("cpu",)
@@ -305,68 +279,53 @@ class _Finder:
         negated = code.startswith("not ") or "!=" in code
         return (self.cuda if about_cuda else not self.cuda) != negated
 
-    def _literal(self, name: str, node: cst.BaseExpression) -> None:
-        full = f"{self.path}:{name}"
-        if not tunable(full):
-            return
+    def _literal(
+        self,
+        name: str,
+        node: cst.BaseExpression,
+        why: str = "",
+        options: tuple[Value, ...] = (),
+        *,
+        real: bool = False,
+    ) -> None:
         span = self.spans.get(node)
         if span is None:
             return
         start, end = span.start, span.start + span.length
-        source = self.raw[start:end].decode()
-        if why := reason_for(name, self.reasons):
-            self.left[full] = LeftOut(full, self.path, source, start, why, notable=True)
-            return
-        value, found = (None, None) if self._below(start) else self._kind(full, node, source, self._comment(end))
-        if found is not None and value is not None:
-            self.found[full] = Parameter(full, self.path, value, found, start, end, source)
+        value = literal(node, self.raw[start:end].decode())
+        if value is not None:
+            value = float(value) if real and isinstance(value, int) and not isinstance(value, bool) else value
+            self.gathered.take(name, value, start, end, why=why, options=options)
+        elif computed := self._computed(node):
+            self.gathered.leave(name, start, end, why or why_not(f"{self.path}:{name}") or computed)
         else:
-            self.found.pop(full, None)  # assigned again to something else: the earlier literal is not what counts
+            self.gathered.forget(name)
 
-    def _kind(
-        self, full: str, node: cst.BaseExpression, source: str, comment: str
-    ) -> tuple[Value | None, Range | None]:
-        if _FIXED.search(comment):
-            return None, None
-        number = number_of(node)
-        if number is not None:
-            return number, range_of(full, number)
-        if isinstance(node, cst.Name) and node.value in {"True", "False"}:
-            return node.value == "True", flag()
-        if isinstance(node, cst.SimpleString) and source[:1] in "\"'" and not source.startswith(('"""', "'''")):
-            text = node.evaluated_value
-            if isinstance(text, str):
-                options = alternatives(full, text, comment, self.text)
-                return text, choice(options) if options else None
-        return None, None
+    def _computed(self, node: cst.BaseExpression) -> str:
+        """Why a value that is no literal is no constant to turn; empty where nobody would take it for one."""
+        if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation)):
+            return "derived: computed from other values"
+        if isinstance(node, cst.Call) and _ENVIRONMENT.search(self._code(node)):
+            return "read from the environment"
+        return ""
 
-    def _comment(self, end: int) -> str:
-        """The comment on the line where a literal ends."""
-        stop = self.raw.find(b"\n", end)
-        return self.raw[end : stop if stop >= 0 else len(self.raw)].decode().partition("#")[2]
-
-    def _below(self, start: int) -> bool:
-        """Whether what begins there is kept as it is by a comment of its own on the line above, as ``# fixed`` is."""
-        line = self.raw.rfind(b"\n", 0, start) + 1
-        above = self.raw[self.raw.rfind(b"\n", 0, max(line - 1, 0)) + 1 : line]
-        return _FIXED_BELOW.match(above.decode()) is not None
-
-    def _fixed(self, node: cst.BaseExpression) -> bool:
-        """Whether a comment keeps a value of several lines as it is: above, behind its opening or closing bracket.
+    def _fixed(self, node: cst.BaseExpression) -> str:
+        """Why a value of several lines is kept as it is by a comment: above, behind its opening or closing bracket.
 
         A comment behind the last entry of a dictionary or call is that entry's own, behind that of a list all of it.
         """
         start, end = self._extent(node)
-        if self._below(start):
-            return True
+        if fixed_above(self.gathered.above(start)):
+            return BY_COMMENT
         first, several, rest = self.raw[start:end].decode().partition("\n")
         if not several:
-            return False  # each literal looks at the comment of its line
+            return ""  # each literal looks at the comment of its line
         head, _, comment = first.partition("#")
-        if head.rstrip().endswith(_OPENING) and _FIXED.search(comment):
-            return True
+        if head.rstrip().endswith(_OPENING) and FIXED.search(comment):
+            return BY_COMMENT
         closes = not rest.rpartition("\n")[2].strip(" \t)]}")
-        return (closes or isinstance(node, (cst.Tuple, cst.List))) and _FIXED.search(self._comment(end)) is not None
+        own = closes or isinstance(node, (cst.Tuple, cst.List))
+        return BY_COMMENT if own and FIXED.search(self.gathered.beside(end)) else ""
 
     def _extent(self, node: cst.BaseExpression) -> tuple[int, int]:
         """Where a value begins and ends, its parentheses included."""
@@ -376,11 +335,3 @@ class _Finder:
 
     def _code(self, node: cst.CSTNode) -> str:
         return self.module.code_for_node(node)
-
-
-def _key(element: cst.BaseDictElement) -> str:
-    """The key of a dictionary entry where it is a plain string, else nothing."""
-    if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
-        key = element.key.evaluated_value
-        return key if isinstance(key, str) else ""
-    return ""

@@ -18,3 +18,35 @@ def test_a_constant_with_a_reason_against_it_is_left_alone_and_listed() -> None:
         ("AdamW.lr#1", "0.5", "why not"),
     ]
     assert find(text, reasons=reasons) == space.parameters
+
+
+def test_everything_that_is_left_alone_is_listed_with_its_reason() -> None:
+    """A user who misses a constant sees why, and can mend it."""
+    text = """
+SEED = 1
+DATA_DIR = "x"
+EVAL_STEPS = 5
+HEADS = 4  # fixed
+WIDTH = HEADS * 16
+LR = float(os.environ.get("LR", "0.1"))
+MODE = "fast"
+IGNORE = -1
+BETAS = (  # fixed
+    0.9, 0.99)
+model = build()
+DEPTH = 4
+"""
+    space = look(text)
+    assert [p.label for p in space.parameters] == ["DEPTH"]
+    assert {left.label: left.why for left in space.left_out} == {
+        "SEED": "its name is that of a seed",
+        "DATA_DIR": "its name: path, address or name",
+        "EVAL_STEPS": "its name: what is measured",
+        "HEADS": "fixed by a comment",
+        "WIDTH": "derived: computed from other values",
+        "LR": "read from the environment",
+        "MODE": "no other value is known: a comment can list them (# one of: a, b)",
+        "IGNORE": "below zero: it may stand for all or none",
+        "BETAS[0]": "fixed by a comment",
+        "BETAS[1]": "fixed by a comment",
+    }
