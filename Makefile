@@ -53,7 +53,8 @@ chaos: dev
 # Every cheat in every tier that works here, as root and as a normal user; writes the table into docs/cheats.md.
 cheats: dev
 	rm -f .cheats.jsonl
-	AUTORESEARCHD_CHEATS_TABLE=$(CURDIR)/.cheats.jsonl $(BIN)/python -m pytest -q tests/integrity/test_cheats.py
+	AUTORESEARCHD_CHEATS_TABLE=$(CURDIR)/.cheats.jsonl $(BIN)/python -m pytest -q tests/integrity/test_cheats.py \
+	  tests/integrity/test_model_answers.py
 	$(BIN)/python -m tests.integrity.table .cheats.jsonl docs/cheats.md
 	rm -f .cheats.jsonl
 

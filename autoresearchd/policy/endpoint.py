@@ -1,17 +1,14 @@
-"""HTTP to a model's endpoint: one bounded exchange with a deadline, which another thread can cut short.
+"""HTTP to a model's endpoint: one exchange within its bounds (``wire``).
 
 httpx2 is adapted here. It is used without its comforts: no proxy, netrc or other setting of the environment (the key
-goes to the configured address and nowhere else), no redirects, no compression (its bound would be another one), and no
-connection is kept, so that each exchange has a socket of its own to be cut.
+goes to the configured address and nowhere else), and no connection is kept, so that each exchange has a socket of its
+own to be cut.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import socket
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +17,7 @@ from urllib.parse import urlsplit
 from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.policy.client import ModelError, Trouble
 from autoresearchd.policy.provider import words_of
+from autoresearchd.policy.wire import Bounds
 
 if TYPE_CHECKING:
     import httpx2
@@ -48,41 +46,6 @@ class Answered:
         return found
 
 
-class TooLong(ModelError):
-    """A reply that was not read to its end, where it would have told what it cost."""
-
-
-class Line:
-    """The sockets of one question, so that they can be shut by a thread that does not want the reply any more.
-
-    The server notices, and does not go on to generate it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._cut = False
-
-    def cut(self) -> None:
-        """Shut the connection, and each that is opened from now on."""
-        with self._lock:
-            self._cut = True
-            self._shut()
-
-    def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Takes the socket out of the events of httpcore2 (its ``trace`` extension)."""
-        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
-            with self._lock:
-                self._socket = info["return_value"].get_extra_info("socket")
-                if self._cut:
-                    self._shut()
-
-    def _shut(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-
-
 class Endpoint:
     """An address that questions are sent to.
 
@@ -96,25 +59,21 @@ class Endpoint:
         self._key = key
         self._client: httpx2.Client | None = None
 
-    def exchange(
-        self, line: Line, path: str, payload: Mapping[str, Any] | None, *, deadline: float, most: int
-    ) -> Answered:
+    def exchange(self, bounds: Bounds, path: str, payload: Mapping[str, Any] | None) -> Answered:
         """Send a request and read the whole answer.
 
         Args:
-            line: what cuts it short.
+            bounds: of the exchange.
             path: below the address.
             payload: posted as JSON; None: a GET.
-            deadline: by the monotonic clock.
-            most: bytes that the body may have; not many more are read.
 
         Raises:
-            ModelError: the endpoint cannot be reached, is too slow, breaks off, or answers too much. A status that
-                tells of an error is no exception here.
+            ModelError: the endpoint cannot be reached, is too slow, breaks off, answers too much, or redirects. Any
+                other status that tells of an error is no exception here.
         """
         import httpx2
 
-        left = max(0.001, deadline - time.monotonic())
+        left = bounds.left
         try:
             with self._open().stream(
                 "GET" if payload is None else "POST",
@@ -122,12 +81,11 @@ class Endpoint:
                 content=None if payload is None else json.dumps(payload).encode(),
                 headers=self._headers(payload is not None),
                 timeout=httpx2.Timeout(left, connect=min(left, _CONNECT_S)),
-                extensions={"trace": line.trace},
+                extensions={"trace": bounds.line.trace},
             ) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
-                if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-                    raise ModelError(Trouble.BROKEN_REPLY, "the reply is compressed, which was not asked for")
-                return Answered(response.status_code, headers, _body(response, deadline, most))
+                bounds.check_head(response.status_code, headers)
+                return Answered(response.status_code, headers, b"".join(bounds.read(response.iter_raw())))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise ModelError(
                 Trouble.UNREACHABLE,
@@ -181,17 +139,6 @@ def require() -> None:
         raise MissingCapability(
             f"the policy local needs the package httpx2: {error}", mend="pip install 'autoresearchd[local]'"
         ) from error
-
-
-def _body(response: httpx2.Response, deadline: float, most: int) -> bytes:
-    data = bytearray()
-    for chunk in response.iter_raw():
-        data += chunk
-        if len(data) > most:
-            raise TooLong(Trouble.BROKEN_REPLY, f"the reply is longer than {most:,} bytes and was not read to its end")
-        if time.monotonic() > deadline:
-            raise ModelError(Trouble.TIMEOUT, "the reply came too slowly")
-    return bytes(data)
 
 
 def _checked(url: str) -> str:

@@ -15,6 +15,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.prices import priced
+from autoresearchd.policy.wire import Bounds, Line, TooLong, most_bytes
 from autoresearchd.ports import Cancel
 
 _IMPORT_S = 120.0
@@ -57,6 +59,7 @@ _NOT_LISTED = re.compile(
 """How litellm says that its lists do not have a model, in exceptions that have no kind of their own."""
 
 _SCHEMA = "response_format"
+_UNBOUNDED = "is asked by a library of its provider's: the size of its replies is not bounded, nor where they redirect"
 _MAX_NAME = 300
 _LOG = logging.getLogger(__name__)
 
@@ -99,8 +102,9 @@ class LitellmClient:
 
     def ask(self, question: Question, cancel: Cancel) -> Reply:
         """As the protocol says; the time that the import takes is none of the question's."""
-        litellm = abandon.call(_library, cancel, _IMPORT_S)
-        return abandon.call(lambda: self._ask(litellm, question), cancel, question.timeout)
+        litellm, line = abandon.call(_library, cancel, _IMPORT_S), Line()
+        bounds = Bounds(line, time.monotonic() + question.timeout, most_bytes(question.max_tokens))
+        return abandon.call(lambda: self._ask(litellm, question, bounds), cancel, question.timeout, give_up=line.cut)
 
     def takes_schema(self) -> bool:
         """Whether litellm's list says so, and nobody who serves the model has refused one."""
@@ -137,39 +141,58 @@ class LitellmClient:
         return [self._key, *self._keys.values()]
 
     # -- asking
-    def _ask(self, litellm: ModuleType, question: Question) -> Reply:
+    def _ask(self, litellm: ModuleType, question: Question, bounds: Bounds) -> Reply:
         arguments = self._arguments(litellm, question)
         try:
-            return self._completed(litellm, question, arguments)
+            return self._completed(litellm, question, arguments, bounds)
         except ModelError as error:
-            if error.trouble is not Trouble.BAD_REQUEST or _SCHEMA not in arguments:
+            if error.trouble is not Trouble.BAD_REQUEST or _SCHEMA not in arguments or bounds.error is not None:
                 raise
             refused = error
         # The list speaks of the model; who serves it may know of no schemas, or not of all that is in one.
         del arguments[_SCHEMA]
-        reply = self._completed(litellm, question, arguments)
+        reply = self._completed(litellm, question, arguments, bounds)
         self._schema_refused = True
         _LOG.warning("%s takes no schema, so its answers are read as text: %s", self._model, refused.what)
         return reply
 
-    def _completed(self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any]) -> Reply:
+    def _completed(
+        self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any], bounds: Bounds
+    ) -> Reply:
+        from autoresearchd.policy.bounded_http import within
+
         began = time.monotonic()
         try:
-            response = litellm.completion(
-                model=self._model,
-                messages=[dict(message) for message in question.messages],
-                timeout=question.timeout,
-                stream=False,
-                num_retries=0,  # the caller's affair: litellm's end in a bare Exception
-                max_retries=0,
-                drop_params=True,
-                **self._address(litellm),
-                **arguments,
-            )
+            with within(bounds):
+                response = litellm.completion(
+                    model=self._model,
+                    messages=[dict(message) for message in question.messages],
+                    timeout=question.timeout,
+                    stream=False,
+                    num_retries=0,  # the caller's affair: litellm's end in a bare Exception
+                    max_retries=0,
+                    drop_params=True,
+                    **self._address(litellm),
+                    **arguments,
+                )
         except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
             # Without its cause: requests and their headers hang on that.
-            raise self._trouble(litellm, error) from None
+            raise self._ended(question, bounds.error) or self._trouble(litellm, error) from None
+        if not bounds.sent and _UNBOUNDED not in self._told:
+            self._told.add(_UNBOUNDED)
+            _LOG.warning("%s %s", self._model, _UNBOUNDED)
         return self._reply(litellm, question, arguments, response, time.monotonic() - began)
+
+    def _ended(self, question: Question, error: ModelError | None) -> ModelError | None:
+        """An exchange that left its bounds, as the caller is told of it."""
+        if error is None:
+            return None
+        found = type(error)(error.trouble, f"{self._model}: {error.what}", mend=error.mend)
+        if isinstance(error, TooLong):
+            # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
+            cost = Cost(usd=None, tokens_in=self.count_tokens(question.messages), tokens_out=question.max_tokens)
+            found.cost = priced(replace(cost, usd=self.price(cost)), self._prices, self._model)
+        return found
 
     def _address(self, litellm: ModuleType) -> dict[str, str]:
         if self._api_base is None:
@@ -358,4 +381,23 @@ def _library() -> ModuleType:
     litellm.disable_hf_tokenizer_download = True  # type: ignore[attr-defined]
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).disabled = True
+    if getattr(litellm, "sync_transport", None) is None:
+        _bound(litellm)
     return litellm
+
+
+def _bound(litellm: ModuleType) -> None:
+    """Have litellm make its requests within bounds: those of its own clients, and those of the package openai."""
+    from autoresearchd.policy.bounded_http import BoundedTransport
+
+    def certificates() -> dict[str, Any]:
+        handler = importlib.import_module("litellm.llms.custom_httpx.http_handler")
+        return {
+            "verify": handler.get_ssl_configuration(),
+            "cert": os.environ.get("SSL_CERTIFICATE", litellm.ssl_certificate),
+        }
+
+    transport = BoundedTransport(certificates)
+    litellm.sync_transport = transport  # type: ignore[attr-defined]
+    litellm.client_session = transport.session()  # type: ignore[attr-defined]
+    litellm.force_ipv4 = False  # type: ignore[attr-defined] # it would pass the transport by

@@ -22,10 +22,11 @@ from autoresearchd.errors import UsageError
 from autoresearchd.policy import abandon, model_files, provider
 from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
-from autoresearchd.policy.endpoint import Answered, Endpoint, Line, TooLong, require
+from autoresearchd.policy.endpoint import Answered, Endpoint, require
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.listing import MAX_NAME, Listed, listed_models
 from autoresearchd.policy.prices import priced
+from autoresearchd.policy.wire import Bounds, Line, TooLong, most_bytes
 from autoresearchd.ports import Adapters, Cancel
 
 KEY_VARIABLE = "AUTORESEARCHD_LOCAL_KEY"
@@ -39,8 +40,6 @@ _TELLING = (_IDS, _LOGPROBS, _SCHEMA)
 """Groups of fields whose names say by themselves what an error is about; ``stop`` and ``model`` are mere words."""
 _LISTING_BYTES, _LISTING_S = 1_000_000, 10.0
 _LOAD_S = 60.0
-_BYTES_PER_TOKEN = 512
-"""Of JSON, for a token with its log-probability."""
 _SHORTEST_REPLY = 256
 
 
@@ -130,13 +129,13 @@ class OpenAIClient:
     def _answer(self, question: Question, line: Line, deadline: float) -> Reply:
         began = time.monotonic()
         payload, optional = self._payload(question)
-        most = 2 * provider.MAX_REPLY_BYTES + _BYTES_PER_TOKEN * question.max_tokens
+        bounds = Bounds(line, deadline, most_bytes(question.max_tokens))
         refused = set(self._refused.get(optional, ()))
         while True:
             without = {name for names in refused for name in names}
             sent = {name: value for name, value in payload.items() if name not in without}
             try:
-                answered = self._endpoint.exchange(line, "chat/completions", sent, deadline=deadline, most=most)
+                answered = self._endpoint.exchange(bounds, "chat/completions", sent)
             except TooLong as unread:
                 # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
                 tokens_in = self.count_tokens(question.messages)
@@ -189,7 +188,7 @@ class OpenAIClient:
             return
         soon = min(deadline, time.monotonic() + _LISTING_S)
         try:
-            answered = self._endpoint.exchange(line, "models", None, deadline=soon, most=_LISTING_BYTES)
+            answered = self._endpoint.exchange(Bounds(line, soon, _LISTING_BYTES), "models", None)
             if answered.status != 200:
                 raise self._error(answered)
             models = listed_models(answered.object())
@@ -242,7 +241,7 @@ class OpenAIClient:
         order = {"lora_name": chosen.version, "lora_path": str(chosen.folder)}
         soon = min(deadline, time.monotonic() + _LOAD_S)
         try:
-            answered = self._endpoint.exchange(line, "load_lora_adapter", order, deadline=soon, most=_LISTING_BYTES)
+            answered = self._endpoint.exchange(Bounds(line, soon, _LISTING_BYTES), "load_lora_adapter", order)
         except ModelError as error:
             if error.trouble is Trouble.UNREACHABLE:
                 raise
@@ -262,8 +261,6 @@ class OpenAIClient:
 
     def _error(self, answered: Answered) -> ModelError:
         words = self._endpoint.words(answered)
-        if 300 <= answered.status < 400:
-            words = "it sends the question elsewhere, which is not followed"
         trouble = provider.trouble_of(answered.status, words)
         nameless = trouble in (Trouble.NOT_FOUND, Trouble.BAD_REQUEST) and not self._name
         return ModelError(

@@ -1,0 +1,255 @@
+"""A model's server that is hostile fills no memory, passes no question and no key on, and holds nobody.
+
+Each attack is made on every way of asking over HTTP: ``local:``, and ``litellm:`` with a provider that is asked through
+the package ``openai`` and with one that litellm asks itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib.util
+import os
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from autoresearchd.errors import Interrupted
+from autoresearchd.policy.client import ModelClient, ModelError, Question, Trouble
+from autoresearchd.policy.litellm_client import LitellmClient
+from autoresearchd.policy.openai_client import OpenAIClient
+from autoresearchd.policy.wire import most_bytes
+
+pytestmark = pytest.mark.slow
+
+QUESTION = Question(({"role": "user", "content": "What would you change in train.py?"},), max_tokens=16, timeout=60.0)
+KEY = "sk-not-a-key-0123456789abcdef"
+HUGE = 700 * 2**20
+BUFFERED = 16 * 2**20
+"""What the kernel takes from a server beside what a client reads."""
+PATIENCE_S = 20.0
+WAYS: dict[str, Callable[[str], ModelClient]] = {
+    "local": lambda url: OpenAIClient(url, "m", key=KEY),
+    "litellm:openai": lambda url: LitellmClient("openai/m", api_base=url, key=KEY),
+    "litellm:anthropic": lambda url: LitellmClient("anthropic/m", api_base=url, key=KEY),
+}
+
+
+class Hostile:
+    """A server that does with each question what it is told; a context manager.
+
+    attack: is given the handler, once the question has been read.
+    """
+
+    def __init__(self, attack: Callable[[Handler], None]) -> None:
+        self.attack = attack
+        self.asked = 0
+        self.sent = 0
+        """Bytes of bodies that a client or the kernel took."""
+        self.hung_up = threading.Event()
+        """The client has gone away in the middle."""
+        self.closing = threading.Event()
+
+    def __enter__(self) -> Hostile:
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server.hostile = self
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    hostile: Hostile
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One exchange."""
+
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is printed."""
+
+    def do_GET(self) -> None:
+        self.close_connection = True
+        if self.server.hostile.attack is answered:  # a redirect may make a GET of the question
+            self.exchange()
+        else:
+            self.head(404, **{"Content-Length": "0"})
+
+    def do_POST(self) -> None:
+        self.close_connection = True
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.exchange()
+
+    def exchange(self) -> None:
+        self.server.hostile.asked += 1
+        try:
+            self.server.hostile.attack(self)
+        except OSError:
+            self.server.hostile.hung_up.set()
+
+    def head(self, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Connection": "close", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def body(self, data: bytes) -> None:
+        self.wfile.write(data)
+        self.server.hostile.sent += len(data)
+
+    def drip(self, data: bytes) -> None:
+        """A byte now and then, for as long as anybody listens."""
+        while not self.server.hostile.closing.wait(0.02):
+            self.body(data)
+
+
+# ---------------------------------------------------------------------- what servers do
+def endless(handler: Handler) -> None:
+    handler.head()
+    handler.body(b'{"choices": [{"message": {"content": "')
+    while handler.server.hostile.sent < HUGE:
+        handler.body(b"x" * 65536)
+
+
+def announced(handler: Handler) -> None:
+    handler.head(**{"Content-Length": str(HUGE)})
+    while handler.server.hostile.sent < HUGE:
+        handler.body(b" " * 65536)
+
+
+def endless_error(handler: Handler) -> None:
+    handler.head(500)
+    while handler.server.hostile.sent < HUGE:
+        handler.body(b"x" * 65536)
+
+
+def bomb(handler: Handler) -> None:
+    packed = gzip.compress(b" " * (64 * 2**20), 9)
+    handler.head(**{"Content-Encoding": "gzip", "Content-Length": str(len(packed))})
+    handler.body(packed)
+
+
+def slow_body(handler: Handler) -> None:
+    handler.head()
+    handler.drip(b" ")
+
+
+def slow_head(handler: Handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    handler.drip(b"x")
+
+
+def answered(handler: Handler) -> None:
+    text = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "stolen"}}]}'
+    handler.head(**{"Content-Length": str(len(text))})
+    handler.body(text)
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModelClient]:
+    """How a model is asked, with the import of a library done: it takes none of a question's time."""
+    package = "httpx2" if request.param == "local" else "litellm"
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    make: Callable[[str], ModelClient] = WAYS[request.param]
+    make("http://127.0.0.1:9/v1").count_tokens(QUESTION.messages)
+    return make
+
+
+def fails(client: ModelClient, question: Question = QUESTION) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        client.ask(question, threading.Event())
+    return caught.value
+
+
+@pytest.mark.parametrize("attack", [endless, announced, endless_error])
+def test_an_answer_of_700_megabytes_does_not_fill_the_memory(
+    way: Callable[[str], ModelClient], attack: Callable[[Handler], None]
+) -> None:
+    with Hostile(attack) as hostile:
+        error = fails(way(hostile.url))
+        assert hostile.hung_up.wait(PATIENCE_S), "the server is listened to for as long as it likes"
+    assert error.trouble is Trouble.BROKEN_REPLY
+    assert "not read to its end" in error.what
+    assert hostile.sent < most_bytes(QUESTION.max_tokens) + BUFFERED
+    assert hostile.asked == 1
+    assert error.cost is not None and error.cost.tokens_out == QUESTION.max_tokens, "a cap must see what was billed"
+
+
+def test_an_answer_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(way: Callable[[str], ModelClient]) -> None:
+    with Hostile(bomb) as hostile:
+        error = fails(way(hostile.url))
+    assert error.trouble is Trouble.BROKEN_REPLY
+    assert "compressed" in error.what
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_takes_neither_question_nor_key_to_another_server(
+    way: Callable[[str], ModelClient], status: int
+) -> None:
+    with Hostile(answered) as thief:
+        with Hostile(lambda handler: handler.head(status, Location=thief.url, **{"Content-Length": "0"})) as hostile:
+            error = fails(way(hostile.url))
+        assert (hostile.asked, thief.asked) == (1, 0)
+    assert f"{status}: it redirects the question elsewhere" in error.what
+    assert KEY not in str(error)
+
+
+@pytest.mark.parametrize("attack", [slow_body, slow_head])
+def test_who_drips_an_answer_is_hung_up_on_when_the_time_is_over(
+    way: Callable[[str], ModelClient], attack: Callable[[Handler], None]
+) -> None:
+    with Hostile(attack) as hostile:
+        error = fails(way(hostile.url), Question(QUESTION.messages, max_tokens=16, timeout=0.5))
+        assert hostile.hung_up.wait(PATIENCE_S), "a thread of the daemon goes on to listen"
+    assert error.trouble is Trouble.TIMEOUT
+
+
+def test_a_stop_cuts_the_line_to_the_server(way: Callable[[str], ModelClient]) -> None:
+    cancel = threading.Event()
+
+    def stopped(handler: Handler) -> None:
+        cancel.set()
+        slow_body(handler)
+
+    with Hostile(stopped) as hostile:
+        with pytest.raises(Interrupted):
+            way(hostile.url).ask(QUESTION, cancel)
+        assert hostile.hung_up.wait(PATIENCE_S), "an answer that nobody wants is written, and billed, to its end"
+
+
+def test_a_proxy_of_the_environment_is_still_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("httpx")
+    from autoresearchd.policy.bounded_http import BoundedTransport
+
+    with Hostile(answered) as proxy, contextlib.closing(_no_server()) as nobody:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        with BoundedTransport(dict).session() as session:
+            reply = session.post(f"http://provider.invalid:{nobody.getsockname()[1]}/v1/chat/completions", json={})
+    assert "stolen" in reply.text, "who sits behind a proxy could ask no provider"
+
+
+def _no_server() -> socket.socket:
+    """A port that nobody listens at."""
+    found = socket.socket()
+    found.bind(("127.0.0.1", 0))
+    return found
