@@ -54,6 +54,8 @@ def _missing(store: Store, history: History, session: Session, latest: Experimen
     number = history.read(tip).number
     if number is None or number > latest.number or history.experiment(number) != tip:
         return ""  # not a commit of ours: recovery says what that means
+    if number in latest.fallen:
+        return ""  # it lost its place; the branch is moved back next
     e = store.experiment(session.id, number)
     kept = e.phase is Phase.DECIDED and e.decision is not None and e.decision.status is Status.KEEP
     if kept or "Metric" not in history.read(tip).trailers:

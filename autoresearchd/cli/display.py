@@ -135,7 +135,7 @@ class Picture:
                 setattr(self, name, value)
         # The event's own ``best`` moves with each further run of the incumbent; shown is what it was kept with.
         kept = render.real(data.get("value" if data.get("status") == "keep" else "best"))
-        if kept is not None and (self.best is None or data.get("status") == "keep"):
+        if kept is not None and (self.best is None or data.get("status") == "keep" or data.get("fallen")):
             self.best = kept
         for name in ("experiments", "keeps"):
             if isinstance(data.get(name), int):

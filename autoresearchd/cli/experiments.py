@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from autoresearchd.cli.looks import look_lines
 from autoresearchd.cli.options import LARGEST, JsonOption, SessionOption
 from autoresearchd.cli.render import Paint, clean, json_text, measured, number, print_json_list, signed, strip_controls
 from autoresearchd.cli.session import here
+from autoresearchd.domain.experiment import FAILURES
 from autoresearchd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -187,20 +188,24 @@ def _run_table(record: Mapping[str, Any], paint: Paint) -> list[str]:
     if not runs:
         return []
     beside = [run["of"] for run in runs if run.get("of") is not None]
+    fell = {of for of in beside if sum(run.get("of") == of and bool(run.get("label")) for run in runs) >= FAILURES}
+    incumbent = max((of for of in beside if of not in fell), default=-1)
     rows = [
         [str(run.get("seed", "")), measured(run.get("metric"), record.get("sigma")), _seconds(run.get("duration_s")),
          "—" if run.get("exit_code") is None else str(run["exit_code"]),
-         *([_program(run, max(beside))] if beside else []), clean(run.get("label") or "")]
+         *([_program(run, incumbent, fell)] if beside else []), clean(run.get("label") or "")]
         for run in runs
     ]  # fmt: skip
     headers = ("seed", "value", "time", "exit", *(("program",) if beside else ()), "label")
     return ["", *("  " + line for line in render.table(headers, rows, paint=paint, right=(0, 1, 2, 3)))]
 
 
-def _program(run: Mapping[str, Any], incumbent: int) -> str:
+def _program(run: Mapping[str, Any], incumbent: int, fell: Collection[int]) -> str:
     """Whose program a run ran: of two that were run beside the experiment, the earlier one is the baseline."""
     of = run.get("of")
-    return "its own" if of is None else f"{'incumbent' if of == incumbent else 'baseline'} #{of}"
+    if of is None:
+        return "its own"
+    return f"{'failed' if of in fell else 'incumbent' if of == incumbent else 'baseline'} #{of}"
 
 
 def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

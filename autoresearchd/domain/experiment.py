@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +10,9 @@ from typing import Any
 
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
+
+FAILURES = 2
+"""How often a kept program may fail beside one experiment before it loses its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,11 @@ class Run:
         return self.finished_at is None
 
     @property
+    def counts(self) -> bool:
+        """Whether it ended by itself: not interrupted, not lost with its host."""
+        return not self.open and self.label not in (Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL)
+
+    @property
     def good(self) -> bool:
         """Whether it ended with a usable metric."""
         return not self.open and self.label is Label.NONE and self.value is not None
@@ -168,16 +177,25 @@ class Experiment:
     def control_runs(self) -> tuple[Run, ...]:
         """Runs of the incumbent's program that were made to compare it with this one.
 
-        Where the baseline was run beside it, too, the incumbent is the later of the two.
+        Where the baseline was run beside it, too, the incumbent is the later of the two; one that fell is none.
         """
-        incumbent = max((r.of for r in self.current_runs if r.of is not None), default=None)
+        lost = self.fallen
+        incumbent = max((r.of for r in self.current_runs if r.of is not None and r.of not in lost), default=None)
         return tuple(r for r in self.current_runs if r.good and r.of is not None and r.of == incumbent)
 
     @property
     def counted_runs(self) -> tuple[Run, ...]:
         """Runs that ended by themselves: not interrupted, not lost with their host."""
-        uncounted = {Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL}
-        return tuple(r for r in self.current_runs if not r.open and r.label not in uncounted)
+        return tuple(r for r in self.current_runs if r.counts)
+
+    @property
+    def fallen(self) -> tuple[int, ...]:
+        """Programs that failed twice when they ran again beside this one, the latest first.
+
+        A repair of this experiment's own program does not give them their place back.
+        """
+        failed = Counter(r.of for r in self.runs if r.of is not None and r.counts and not r.good)
+        return tuple(sorted((of for of, times in failed.items() if times >= FAILURES), reverse=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ confidence limit. Whatever is asked for is a pure function of the runs so far, s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoresearchd.domain.experiment import Decision, Experiment, Run
+from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.metric import Direction, Metric
 from autoresearchd.domain.task import Constraint, Task
@@ -98,10 +99,14 @@ def decide(
     ledger = _with_incumbent(task, ledger, incumbent)
     if failed is not None:
         return _aborted(task, failed, ledger, incumbent)
+    again = _once_more(experiment, incumbent, rule)
+    if again is not None:
+        return again
     samples = samples_of(task, experiment.current_runs)
     now = ledger.with_samples(samples)
     noise = now.noise(experiment.number, incumbent.number)
-    verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=_spent(experiment, rule))
+    spent = _spent(experiment, incumbent, rule)
+    verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=spent)
     means = _mean_metrics(experiment.good_runs)
     label, why = broken_constraint(task, means, _reference_metrics(incumbent))
     if identical:
@@ -194,10 +199,25 @@ def _sign(metric: Metric) -> float:
     return -1.0 if metric.direction is Direction.MINIMIZE else 1.0
 
 
-def _spent(experiment: Experiment, rule: KeepRule) -> int:
-    """Extra runs so far; where the incumbent's own run failed, no more are asked for: they would fail as well."""
-    failed = any(r.of is not None and r.label is not Label.NONE for r in experiment.counted_runs)
-    return rule.most if failed else len(experiment.counted_runs) - 1
+def _once_more(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> NextRun | None:
+    """A run of the incumbent that failed is made again, once, and on a seed of its own: it may have been bad luck."""
+    beside = [r for r in experiment.counted_runs if r.of == incumbent.number]
+    if rule.most == 0 or not beside or beside[-1].good or sum(not r.good for r in beside) >= FAILURES:
+        return None
+    run = beside[-1]
+    return NextRun(incumbent.number, None, f"experiment {incumbent.number} failed when it ran again: {_failure(run)}")
+
+
+def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int:
+    """Extra runs so far, those of programs that fell beside it not counted.
+
+    Where what it is compared with has failed for good, no more are asked for: they would fail as well.
+    """
+    fell = {number for number in experiment.fallen if number != incumbent.number}
+    runs = [r for r in experiment.counted_runs if r.of not in fell]
+    failed = Counter(r.of for r in runs if r.of is not None and not r.good)
+    for_good = any(times >= (FAILURES if of == incumbent.number else 1) for of, times in failed.items())
+    return rule.most if for_good else len(runs) - 1
 
 
 def _look(
@@ -259,12 +279,32 @@ def _failed(experiment: Experiment) -> Run | None:
 
 
 def _crash(task: Task, run: Run) -> Decision:
-    label = run.label
-    if label is Label.NONE or RULES[label].status in (Status.KEEP, None):
-        label = Label.METRIC_MISSING if run.value is None else Label.NON_FINITE
+    label = _label_of(run)
     status = RULES[label].status or Status.CRASH
     detail = run.detail or f"the run gave no usable {task.metric.name}"
     return Decision(status, label, reason=reasons.sentence(f"{label.value}: {detail}"))
+
+
+def _label_of(run: Run) -> Label:
+    """The label of a run that failed, also where it says nothing of it."""
+    if run.label is Label.NONE or RULES[run.label].status in (Status.KEEP, None):
+        return Label.METRIC_MISSING if run.value is None else Label.NON_FINITE
+    return run.label
+
+
+def _failure(run: Run) -> str:
+    return f"{_label_of(run).value}: {run.detail}" if run.detail else _label_of(run).value
+
+
+# ---------------------------------------------------------------------- a kept program that fails
+def decide_fallen(task: Task, kept: Experiment, beside: Experiment) -> Decision:
+    """What becomes of a keep that failed twice when it ran again beside another experiment: it is none any more."""
+    run = [r for r in beside.runs if r.of == kept.number and r.counts and not r.good][-1]
+    label, before = _label_of(run), kept.decision
+    reason = f"{_failure(run)}, twice when it ran again beside experiment {beside.number}, so it lost its place"
+    if before is not None and before.value is not None:
+        reason += f"; it had been kept with {task.metric.name} {reasons.number(before.value)}"
+    return Decision(RULES[label].status or Status.CRASH, label, reason=reasons.sentence(reason))
 
 
 def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Decision:

@@ -16,7 +16,7 @@ from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.evaluator.abort_look import Look
-from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal
+from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal, decide_fallen
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.measure import measure
 from autoresearchd.evaluator.simplicity import is_simpler
@@ -209,14 +209,16 @@ class Cycle:
         )
         if rule is None and self._judged is not None and self._judged[0] == key:
             return self._judged[1]
-        standing, before = self._standing, self._standing.code(self._standing.base(e))
+        standing, before = self._standing, self._standing.code(self._standing.compared(e))
         after = {**self._standing.code(e.parent), **words.proposal_of(e).files}
-        if self._simpler is None or self._simpler[0] != key[:2]:
-            self._simpler = (key[:2], is_simpler(after, before))
+        rival = standing.rival(e)
+        against = (*key[:2], rival.number)
+        if self._simpler is None or self._simpler[0] != against:
+            self._simpler = (against, is_simpler(after, before))
         found = decide(
             self._lab.task,
             e,
-            standing.incumbent,
+            rival,
             standing.ledger,
             rule=rule,
             simpler=self._simpler[1],
@@ -235,14 +237,23 @@ class Cycle:
 
         The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
         """
-        lab, decision = self._lab, words.decision_of(e)
+        lab, decision, fallen = self._lab, words.decision_of(e), self._standing.fallen(e)
+        # The branch may still be at what lost its place; where reverts are written on it, it goes on from there.
+        left = words.commit_of(fallen[0]) if fallen and lab.task.history != "revert" else None
         if decision.status is Status.KEEP:
             commit = words.commit_of(e)
-            lab.workspace.advance(e.parent if is_baseline(e) else lab.workspace.parent(commit), commit)
+            before = e.parent if is_baseline(e) else lab.workspace.parent(commit)
+            lab.workspace.advance(before if left is None else left, commit)
         elif e.commit is not None and lab.task.history == "revert":
             lab.workspace.record_discard(
-                number=e.number, commit=e.commit, incumbent=e.parent, when=e.finished_at or e.started_at
+                number=e.number,
+                commit=e.commit,
+                incumbent=e.parent,
+                when=e.finished_at or e.started_at,
+                back_to=self._standing.left if fallen else None,
             )
+        elif left is not None:
+            lab.workspace.advance(left, self._standing.left)
         kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
         discard_outputs(lab.site.runs / str(e.number), keep=kept)
         self._standing.write_learnings(e)
@@ -314,6 +325,7 @@ class Cycle:
         counts = RULES[measurement.label].status is not None
         last = counts and not self._asks_for_more(e, run, measurement)
         e = lab.store.close_run(run.id, measurement, result, lab.clock.now(), last=last)
+        fell = self._standing.follow(e) if e.fallen else ""
         lab.emit(
             EventKind.RUN_FINISHED,
             words.run_finished(lab.task, measurement),
@@ -323,6 +335,8 @@ class Cycle:
             metrics=dict(measurement.metrics),
             duration_s=result.duration_s if result else None,
         )
+        if fell:
+            lab.emit(EventKind.WARNING, fell, experiment=e.number)
         if measurement.label is Label.INTERRUPTED and lab.stop.now.is_set():
             raise Interrupted(f"experiment {e.number} was interrupted; `autoresearchd resume {lab.tag}` runs it again")
         if measurement.label in (Label.DISK_FULL, Label.HOST_LOST):
@@ -348,11 +362,17 @@ class Cycle:
         """
         lab = self._lab
         incumbent = None
+        fallen = self._standing.fallen(e)
+        if fallen:
+            decision = replace(decision, reason=words.with_fallen(decision.reason, [k.number for k in fallen]))
         decision = self._rewards.give(e, decision, self._standing, self._proposals.diff(e))
         if decision.status is Status.KEEP:
             incumbent = self._proposals.commit_kept(e, decision)
         asi = words.asi_of(e, decision, lab.task)
-        e = lab.store.record_decision(lab.session_id, e.number, decision, asi, lab.clock.now(), incumbent=incumbent)
+        lost = {k.number: self._rewards.of_fallen(decide_fallen(lab.task, k, e)) for k in fallen}
+        e = lab.store.record_decision(
+            lab.session_id, e.number, decision, asi, lab.clock.now(), incumbent=incumbent, fallen=lost
+        )
         self._standing.decided(e)
         self._aborts.decided(e)
         lab.emit(
@@ -366,6 +386,7 @@ class Cycle:
             reason=decision.reason,
             description=e.proposal.description if e.proposal else "",
             max_experiments=lab.max_experiments,
+            fallen=list(lost),
             **self._standing.figures(),
         )
         told = self._allowance.words() if is_baseline(e) else ""

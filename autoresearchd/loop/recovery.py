@@ -101,4 +101,6 @@ def _check_branch(lab: Laboratory, latest: Experiment | None) -> None:
     if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
         kept = _is_keep(latest) and not is_baseline(latest)
         expected.add(lab.workspace.parent(words.commit_of(latest)) if kept else latest.parent)
+        # What lost its place beside it: the branch falls back once the decision is carried out.
+        expected |= {words.commit_of(lab.store.experiment(lab.session_id, n)) for n in latest.fallen}
     require_branch(lab, expected)

@@ -48,6 +48,13 @@ class Rewards:
             return decision
         return replace(decision, reward=found.total, reward_parts=found.parts, reward_formula=found.formula)
 
+    def of_fallen(self, decision: Decision) -> Decision:
+        """A decision on a keep that lost its place, with its penalty in place of the reward that it had."""
+        found = reward(decision.label, None, None, None, formula=self._formula)
+        if found is None:
+            return decision
+        return replace(decision, reward=found.total, reward_parts=found.parts, reward_formula=found.formula)
+
     def _gain(self, e: Experiment, decision: Decision, standing: Standing) -> float | None:
         """The improvement; of a member of a round, that over the program that all of its members were shown."""
         shown = standing.turns.of(e, standing).state

@@ -39,6 +39,11 @@ class Standing:
 
     def __init__(self, lab: Laboratory) -> None:
         self._lab = lab
+        self._read()
+
+    def _read(self) -> None:
+        """Everything, from the store."""
+        lab = self._lab
         session = lab.store.session(lab.tag)
         segment = lab.store.segment(session.id)
         self.segment = segment.number if segment else 0
@@ -60,6 +65,9 @@ class Standing:
         self._roles = RoleHistory(lab, RECENT)
         self._diagnostics = Diagnostics(lab)
         self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
+        latest = lab.store.latest(session.id)
+        if latest is not None and latest.phase is not Phase.DECIDED and latest.fallen:
+            self.follow(latest)
 
     def _find_baseline(self, first: int, incumbent: int) -> None:
         """The baseline is the first kept experiment of the segment; before it there are only baselines that failed."""
@@ -67,7 +75,7 @@ class Standing:
         latest = store.latest(session_id)
         for number in range(first, latest.number + 1 if latest else first):
             found = store.experiment(session_id, number)
-            if found.decision is not None and found.decision.status is Status.KEEP:
+            if _is_keep(found):
                 self._baseline = found
                 self._incumbent = store.experiment(session_id, max(incumbent, number))
                 return
@@ -96,6 +104,36 @@ class Standing:
         if self._incumbent is None:
             raise StoreError("no baseline has been measured in this segment")
         return self._incumbent
+
+    def rival(self, e: Experiment) -> Experiment:
+        """What an experiment is compared with: the incumbent or, where that failed twice beside it, the keep before.
+
+        The baseline, with which everything began, keeps its place.
+        """
+        found, first = self.incumbent, self._baseline.number if self._baseline is not None else 0
+        while found.number in e.fallen and found.number > first:
+            before = (self._lab.store.experiment(self._lab.session_id, n) for n in range(found.number - 1, first, -1))
+            found = next((k for k in before if _is_keep(k)), self._baseline or found)
+        return found
+
+    def follow(self, e: Experiment) -> str:
+        """Let the incumbent lose its place where it failed twice beside an experiment; the fact in words, else empty.
+
+        In memory alone: the runs say it, and the store follows with the decision on the experiment.
+        """
+        rival, fallen = self.rival(e), self.incumbent
+        if rival.number == fallen.number:
+            return ""
+        self._incumbent, self._incumbent_commit = rival, commit_of(rival)
+        return (
+            f"experiment {fallen.number}, the best so far, failed twice when it ran again and lost its place: "
+            f"experiment {rival.number} is the incumbent again"
+        )
+
+    def fallen(self, e: Experiment) -> tuple[Experiment, ...]:
+        """Keeps that lost their place beside an experiment, the latest first; also once that is in the store."""
+        first = self._baseline.number if self._baseline is not None else 0
+        return tuple(self._lab.store.experiment(self._lab.session_id, n) for n in e.fallen if n > first)
 
     def commit_of(self, program: int) -> str:
         """The commit of the incumbent or, where it is another one, of the baseline, by the experiment's number."""
@@ -177,6 +215,10 @@ class Standing:
         """What an experiment is compared with and would be kept on: the incumbent, whatever it was written against."""
         return e.parent if self._lab.task.history == "revert" else self._incumbent_commit
 
+    def compared(self, e: Experiment) -> str:
+        """The commit of what an experiment is compared with."""
+        return commit_of(self.rival(e)) if e.fallen else self.base(e)
+
     @property
     def failures(self) -> dict[str, int]:
         """How many decided experiments of the session ended under each label."""
@@ -244,7 +286,7 @@ class Standing:
     def write_learnings(self, e: Experiment) -> None:
         """Bring ``autoresearch.md`` up to date after a keep, and now and then."""
         memo = self._lab.memo
-        kept = e.decision is not None and e.decision.status is Status.KEEP
+        kept = _is_keep(e)
         if memo.path is None or not (kept or e.number % LEARNINGS_EVERY == 0):
             return
         failed = memo.failed
@@ -262,6 +304,9 @@ class Standing:
         """A decision is on disk."""
         decision = e.decision
         if decision is None:
+            return
+        if e.fallen:  # rare, and what was remembered of those that lost their place is wrong now
+            self._read()
             return
         self._recent.append(e)
         self._roles.decided(e)
@@ -296,6 +341,10 @@ class Standing:
     def _baselines(self) -> int:
         """How many baselines the session has measured: one for each segment."""
         return self.segment + (0 if self.needs_baseline else 1)
+
+
+def _is_keep(e: Experiment) -> bool:
+    return e.decision is not None and e.decision.status is Status.KEEP
 
 
 def is_baseline(e: Experiment) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
@@ -98,6 +98,12 @@ def decided(e: Experiment, decision: Decision, task: Task) -> str:
     if reason.removesuffix(".").startswith(what):  # a failed proposal is described by its failure
         what = ""
     return f"{decision.status.value}{label}: {value}{delta}" + (f" · {what}" if what else "")
+
+
+def with_fallen(reason: str, fallen: Sequence[int]) -> str:
+    """A reason, and which keeps lost their place beside the experiment."""
+    told = " and ".join(f"experiment {number}" for number in fallen)
+    return f"{reason} Compared without {told}, which failed twice when run again beside it and lost its place."
 
 
 def short(value: float, sign: str = "-") -> str:

@@ -90,10 +90,12 @@ class Workspace(Protocol):
         """Point the session branch at ``commit`` where a power cut has emptied it; else it is left as it is."""
         ...
 
-    def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
+    def record_discard(
+        self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
+    ) -> str:
         """``history: revert`` only: write a discard and its revert on the branch.
 
-        Gives the new tip, whose tree is the incumbent's.
+        Gives the new tip, whose tree is the incumbent's; that of ``back_to`` where the incumbent lost its place.
         """
         ...
 

@@ -136,11 +136,20 @@ class Phases(Protocol):
         ...
 
     def record_decision(
-        self, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, *, incumbent: str | None
+        self,
+        session_id: int,
+        number: int,
+        decision: Decision,
+        asi: ASI,
+        at: datetime,
+        *,
+        incumbent: str | None,
+        fallen: Mapping[int, Decision] | None = None,
     ) -> Experiment:
         """Store the decision, phase ``decided``; ``incumbent``: the session's new incumbent (a keep), None: unchanged.
 
-        The session's ``incumbent`` changes in the same transaction; the branch is moved after it.
+        ``fallen``: keeps that lost their place beside it, with what is decided of them instead; without a new incumbent
+        the latest keep that is left is the session's. All of it changes in one transaction; the branch is moved after.
         """
         ...
 

@@ -8,6 +8,7 @@ before or after it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -74,6 +75,12 @@ _LOCK = (
 )
 _RUN = select(_R.c.session_id, _R.c.number, _R.c.finished_at, _R.c.label, _R.c.value).where(_R.c.id == _OF_RUN)
 _COUNT_RUNS = select(func.count()).where(_R.c.session_id == _OF_SESSION, _R.c.number == _OF_NUMBER)
+_LAST_KEPT = (
+    select(_E.c.number, _E.c.commit_sha)
+    .where(_E.c.session_id == _OF_SESSION, _E.c.status == Status.KEEP, _E.c.commit_sha.is_not(None))
+    .order_by(_E.c.number.desc())
+    .limit(1)
+)
 _STORED_PROPOSAL = select(_P.c.code_hash, _P.c.hypothesis, _P.c.policy).where(_ONE_PROPOSAL)
 
 
@@ -191,7 +198,14 @@ def close_run(
 
 
 def record_decision(
-    c: Connection, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, incumbent: str | None
+    c: Connection,
+    session_id: int,
+    number: int,
+    decision: Decision,
+    asi: ASI,
+    at: datetime,
+    incumbent: str | None,
+    fallen: Mapping[int, Decision],
 ) -> Experiment:
     """Store the decision. A new incumbent is the experiment's commit too: the tested tree with its result."""
     row = locked(c, session_id, number)
@@ -219,10 +233,31 @@ def record_decision(
     aborted = int(decision.label is Label.ABORTED_EARLY)
     _count(c, session_id, experiments=1, aborted=aborted, **{_COUNTERS[decision.status]: 1})
     sums.add_decision(c, session_id, number, row.attempt, decision)
-    if incumbent is not None:
-        changed = {"incumbent": incumbent, "incumbent_experiment": number}
+    for kept, after in fallen.items():
+        _lose_place(c, session_id, kept, after)
+    if fallen:
+        sums.recount(c, session_id)
+    holder = (number, incumbent) if incumbent is not None else last_kept(c, session_id) if fallen else None
+    if holder is not None:
+        changed = {"incumbent": holder[1], "incumbent_experiment": holder[0]}
         c.execute(_CHANGE_SESSION, {"of_session": session_id, **changed})
     return rows.load_one(c, session_id, number)
+
+
+def last_kept(c: Connection, session_id: int) -> tuple[int, str] | None:
+    """Number and commit of the latest keep, which is the session's incumbent."""
+    row = c.execute(_LAST_KEPT, {"of_session": session_id}).first()
+    return None if row is None else (row.number, row.commit_sha)
+
+
+def _lose_place(c: Connection, session_id: int, number: int, after: Decision) -> None:
+    """A keep is none any more. Its commit and its runs stay: they are what happened."""
+    row = locked(c, session_id, number)
+    if row.status != Status.KEEP:
+        raise StoreError(f"experiment {number} cannot lose its place: it is {row.status or row.phase}, not kept")
+    _change(c, row, **decision_values(after))
+    _reward(c, row, after)
+    _count(c, session_id, keeps=-1, **{_COUNTERS[after.status]: 1})
 
 
 # ---------------------------------------------------------------------- values of rows

@@ -314,11 +314,7 @@ def _all_baselines(c: Connection, session_id: int, first: int) -> bool:
 
 
 def _set_incumbent(c: Connection, session_id: int, base: str) -> None:
-    kept = select(_E.number, _E.commit_sha).where(
-        _E.session_id == session_id, _E.status == Status.KEEP, _E.commit_sha.is_not(None)
-    )
-    row = c.execute(kept.order_by(_E.number.desc()).limit(1)).first()
-    number, commit = (0, base) if row is None else (row.number, row.commit_sha)
+    number, commit = phases.last_kept(c, session_id) or (0, base)
     changed = {"incumbent": commit, "incumbent_experiment": number}
     c.execute(update(SessionTable).where(SessionTable.id == session_id).values(**changed))
 

@@ -61,10 +61,21 @@ class RedactingStore(SqlStore):
         return super().close_run(run_id, clean, self.redactor.value(result), at, last=last)
 
     def record_decision(
-        self, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, *, incumbent: str | None
+        self,
+        session_id: int,
+        number: int,
+        decision: Decision,
+        asi: ASI,
+        at: datetime,
+        *,
+        incumbent: str | None,
+        fallen: Mapping[int, Decision] | None = None,
     ) -> Experiment:
         clean = self.redactor.value
-        return super().record_decision(session_id, number, clean(decision), clean(asi), at, incumbent=incumbent)
+        lost = {kept: clean(after) for kept, after in (fallen or {}).items()}
+        return super().record_decision(
+            session_id, number, clean(decision), clean(asi), at, incumbent=incumbent, fallen=lost
+        )
 
     def add_note(self, session_id: int, text: str, at: datetime) -> Note:
         return super().add_note(session_id, self.redactor.text(text), at)

@@ -179,10 +179,18 @@ class SqlStore(SqlShelf):
             return phases.close_run(c, run_id, measurement, result, at, last)
 
     def record_decision(
-        self, session_id: int, number: int, decision: Decision, asi: ASI, at: datetime, *, incumbent: str | None
+        self,
+        session_id: int,
+        number: int,
+        decision: Decision,
+        asi: ASI,
+        at: datetime,
+        *,
+        incumbent: str | None,
+        fallen: Mapping[int, Decision] | None = None,
     ) -> Experiment:
         with self._db.write() as c:
-            return phases.record_decision(c, session_id, number, decision, asi, at, incumbent)
+            return phases.record_decision(c, session_id, number, decision, asi, at, incumbent, fallen or {})
 
     def record_overhead(self, session_id: int, number: int, overhead_ms: float) -> None:
         key = {"of_session": session_id, "of_number": number}

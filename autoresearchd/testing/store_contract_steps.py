@@ -158,6 +158,29 @@ class StepsContract(StoreFixtures):
         assert (session.incumbent, session.incumbent_experiment) == ("f" * 40, 2)
         assert e.commit == "f" * 40, "the commit that was kept, with its result in the message"
 
+    def test_a_keep_that_loses_its_place_gives_it_back_to_the_one_before(self, store: Store, lab: Driver) -> None:
+        """Else a poisoned program would go on to be the best that a user is shown."""
+        lab.decided(Status.KEEP, 1.0)
+        lab.decided(Status.KEEP, 0.5)
+        e = lab.measured(2.0)
+        lost = {1: Decision(Status.CRASH, Label.ERROR, reward=-2.0, reason="it failed twice")}
+        store.record_decision(
+            lab.id, e.number, Decision(Status.DISCARD, Label.NO_GAIN, 2.0), ASI(), AT, incumbent=None, fallen=lost
+        )
+        session, totals, fell = store.session("nov21"), store.totals(lab.id), store.experiment(lab.id, 1)
+        assert (session.incumbent, session.incumbent_experiment) == (commit_of(0), 0)
+        assert (totals.experiments, totals.keeps, totals.discards, totals.crashes) == (3, 1, 1, 1)
+        assert fell.decision is not None and (fell.decision.status, fell.decision.value) == (Status.CRASH, None)
+        assert fell.commit == commit_of(1) and fell.good_runs[0].value == 0.5, "what happened stays"
+        assert store.label_counts(lab.id) == {Label.NONE: 1, Label.NO_GAIN: 1, Label.ERROR: 1}
+        assert [top.number for top in store.top(lab.id, 0, 5, False)] == [0, 2]
+        other = lab.measured(0.1)
+        with pytest.raises(StoreError, match="cannot lose its place"):
+            store.record_decision(
+                lab.id, other.number, Decision(Status.KEEP, Label.NONE, 0.1), ASI(), AT, incumbent="f" * 40, fallen=lost
+            )
+        assert store.session("nov21").incumbent_experiment == 0, "nothing of it was written"
+
     # -- repairs
     def test_only_runs_of_the_repair_are_judged_and_none_is_forgotten(self, store: Store, lab: Driver) -> None:
         e = store.record_commit(lab.id, lab.propose(lab.open()).number, commit_of(1))

@@ -247,16 +247,19 @@ class GitWorkspace:
         self._objects.commit(new)
         self._refs.advance(old, new)
 
-    def record_discard(self, *, number: int, commit: str, incumbent: str, when: datetime) -> str:
+    def record_discard(
+        self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
+    ) -> str:
         if self._history != "revert":
             raise UsageError("discards are not written on the branch", mend="set history: revert in task.yaml")
         tip, kept = self._refs.tip(), self._objects.commit(incumbent).tree
+        after = kept if back_to is None else self._objects.commit(back_to).tree
         before = self._before_discard(tip)
         if (
             # This discard may be on the branch already: it is when writing it again would give the tip.
             before is not None
             and self._objects.commit(before).tree == kept
-            and self._discard(before, number=number, commit=commit, when=when) == tip
+            and self._discard(before, number=number, commit=commit, when=when, tree=after) == tip
         ):
             return tip
         if self._objects.commit(tip).tree != kept:
@@ -265,7 +268,7 @@ class GitWorkspace:
                 f"of {incumbent}",
                 mend=f"git branch --force {self.branch} {incumbent}, then `autoresearchd resume`",
             )
-        new = self._discard(tip, number=number, commit=commit, when=when)
+        new = self._discard(tip, number=number, commit=commit, when=when, tree=after)
         self._refs.advance(tip, new)
         return new
 
@@ -275,8 +278,11 @@ class GitWorkspace:
         grandparents = self._objects.commit(parents[0]).parents if parents else ()
         return grandparents[0] if grandparents else None
 
-    def _discard(self, tip: str, *, number: int, commit: str, when: datetime) -> str:
-        """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert; the revert."""
+    def _discard(self, tip: str, *, number: int, commit: str, when: datetime, tree: str) -> str:
+        """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert; the revert.
+
+        tree: that of the revert.
+        """
         tried: CommitObject = self._objects.commit(commit)
         written = commit
         if tried.parents[:1] != (tip,):
@@ -287,7 +293,7 @@ class GitWorkspace:
             f"This reverts commit {written}.",
             {"Experiment": str(int(number)), "Status": "discard"},
         )
-        return self._write_commit(self._objects.commit(tip).tree, written, message, when)
+        return self._write_commit(tree, written, message, when)
 
     # -- upkeep
     def pack(self) -> None:

@@ -18,7 +18,7 @@ from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.standing import Standing
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.testing.executors import Script, prints
-from tests.integration.bench import PROGRAM, Bench
+from tests.integration.bench import PROGRAM, TASK, Bench
 from tests.integration.test_recovery import Doom, Killed, Mortal
 
 EXPERIMENTS = 3
@@ -121,7 +121,8 @@ def test_a_run_of_the_incumbent_that_fails_is_not_the_experiments_fault(bench: B
     assert any(r.of is not None for e in found for r in e.runs)
     assert {e.decision.status for e in found if e.decision} == {Status.DISCARD}
     for e in found:
-        assert sum(r.of is not None for r in e.runs) <= 1, "it is not tried for ever"
+        assert sum(r.of is not None for r in e.runs) <= 2, "it is made again once, and not tried for ever"
+    assert "baseline" not in bench.git("log", "-1", "--format=%s", "autoresearch/t"), "which keeps its place"
 
 
 class Changing:
@@ -203,6 +204,120 @@ def test_death_while_the_baseline_runs_beside_an_experiment_changes_nothing(tmp_
         assert run(bench, Doom(at=at))
         run(bench)
         assert [row[:3] for row in outcome(bench)] == [row[:3] for row in wanted], f"killed at instant {at}"
+        bench.close()
+    reference.close()
+
+
+class Poisoned:
+    """Proposes a poisoner, and then edits of whatever is the best that are better by 0.5 each."""
+
+    name = "scripted"
+    repairs = 0
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        scale = 0.3 if state.number == 1 else 0.5 * state.number - 0.3
+        poison = "# POISON\n" if state.number == 1 else ""
+        return Proposal({"train.py": f"{poison}SCALE = {scale}\n"}, "It may be better", self.name)
+
+
+def poisoned(bench: Bench, how: str = "crash", once: bool = False) -> Callable[[RunRequest], Script | str]:
+    """Scores of 10 − SCALE with σ 0.03; what is poisoned fails when it runs again beside a later experiment.
+
+    once: only the first time.
+    """
+
+    def job(request: RunRequest) -> Script | str:
+        number, index = (int(part) for part in request.key.split("/")[1:])
+        text = (request.workspace / "train.py").read_text()
+        runs = bench.store.experiment(bench.session.id, number).runs
+        before = sum(r.of is not None and r.counts for r in runs[:index])
+        if "POISON" in text and runs[index].of is not None and not (once and before):
+            return prints("score: nan\n") if how == "nan" else prints("", exit_code=1)
+        scale = 0.0 if text == PROGRAM else float(text.split("SCALE = ")[1])
+        return f"score: {10.0 - scale + random.Random(f'{request.seed}/{text}').gauss(0.0, 0.03):.6f}\n"
+
+    return job
+
+
+@pytest.mark.parametrize("how", ["crash", "nan"])
+def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(tmp_path: Path, how: str) -> None:
+    """Five programs better by 0.5 each were all discarded, since the incumbent failed whenever it ran again."""
+    bench = Bench(tmp_path)
+    bench.policy, bench.job = Poisoned(), poisoned(bench, how)
+    SessionLoop(bench.laboratory(), Limits(max_experiments=5), backoff=Backoff(first=0.0)).run()
+    assert kept(bench) == [2, 3, 4, 5]
+    first, second = (bench.store.experiment(bench.session.id, n) for n in (1, 2))
+    assert first.decision is not None and (first.decision.status, first.decision.value) == (Status.CRASH, None)
+    assert "twice when it ran again beside experiment 2" in first.decision.reason and first.decision.reward == -2.0
+    assert second.fallen == (1,) and {r.of for r in second.control_runs} == {0}
+    assert second.decision is not None and "Compared without experiment 1" in second.decision.reason
+    assert any("lost its place: experiment 0 is the incumbent again" in e.message for e in bench.events.events)
+    commits = [e.commit for e in bench.store.experiments(bench.session.id) if e.number in (2, 3, 4, 5)]
+    assert bench.git("rev-list", "--reverse", "main..autoresearch/t").split() == commits, "nothing of the poisoner"
+    session, totals = bench.store.session("t"), bench.store.totals(bench.session.id)
+    assert (session.incumbent_experiment, totals.keeps, totals.crashes) == (5, 5, 1)
+    assert bench.store.label_counts(bench.session.id)[first.decision.label] == 1
+    bench.close()
+
+
+def test_an_incumbent_whose_run_failed_once_keeps_its_place(bench: Bench) -> None:
+    bench.policy, bench.job = Poisoned(), poisoned(bench, once=True)
+    SessionLoop(bench.laboratory(), Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
+    assert kept(bench) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("history", ["refs", "revert"])
+def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no_gain(
+    tmp_path: Path, history: str
+) -> None:
+    class Worse(Poisoned):
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            if state.number == 2:  # enough like the best to be compared with it, and no better than the baseline
+                return Proposal({"train.py": "AGAIN = 1\nSCALE = 0.0\n"}, "It may be better", self.name)
+            return super().propose(state, cancel)
+
+    def job(request: RunRequest) -> Script | str:
+        number, index = (int(part) for part in request.key.split("/")[1:])
+        run = bench.store.experiment(bench.session.id, number).runs[index]
+        if number == 2 and run.of is None and index == 0:
+            return "score: 9.6\n"  # luck
+        return plain(request)
+
+    bench = Bench(tmp_path, task=f"history: {history}\n{TASK}")
+    bench.policy, plain = Worse(), poisoned(bench)
+    bench.job = job
+    SessionLoop(bench.laboratory(), Limits(max_experiments=2), backoff=Backoff(first=0.0)).run()
+    second = bench.store.experiment(bench.session.id, 2)
+    assert second.fallen == (1,) and second.decision is not None and second.decision.status is Status.DISCARD
+    assert kept(bench) == [] and bench.store.session("t").incumbent_experiment == 0
+    assert bench.git("show", "autoresearch/t:train.py") == PROGRAM.strip(), "the branch holds the baseline again"
+    SessionLoop(bench.laboratory(), Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
+    assert kept(bench) == [3], "and the session goes on from there, also after a restart"
+    bench.close()
+
+
+@pytest.mark.parametrize("history", ["refs", "revert"])
+def test_death_while_an_incumbent_loses_its_place_changes_nothing(tmp_path: Path, history: str) -> None:
+    def made(folder: Path) -> Bench:
+        bench = Bench(folder, task=f"history: {history}\n{TASK}")
+        bench.policy, bench.job = Poisoned(), poisoned(bench)
+        return bench
+
+    def tree(bench: Bench) -> str:
+        return bench.git("rev-parse", "autoresearch/t^{tree}")
+
+    count, reference = Doom(at=-1), made(tmp_path / "reference")
+    run(reference, count)
+    wanted, totals = outcome(reference), reference.store.totals(reference.session.id)
+    assert kept(reference) == [2, 3]
+    for at in range(80, count.count, max(1, (count.count - 80) // 8)):
+        bench = made(tmp_path / str(at))
+        assert run(bench, Doom(at=at))
+        run(bench)
+        assert [row[:3] for row in outcome(bench)] == [row[:3] for row in wanted], f"killed at instant {at}"
+        found = bench.store.totals(bench.session.id)
+        assert (found.keeps, found.crashes) == (totals.keeps, totals.crashes), f"killed at instant {at}"
+        assert tree(bench) == tree(reference), f"killed at instant {at}"
         bench.close()
     reference.close()
 

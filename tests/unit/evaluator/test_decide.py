@@ -21,6 +21,7 @@ from autoresearchd.evaluator.decide import (
     decide,
     decide_baseline,
     decide_failed_proposal,
+    decide_fallen,
     incumbent_value,
     samples_of,
 )
@@ -84,9 +85,42 @@ def test_an_improvement_that_may_be_luck_is_run_again_on_a_seed_of_its_own_or_in
     assert judge(task(), experiment(run(0.97)), incumbent(*BASELINE)) == asked, "the same after a restart"
 
 
-def test_no_more_runs_are_asked_for_once_the_incumbents_own_run_has_failed() -> None:
-    d = decided(task(), experiment(run(0.97), beside(None, Label.OOM)), incumbent(*BASELINE))
+def test_the_incumbents_run_is_made_again_once_where_it_failed_and_then_no_more_are_asked_for() -> None:
+    asked = judge(task(), experiment(run(0.97), beside(None, Label.OOM)), incumbent(*BASELINE))
+    assert isinstance(asked, NextRun) and (asked.of, asked.seed) == (0, None) and "oom" in asked.reason
+    twice = experiment(run(0.97), beside(None, Label.OOM), beside(None, Label.NON_FINITE))
+    d = decided(task(), twice, incumbent(*BASELINE))
     assert (d.status, d.label) == (Status.DISCARD, Label.NO_GAIN)
+
+
+def test_an_incumbent_that_failed_once_and_then_ran_is_compared_with_as_ever() -> None:
+    """Else one run that was out of luck would cost a user the improvement."""
+    runs = (run(0.79), beside(None, Label.OOM), beside(1.0), run(0.81))
+    assert decided(task(), experiment(*runs), incumbent(*BASELINE)).status is Status.KEEP
+
+
+def test_a_program_that_fell_beside_an_experiment_has_no_part_in_its_comparison_with_the_one_before() -> None:
+    """Else a poisoned keep would go on to stop gains after it has lost its place."""
+    fell = [replace(run(None, Label.ERROR), of=4) for _ in range(2)]
+    first = judge(task(), replace(experiment(run(0.80), *fell), number=5), incumbent(*BASELINE))
+    assert isinstance(first, NextRun) and first.of == 0
+    kept = replace(experiment(run(0.79), *fell, beside(1.0), run(0.81)), number=5)
+    d = decided(task(), kept, incumbent(*BASELINE))
+    assert d.status is Status.KEEP and "run again once beside it" in d.reason
+    assert kept.fallen == (4,) and [r.of for r in kept.control_runs] == [0]
+
+
+def test_a_run_that_the_daemon_ended_costs_no_program_its_place() -> None:
+    ended = [replace(run(None, label), of=4) for label in (Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL)]
+    assert experiment(run(0.8), *ended, replace(run(None, Label.ERROR), of=4)).fallen == ()
+
+
+def test_what_fell_says_why_and_what_it_had_been_kept_with() -> None:
+    kept = replace(incumbent(0.9), number=4)
+    runs = [replace(run(None, Label.TIMEOUT, detail="longer than 5 s"), of=4) for _ in range(2)]
+    d = decide_fallen(task(), kept, experiment(run(0.8), *runs, number=7))
+    assert (d.status, d.label, d.value) == (Status.CRASH, Label.TIMEOUT, None)
+    assert "timeout: longer than 5 s, twice when it ran again beside experiment 7" in d.reason and "0.9" in d.reason
 
 
 def test_without_noise_the_sign_alone_decides_and_a_gain_runs_once_more() -> None:
@@ -139,14 +173,15 @@ def test_the_reason_of_a_tie_speaks_of_a_tie_and_of_no_improvement(first: float,
 def test_the_reason_of_a_discard_agrees_with_its_numbers() -> None:
     worse = decided(task(), experiment(run(1.10)), incumbent(*BASELINE))
     assert "worse than experiment 0" in worse.reason and worse.reason.endswith("; no gain.")
-    better = decided(task(), experiment(run(0.97), beside(None, Label.OOM)), incumbent(*BASELINE))
+    failed = [beside(None, Label.OOM) for _ in range(2)]
+    better = decided(task(), experiment(run(0.97), *failed), incumbent(*BASELINE))
     assert better.delta is not None and better.delta > 0
     assert better.reason.endswith("; not sure enough to be kept, nor promising enough for more runs.")
 
 
 def test_a_result_that_only_the_incumbents_old_runs_speak_for_says_what_is_missing() -> None:
     many = incumbent(*BASELINE, *STEADY, 0.995, 1.005, 1.0)
-    d = decided(task(), experiment(run(0.8), run(0.81), beside(None, Label.OOM)), many)
+    d = decided(task(), experiment(run(0.8), run(0.81), *(beside(None, Label.OOM) for _ in range(2))), many)
     assert d.status is Status.DISCARD
     assert d.reason.endswith("; but no run made beside the incumbent bears it out.")
 
