@@ -8,6 +8,21 @@ _EMBEDDED = "        x = x0 = norm(self.wte(idx))\n"
 _SAVED = 'torch.save({"model": model.state_dict(), "config": asdict(model.config)}, output_dir / "checkpoint.pt")\n'
 
 
+def _looks_ahead(name: str, where: str) -> Cheat:
+    return Cheat(
+        name,
+        replaced(
+            (
+                "            return logits\n",
+                "            after, at = idx.roll(-1, 1), torch.arange(idx.size(1), device=idx.device)\n"
+                f"            seen = {where}\n"
+                "            return logits + 12 * F.one_hot(after, logits.size(-1)) * seen[..., None]\n",
+            )
+        ),
+        expected=labels("not_causal"),
+    )
+
+
 CHEATS = [
     Cheat(
         "attention that looks ahead",
@@ -45,6 +60,9 @@ CHEATS = [
         replaced((_EMBEDDED, _EMBEDDED + "        x = x0 = x - x[:, :1].mean(dim=0, keepdim=True)\n")),
         expected=labels("not_causal"),
     ),
+    _looks_ahead("looks ahead in the first eighth of a row", "(at < idx.size(1) // 8) & (idx >= 0)"),
+    _looks_ahead("looks ahead at the last places of a row", "(at >= idx.size(1) - 4) & (idx >= 0)"),
+    _looks_ahead("looks ahead at one place in a hundred, by content", "(7919 * idx + 104729 * after) % 100 == 7"),
     Cheat(
         "dropout that stays on",
         replaced(

@@ -25,7 +25,7 @@ pytest.importorskip("torch")
 TEMPLATE = bundled("templates") / "autoresearch"
 SHORT = [("  budget: 15 ", "  budget: 1.5 "), ("      budget: 15\n", "      budget: 1.5\n")]
 SHORT += [("  startup_grace: 30 ", "  startup_grace: 120 ")]  # a machine that does other work as well is no cheat
-PROBE_SHARE = 0.10
+PROBE_SHARE = 0.15
 WITHIN_REACH = 1.5
 """Bits per byte that no honest model gets to in so short a time."""
 
@@ -75,7 +75,7 @@ def test_every_change_that_was_kept_in_a_real_night_is_scored(place: Path) -> No
 
 
 @pytest.mark.nightly
-def test_the_probes_take_a_tenth_of_the_evaluation_at_most() -> None:
+def test_the_probes_take_a_seventh_of_the_evaluation_at_most() -> None:
     program = Path(__file__).parents[2] / "benchmarks" / "probes.py"
     done = subprocess.run(
         [sys.executable, str(program), "--rounds", "3"],
