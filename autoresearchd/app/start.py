@@ -46,6 +46,7 @@ from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
 from autoresearchd.app.tools import require_bits, require_programs, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.limits import Reached
@@ -68,6 +69,7 @@ from autoresearchd.loop.lock import SessionLock, already_held
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
 from autoresearchd.ports import EventSink, NewSession
+from autoresearchd.sandbox.leftovers import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.files import remove_tree
@@ -116,6 +118,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
     policy = _policy(options.policy)
     refuse_secret(options.policy)
     executor = executor_spec(options.executor, options.sandbox)
+    _end_abandoned()
     require_sandbox(make_executor(executor))
     if options.slots not in ("auto", "1"):
         raise UsageError(
@@ -180,6 +183,13 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
     return detach(project, tag, wait=options.wait)
 
 
+def _end_abandoned() -> None:
+    """End what killed commands and daemons of this user have left running, in whatever repository."""
+    found = end_abandoned()
+    if found:
+        sys.stderr.write(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
+
+
 def _policy(text: str) -> PolicySpec:
     """What ``--policy`` means here; ``auto`` is the model that the user has set up, else ``search``."""
     spec = parse_spec(text)
@@ -216,6 +226,7 @@ def resume(
         if pid is not None:
             raise already_held(session.tag, pid)
         executor = executor_spec(session.executor, sandbox)
+        _end_abandoned()
         require_sandbox(make_executor(executor))
         if executor != session.executor:
             store.set_executor(session.id, executor)

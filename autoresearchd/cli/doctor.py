@@ -23,6 +23,7 @@ import typer
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, clean, json_text
 from autoresearchd.cli.session import here
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import AutoresearchdError, StoreDamaged, UsageError
 from autoresearchd.workspace.command import OLDEST
 
@@ -97,7 +98,7 @@ def _repair(tag: str | None, as_json: bool) -> None:
 def examine(directory: Path) -> list[Finding]:
     """All findings; one that fails to be found out is a warning and stops no other."""
     probes: tuple[Callable[[], Finding], ...] = (
-        _python, _git, _sandbox, _gpu, _torch, _cpu, _memory, lambda: _disk(directory), _keys,
+        _python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, lambda: _disk(directory), _keys,
         lambda: _session(directory),
     )  # fmt: skip
     return list(_run(probes))
@@ -128,6 +129,14 @@ def _git() -> Finding:
     if (int(found[1]), int(found[2])) < OLDEST:
         return Finding("git", "missing", f"{found[0]} is too old", f"install git {OLDEST[0]}.{OLDEST[1]} or later")
     return Finding("git", "ok", found[0])
+
+
+def _leftovers() -> Finding:
+    from autoresearchd.sandbox.leftovers import end_abandoned
+
+    found = end_abandoned()
+    value = f"ended {counted(found, 'process tree')} that killed commands had left running" if found else "none"
+    return Finding("leftovers", "ok", value)
 
 
 def _sandbox() -> Finding:
@@ -208,7 +217,7 @@ def _session(directory: Path) -> Finding:
         return Finding("session", "missing", clean(error.what, 300), error.mend)
     except AutoresearchdError as error:
         return Finding("session", "ok", f"none here ({clean(error.what, 160)})")
-    counted = f"{session.get('experiments')} experiments, {session.get('keeps')} kept"
+    tried = f"{counted(int(session.get('experiments') or 0), 'experiment')}, {session.get('keeps')} kept"
     state = str(session.get("state"))
     mend = f"autoresearchd resume {tag}" if state == "crashed" else ""
-    return Finding("session", "warning" if mend else "ok", f"{tag}: {state}, {counted}", mend)
+    return Finding("session", "warning" if mend else "ok", f"{tag}: {state}, {tried}", mend)

@@ -11,7 +11,6 @@ import shutil
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 from autoresearchd.domain.experiment import StageResult
 from autoresearchd.errors import EnvironmentFailure
-from autoresearchd.sandbox.leftovers import BOOT, TOKEN_VARIABLE, remove, sweep
+from autoresearchd.sandbox.leftovers import BOOT, TOKEN_VARIABLE, new_token, owner, remove, sweep
 
 LOG_LIMIT = 8 << 20
 _DISK_FULL = 28
@@ -98,7 +97,7 @@ class Plan:
     written: tuple[Path, ...] = ()
     term_grace: float = 1.0
     log_limit: int = LOG_LIMIT
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    token: str = field(default_factory=new_token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +283,7 @@ def _spawn() -> tuple[int, int]:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", BOOT, str(Path(__file__).parents[2])],
+            [sys.executable, "-I", "-S", "-c", BOOT, str(Path(__file__).parents[2]), owner()],
             {"PATH": os.defpath, "LANG": "C.UTF-8"},
             file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)],
             setsid=True,  # Ctrl-C in a terminal is for the daemon

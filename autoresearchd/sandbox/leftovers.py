@@ -1,4 +1,8 @@
-"""What dead daemons and supervisors left behind: found by the token that all processes of a run inherit, and ended."""
+"""What dead daemons and supervisors left behind: found by the token that all processes of a run inherit, and ended.
+
+A token names the process that made it, and so does the command line of a supervisor. What carries the name of a
+process that is dead is nobody's any more, wherever its files are: a probe of the sandbox has none.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import json
 import os
 import select
 import signal
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +28,85 @@ from autoresearchd.sandbox.supervise import serve
 os._exit(serve())
 """
 """The program that a supervisor runs: its command line tells it from a stranger with the same pid."""
+PROBE_PREFIX = "autoresearchd-probe-"
+"""Of the folders in the system's place for temporary files that probes are made in; a token follows."""
+
+
+def owner() -> str:
+    """A name for this process that no other process of this machine has, or will have until it starts anew."""
+    return f"{_pid_namespace()}.{os.getpid()}.{_started(os.getpid())}"
+
+
+def new_token() -> str:
+    """A token for one run: whoever finds it later can tell whether the process that made it still lives."""
+    return f"{owner()}.{uuid.uuid4().hex}"
+
+
+def end_abandoned() -> int:
+    """End what this user's processes that are dead now had started; how many supervisors and runs were found.
+
+    For what no file tells of, as no file had been written yet when somebody killed its daemon.
+    """
+    supervisors = [pid for pid, name in _supervisors() if _is_abandoned(name)]
+    for pid in supervisors:
+        _end_process(pid)
+    tokens = {token for _, token in _marked() if _is_abandoned(token)}
+    sweep(tokens)
+    with suppress(OSError):
+        for folder in Path(tempfile.gettempdir()).glob(f"{PROBE_PREFIX}*"):
+            if folder.lstat().st_uid == os.geteuid() and _is_abandoned(folder.name.removeprefix(PROBE_PREFIX)):
+                remove([folder])
+    return max(len(supervisors), len(tokens))
+
+
+def _is_abandoned(name: str) -> bool:
+    """Whether a token, or the owner that a supervisor names, is of a process that is dead.
+
+    One of another process namespace (a container's) is left alone, as its numbers say nothing here.
+    """
+    try:
+        namespace, pid, start = map(int, name.split(".")[:3])
+    except ValueError:
+        return False
+    return start > 0 and namespace == _pid_namespace() and (_started(pid) != start or _is_dead(str(pid)))
+
+
+def _pid_namespace() -> int:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _started(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 where there is none."""
+    fields = _stat(str(pid))
+    return int(fields[19]) if len(fields) > 19 else 0
+
+
+def _supervisors() -> Iterator[tuple[int, str]]:
+    """All supervisors of this user, with the name of the process that started each."""
+    for pid in _own():
+        words = _words(pid, "cmdline")
+        if BOOT.encode() in words and len(words) > 1:
+            yield int(pid), words[-2].decode("utf-8", "replace")  # after the last word there is a zero, too
+
+
+def _marked() -> Iterator[tuple[int, str]]:
+    """All processes of this user that carry a token, with it."""
+    mark = f"{TOKEN_VARIABLE}=".encode()
+    for pid in _own():
+        for variable in _words(pid, "environ"):
+            if variable.startswith(mark) and not _is_dead(pid):
+                yield int(pid), variable.removeprefix(mark).decode("utf-8", "replace")
+
+
+def _own() -> Iterator[str]:
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):  # it ended meanwhile
+                if entry.stat().st_uid == os.geteuid():
+                    yield entry.name
 
 
 def reap(run_dirs: Sequence[Path]) -> int:
@@ -56,19 +142,12 @@ def sweep(tokens: set[str]) -> set[str]:
 
 
 def _carriers(tokens: set[str]) -> dict[int, str]:
-    marks = {f"{TOKEN_VARIABLE}={token}".encode(): token for token in tokens}
-    found = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            for variable in _environment(entry.name):
-                if variable in marks and not _is_dead(entry.name):
-                    found[int(entry.name)] = marks[variable]
-    return found
+    return {pid: token for pid, token in _marked() if token in tokens}
 
 
-def _environment(pid: str) -> list[bytes]:
+def _words(pid: str, file: str) -> list[bytes]:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
     except OSError:  # another user's, or gone
         return []
 
@@ -100,15 +179,17 @@ def _record(run_dir: Path) -> dict[str, Any] | None:
 
 def _end_supervisor(record: Mapping[str, Any]) -> bool:
     """End a supervisor if it is still the process that wrote the record; pids are used again, start times are not."""
+    return _end_process(record["pid"], record["start"])
+
+
+def _end_process(pid: int, start: int | None = None) -> bool:
+    """End a supervisor: asked first, then killed; False where the process is none, or started at another time."""
     try:
-        pidfd = os.pidfd_open(record["pid"])
+        pidfd = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        pid = str(record["pid"])
-        fields = _stat(pid)
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if len(fields) < 20 or int(fields[19]) != record["start"] or BOOT.encode() not in command:
+        if (start is not None and _started(pid) != start) or BOOT.encode() not in _words(str(pid), "cmdline"):
             return False
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)

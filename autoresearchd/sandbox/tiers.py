@@ -18,26 +18,20 @@ docs/security.md holds the whole table.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.sandbox import bubblewrap, confinement
+from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
+from autoresearchd.sandbox.leftovers import PROBE_PREFIX, new_token, remove
 from autoresearchd.sandbox.view import View
 
 AUTO = "auto"
-_GUARDED = """
-import os, sys
-sys.path.append(sys.argv[1])
-from autoresearchd.sandbox.supervise import guard
-guard(sys.argv[2])
-os.execv(sys.argv[2], sys.argv[2:])
-"""
+_PATIENCE_S = 20.0
 _MEND = "apt install bubblewrap and allow user namespaces; or, to run edited code without isolation, --sandbox none"
 
 
@@ -180,26 +174,31 @@ def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
     )
 
 
-def _as_in_a_run(command: Sequence[str]) -> list[str]:
-    """The command behind the filter that a supervisor puts up first: what works only without it is of no use."""
-    return [sys.executable, "-I", "-S", "-c", _GUARDED, str(Path(__file__).parents[2]), *command]
-
-
 def _problem(tier: Tier) -> str:
-    """Why a tier does not work; empty when it does: a command runs in it and reads no file that it was not given."""
+    """Why a tier does not work; empty when it does: a command runs in it and reads no file that it was not given.
+
+    It runs as a job does, behind the supervisor's filter (what works only without that is of no use) and ended with
+    all that belongs to it where this process dies meanwhile.
+    """
     view = View(cwd=Path("/usr"), home=Path("/nonexistent"))
+    token = new_token()
+    folder = Path(tempfile.gettempdir()) / f"{PROBE_PREFIX}{token}"
+    secret, log = folder / "secret", folder / "log"
+    attempt = 'if (true < "$0") 2>/dev/null; then echo "it hides nothing" >&2; exit 1; fi'
     try:
-        with tempfile.NamedTemporaryFile(prefix="autoresearchd-", suffix=".probe") as secret:
-            attempt = 'if (true < "$0") 2>/dev/null; then echo "it hides nothing" >&2; exit 1; fi'
-            done = subprocess.run(
-                _as_in_a_run(tier.command(view, ("/bin/sh", "-c", attempt, secret.name))),
-                stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False,
-                env={"PATH": os.defpath}, cwd="/",
-            )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
+        folder.mkdir(mode=0o700)
+        secret.touch()
+        argv = tier.command(view, ("/bin/sh", "-c", attempt, str(secret)))
+        stage = Stage("probe", Program(argv, Path("/"), {"PATH": os.defpath}, log), timeout=_PATIENCE_S)
+        probe = launch(Plan(folder, (stage,), plain=False, output=folder, token=token))
+        ended = probe.wait()
+        said = log.read_text("utf-8", "replace").strip() if log.exists() else ""
+    except (OSError, EnvironmentFailure) as error:
         return str(error)
-    if done.returncode == 0:
+    finally:
+        remove([folder])
+    last = ended[0][-1] if ended else None
+    if last is not None and last.outcome == "ok":
         return ""
-    text = done.stderr.decode("utf-8", "replace").strip()
-    what = text.splitlines()[-1] if text else f"exit code {done.returncode}"
+    what = said.splitlines()[-1] if said else last.detail if last is not None else "it did not end"
     return f"{tier.program}: {what}" if tier.program else what

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.policy.edits import paths
-from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, counted, shown
+from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, shown
 from autoresearchd.policy.edits.source import Source, Splice, lines_of, spliced
 
 _OPERATIONS = ("replace", "insert", "delete")

@@ -50,8 +50,3 @@ def shown(text: object, most: int = _SHOWN) -> str:
     line = text if isinstance(text, str) else repr(text)[: most + 1]
     cut = line if len(line) <= most else line[: most - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
-
-
-def counted(number: int, one: str) -> str:
-    """A number of things in words: ``1 line``, ``2 lines``."""
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.edits import paths
 from autoresearchd.policy.edits.blocks import apply_changes, from_blocks, from_pairs
@@ -18,7 +19,6 @@ from autoresearchd.policy.edits.model import (
     MAX_FILE_BYTES,
     Edit,
     EditError,
-    counted,
     shown,
 )
 from autoresearchd.policy.edits.objects import EDIT_KEYS, Found, objects, whole_object

@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.policy.edits import paths
-from autoresearchd.policy.edits.model import EditError, counted, shown
+from autoresearchd.policy.edits.model import EditError, shown
 from autoresearchd.policy.edits.segments import Fence
 from autoresearchd.policy.edits.source import Source, Splice, lines_of, spliced
 

@@ -1,0 +1,49 @@
+"""Whose processes are ended as nobody's: those of a dead process of this machine, and of no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from autoresearchd.sandbox.leftovers import TOKEN_VARIABLE, end_abandoned, new_token
+
+_TOKEN = "from autoresearchd.sandbox.leftovers import new_token; print(new_token())"
+
+
+def token_of_the_dead() -> str:
+    done = subprocess.run([sys.executable, "-c", _TOKEN], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@contextmanager
+def carrier(token: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["/bin/sleep", "600"], env={TOKEN_VARIABLE: token})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_whose_owner_is_dead_is_ended() -> None:
+    with carrier(token_of_the_dead()) as process:
+        assert end_abandoned() >= 1
+        assert process.wait(10) == -9
+
+
+@pytest.mark.parametrize("whose", ["ours", "another container's", "an older version's", "nonsense"])
+def test_what_may_belong_to_a_living_daemon_is_left_alone(whose: str) -> None:
+    namespace, rest = token_of_the_dead().split(".", 1)
+    tokens = {
+        "ours": new_token(),
+        "another container's": f"{int(namespace) + 1}.{rest}",
+        "an older version's": "0123456789abcdef0123456789abcdef",
+        "nonsense": "1.x.y.z",
+    }
+    with carrier(tokens[whose]) as process:
+        end_abandoned()
+        assert process.poll() is None
