@@ -286,6 +286,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 active_seconds=session.active_seconds,
                 backup=project.backups,
                 database=project.database,
+                refuse=store.refuse,
                 prepare=lambda: _prepare(lab, workspace, session),
                 conditions=lambda: ensure_segment(lab, workspace.fingerprint(session.base_commit, lab.task.protected)),
                 ready=lock.ready,

@@ -14,7 +14,14 @@ from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, Interrupted, MissingCapability, PolicyError
+from autoresearchd.errors import (
+    AutoresearchdError,
+    EnvironmentFailure,
+    Interrupted,
+    MissingCapability,
+    PolicyError,
+    StoreDamaged,
+)
 from autoresearchd.loop.housekeeping import Housekeeping
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.session import Backoff, SessionLoop
@@ -45,6 +52,7 @@ def serve(
     active_seconds: float,
     backup: Path,
     database: Path | None = None,
+    refuse: Callable[[StoreDamaged], None] = lambda error: None,
     prepare: Callable[[], None],
     conditions: Callable[[], bool],
     ready: Callable[[], None],
@@ -54,9 +62,9 @@ def serve(
 ) -> int:
     """Run a session in this process until it stops; the exit code. The caller holds the session's lock.
 
-    backup, database: see Housekeeping; prepare: set-up and checks, done once signals are handled; conditions, ready,
-    waits: see SessionLoop; begun: called once the store tells of this process. What ends the session is written down
-    and, when it is an error, raised again.
+    backup, database, refuse: see Housekeeping; prepare: set-up and checks, done once signals are handled; conditions,
+    ready, waits: see SessionLoop; begun: called once the store tells of this process. What ends the session is written
+    down and, when it is an error, raised again.
     """
     store, clock = lab.store, lab.clock
     state, reason, raised = SessionState.CRASHED, "the daemon died", True
@@ -71,7 +79,7 @@ def serve(
         ready()
 
     try:
-        beside = Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup, database)
+        beside = Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup, database, refuse)
         with signals(lab.stop), beside:
             _patiently(lab, prepare, backoff or Backoff())
             loop = SessionLoop(lab, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())

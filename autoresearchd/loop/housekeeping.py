@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -25,7 +26,8 @@ from autoresearchd.domain.labels import Phase
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.ports import Learning, Store
-from autoresearchd.store import backups
+from autoresearchd.store import backups, overwritten
+from autoresearchd.store.overwritten import Mark
 
 REQUESTS_S = 0.5
 HEARTBEAT_S = 10
@@ -46,23 +48,34 @@ class Housekeeping:
     A backup of the journal is made when the daemon starts (unless one is younger than an hour), every hour, and when it
     ends. A journal that is moved or deleted from under the daemon would take all that is written from then on with it:
     that is looked for with each heartbeat and before each experiment; it is backed up once more, and the session ends.
+    So it does where the journal was written over, but then nothing of it is backed up, and nothing more is written.
 
     Args:
         lab: what the loop works with.
         active_seconds: how long the session has been at work.
         backup: the folder of the backups.
         database: the journal's file; None where it is none.
+        refuse: makes the store refuse to write from now on, with the error that it is given.
     """
 
     def __init__(
-        self, lab: Laboratory, active_seconds: Callable[[], float], backup: Path, database: Path | None = None
+        self,
+        lab: Laboratory,
+        active_seconds: Callable[[], float],
+        backup: Path,
+        database: Path | None = None,
+        refuse: Callable[[StoreDamaged], None] = lambda error: None,
     ) -> None:
         self._lab = lab
         self._active_seconds = active_seconds
         self._backup = backup
         self._copying = threading.RLock()
         self._database = database
+        self._refuse = refuse
         self._opened: tuple[int, int] | None = None
+        self._stamp: tuple[int, int] | None = None
+        self._mark: Mark | None = None
+        self._overwritten = False
         self._lost: StoreDamaged | None = None
         self._free = threading.Event()
         self._free.set()
@@ -77,6 +90,7 @@ class Housekeeping:
     def __enter__(self) -> Housekeeping:
         self.watch_disk()
         self._opened = self._identity()
+        self._remember()
         add = self._scheduler.add_job
         # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
         add(self._quietly, "interval", seconds=REQUESTS_S, args=[self._obey], misfire_grace_time=None)
@@ -106,7 +120,7 @@ class Housekeeping:
         if self._lab.learning is not None:
             self._quietly(self._lab.learning.end)
         self._quietly(self.watch_database)
-        if self._lost is not None or not isinstance(error, StoreDamaged):
+        if (self._lost is not None or not isinstance(error, StoreDamaged)) and not self._overwritten:
             self._quietly(self._copy)
         if self._lost not in (None, error) and (error is None or isinstance(error, StoreError)):
             raise self._lost from error  # what else the store said came of that
@@ -117,6 +131,7 @@ class Housekeeping:
         for trouble in (self._lost, self._damage):
             if trouble is not None:
                 raise trouble
+        self._remember()
         if not self._free.is_set():
             self.watch_disk()
         if not self._free.is_set():
@@ -151,7 +166,10 @@ class Housekeeping:
             self._watch_database()
 
     def _watch_database(self) -> None:
-        if self._opened is None or self._lost is not None or self._identity() == self._opened:
+        if self._opened is None or self._lost is not None:
+            return
+        if self._identity() == self._opened:
+            self._look_for_another()
             return
         self._lost = StoreDamaged(
             f"the database {self._database} was moved, deleted or replaced while the session wrote to it",
@@ -163,6 +181,35 @@ class Housekeeping:
         for _ in range(_CONNECTIONS):
             if self._quietly(self._copy):
                 break
+
+    def _look_for_another(self) -> None:
+        """Where the file has changed, look whether it still is this session's journal; end the session if not."""
+        if self._database is None or self._mark is None:
+            return
+        try:
+            stamp = overwritten.stamp(self._database)
+            trace = "" if stamp == self._stamp else overwritten.traces(self._database, self._mark)
+        except (OSError, sqlite3.Error):
+            return  # it cannot be told now; the next look does
+        self._stamp = stamp
+        if not trace:
+            return
+        self._overwritten = True
+        self._lost = StoreDamaged(
+            f"the database {self._database} was written over while the session used it: it {trace}",
+            mend=overwritten.MEND.format(path=self._database),
+        )
+        self._refuse(self._lost)
+        self._lab.emit(EventKind.WARNING, str(self._lost))
+        self._lab.stop.end(self._lost.what)
+
+    def _remember(self) -> None:
+        """What the journal must tell from now on."""
+        if self._database is None:
+            return
+        session, latest = self._lab.store.session(self._lab.tag), self._lab.store.latest(self._lab.session_id)
+        newest = -1 if latest is None else latest.number
+        self._mark = Mark(session.tag, session.seed, session.base_commit, newest)
 
     def _identity(self) -> tuple[int, int] | None:
         """Which file lies in the journal's place."""
@@ -197,6 +244,10 @@ class Housekeeping:
     def _copy(self) -> None:
         try:
             with self._copying:  # a second one would take the first one's file for what a dead daemon has left
+                known = self._lost
+                self._watch_database()
+                if self._overwritten or self._lost is not known:
+                    return  # a stranger's is no backup of ours; one that is gone has been copied just now
                 backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
         except StoreDamaged as error:
             self._damage = error  # ends the loop before its next experiment: what it wrote might be lost

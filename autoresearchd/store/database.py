@@ -98,6 +98,8 @@ class Database:
         if self.is_sqlite:
             _prepare_sqlite(self.engine, () if readonly else _PRAGMAS)
         self._writers = self.engine.execution_options(**{_WRITE: True})
+        self.refusal: StoreDamaged | None = None
+        """Raised instead of beginning to write, where somebody has put another journal into this one's place."""
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -112,12 +114,14 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is on disk when the block ends, or has not happened when the block raises."""
+        self._require_own()
         with self._translated(), self._writers.begin() as connection:
             yield connection
 
     @contextmanager
     def write_lazily(self) -> Iterator[Connection]:
         """As ``write``, but a power cut (not a crash of the process) may undo it until the next ``write`` ends."""
+        self._require_own()
         with self._translated(), self._writers.connect() as connection:
             if self.is_sqlite:
                 raw = _raw(connection)
@@ -161,6 +165,10 @@ class Database:
     def close(self) -> None:
         """Give all connections back; the last one writes the WAL into the database."""
         self.engine.dispose()
+
+    def _require_own(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

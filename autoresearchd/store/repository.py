@@ -30,6 +30,7 @@ from autoresearchd.domain.experiment import (
 )
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Answer, Proposal
+from autoresearchd.errors import StoreDamaged
 from autoresearchd.ports import Control, NewSession
 from autoresearchd.store import answers, codec, looks, messages, migrate, phases, rows, sessions, sums
 from autoresearchd.store.database import Database, sqlite_url
@@ -84,6 +85,10 @@ class SqlStore(SqlShelf):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def refuse(self, error: StoreDamaged) -> None:
+        """Write nothing from now on, and raise the error where that is asked for."""
+        self._db.refusal = error
 
     # -- sessions
     def create_session(self, new: NewSession, at: datetime) -> Session:

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,6 +96,48 @@ def test_a_first_stop_after_the_database_was_lost_still_lets_the_running_experim
         lab.stop.request("signal SIGTERM")
         assert lab.stop.now.is_set()
     bench.close()
+
+
+def write_over(database: Path, how: str, aside: Path) -> None:
+    """As ``cp`` and ``truncate`` do: the file stays the same one."""
+    text = {"truncated": lambda: database.read_bytes()[:9000], "emptied": lambda: b"", "noise": lambda: b"x" * 40960}
+    content = text[how]() if how in text else (aside / how).read_bytes()
+    with database.open("r+b") as file:
+        file.truncate(0)
+        file.write(content)
+
+
+@pytest.mark.parametrize("how", ["stranger", "older", "truncated", "emptied", "noise"])
+def test_a_database_that_was_written_over_ends_the_session_and_is_neither_written_nor_backed_up(
+    tmp_path: Path, how: str
+) -> None:
+    bench, other = Bench(tmp_path / "own"), Bench(tmp_path / "other", program="SCALE = 3.0\n")
+    lab, database, now = bench.laboratory(), bench.state / "state.db", datetime.now(UTC)
+    other.store.backup(tmp_path / "stranger")
+    bench.store.backup(tmp_path / "older")
+    before: list[Path] = []
+    backups.make(bench.store.backup, tmp_path / "backups", now)  # so that none is due at the start
+    with (
+        pytest.raises(StoreDamaged, match=r"was written over while the session used it: it (is|does|ends)") as raised,
+        Housekeeping(lab, lambda: 0.0, tmp_path / "backups", database, bench.store.refuse) as housekeeping,
+    ):
+        bench.store.open_experiment(lab.session_id, parent=bench.session.base_commit, segment=1, at=now)
+        housekeeping.between()
+        with closing(sqlite3.connect(database)) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        housekeeping.between()  # a checkpoint is no stranger's work
+        housekeeping._copy()
+        before = backups.generations(tmp_path / "backups")
+        write_over(database, how, tmp_path)
+        housekeeping.watch_database()
+        assert lab.stop.soon
+        with pytest.raises(StoreDamaged):
+            bench.store.heartbeat(lab.session_id, now, 1.0)
+        housekeeping.between()
+    assert "doctor --repair" in raised.value.mend
+    assert backups.generations(tmp_path / "backups") == before
+    bench.close()
+    other.close()
 
 
 def test_a_reason_for_a_session_whose_row_went_with_its_database_is_no_fault(tmp_path: Path) -> None:
