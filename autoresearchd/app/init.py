@@ -17,6 +17,7 @@ from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
 from autoresearchd.app.tools import require_programs
 from autoresearchd.config import TaskFields, read_task_text
+from autoresearchd.config.environments import environment_of, how_to_run
 from autoresearchd.config.layouts import Draft, Layout
 from autoresearchd.config.scaffold import render_task_yaml, write_new
 from autoresearchd.domain.duration import format_duration
@@ -69,11 +70,15 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             )
     text = render_task_yaml(fields_of(name, layout, draft))
     if layout is None:  # what others have run is as it is, and `task check` says what is wrong with it
+        task = read_task_text(text, file=str(path))
+        if draft.python is not None and not Path(draft.python).exists():  # its environment is yet to be made
+            task = replace(task, execution=replace(task.execution, python=None))
         try:
-            require_programs(read_task_text(text, file=str(path)), directory)
+            require_programs(task, directory)
         except MissingCapability as error:
             what = error.what.replace("execution.run_command", "--command", 1)
-            raise MissingCapability(what, mend="correct the command, or install the program there") from error
+            mend = how_to_run(draft.run_command or "", directory) or "correct the command, or install the program there"
+            raise MissingCapability(what, mend=mend) from error
     write_new(path, text)
 
 
@@ -84,6 +89,7 @@ def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
         name=name,
         target_file=draft.target_file or usual.target_file,
         run_command=draft.run_command or usual.run_command,
+        python=draft.python,
         metric=draft.metric or usual.metric,
         direction=draft.direction or usual.direction,
         budget=draft.budget or usual.budget,
@@ -103,6 +109,15 @@ def notes_of(directory: Path) -> tuple[str, ...]:
     return budget_notes(task, directory / task.source_dir)
 
 
+def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
+    """The draft with its command as a job can run it and the interpreter that it needs; the sentence about it."""
+    found = environment_of(draft.run_command or "", directory)
+    if found is None:
+        return draft, ""
+    python = str(found.python) if found.python is not None else None
+    return replace(draft, run_command=found.command, python=python), found.told
+
+
 def longest(directory: Path, runs: int = RUNS) -> float:
     """The most seconds that measuring the baseline may take, set-up not counted."""
     return runs * read_task(directory, None).execution.budget.wall
@@ -117,6 +132,9 @@ def not_measurable(directory: Path) -> str:
             preflight.check_committed(root, directory / task.source_dir / path)
     except RepositoryError as error:
         return error.what
+    python = task.execution.python
+    if python is not None and not task.execution.setup_commands and not Path(python).expanduser().exists():
+        return f"its environment is not there yet ({python})"
     return ""
 
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from autoresearchd.config.environments import how_to_make, how_to_run
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.executor.interpreter import resolve_python
@@ -96,15 +97,19 @@ def require_programs(task: Task, source: Path) -> tuple[str, ...]:
         if not words or _EXPANDED & set(words[0]) or words[0].startswith("~"):
             continue
         path = path or search_path(_python(task, source).parent)
+        runner = how_to_run(command, source)
         own = words[0] in _OWN_PYTHON and "PATH" not in task.execution.env  # links to it are made for each run
         if own or _is_there(words[0], source, path):
+            if runner and not task.execution.setup_commands:
+                notes.append(f"{key} begins with {words[0]!r}: {runner}")
             continue
         where = "at that place" if "/" in words[0] else f"on its PATH ({path})"
         what = f"{key} begins with {words[0]!r}, and a job finds no such program {where}"
         if not task.execution.setup_commands:
             raise MissingCapability(
                 what,
-                mend="correct the command in task.yaml, or install the program there; `python` is the interpreter that "
+                mend=runner
+                or "correct the command in task.yaml, or install the program there; `python` is the interpreter that "
                 "execution.python names",
             )
         notes.append(f"{what}: a setup command has to make it")
@@ -126,10 +131,13 @@ def _python(task: Task, source: Path) -> Path:
         return Path(sys.executable)
     try:
         return resolve_python(task, source)
-    except MissingCapability:
+    except MissingCapability as error:
         if task.execution.setup_commands:
             return Path(sys.executable)
-        raise
+        make = how_to_make(source)
+        raise MissingCapability(
+            error.what, mend=f"make the environment of the project: {make}; or {error.mend}" if make else error.mend
+        ) from error
 
 
 def _is_there(word: str, source: Path, path: str) -> bool:

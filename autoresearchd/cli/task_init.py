@@ -105,10 +105,11 @@ def init(
         draft = _completed(draft, name, directory, bundled=tuple(bundled), adopted=layout is not None)
         if isinstance(draft.budget, str):
             read_duration("--budget", draft.budget)
+    draft, told = (draft, "") if whole else making.in_its_environment(draft, directory)
     making.write_task(directory, name, layout, draft)
     say(f"wrote {directory / TASK_FILE}")
     notes = making.notes_of(directory)
-    for note in (*(layout.notes if layout else ()), *notes):
+    for note in (*([told] if told else ()), *(layout.notes if layout else ()), *notes):
         say(f"note: {note}")
     try:
         told = making.bring_history(directory, layout)
@@ -233,7 +234,7 @@ def _measure(
 
     reason = making.not_measurable(directory)
     if reason:
-        say(f"not measured: {reason}; once it is committed `task check --run` measures it, as every session does")
+        say(f"not measured: {reason}; afterwards `task check --run` measures it, as every session does")
         return
     most = f"{making.RUNS} runs, up to {format_duration(making.longest(directory))}"
     if not sure and is_terminal(sys.stdin) and is_terminal(sys.stderr):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
+from autoresearchd.config.environments import environment_of
 from autoresearchd.config.load import MAX_CHECK_EVERY, Overrides, clock
 from autoresearchd.config.paths import MAX_EDITABLE_BYTES
 from autoresearchd.config.schema import DEFAULT_BUDGET
@@ -33,7 +33,8 @@ def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None: 
     """
     if not (_mentions_metric(folder / "train.py") and (folder / "prepare.py").is_file()):
         return None
-    by_uv = (folder / "uv.lock").is_file() and shutil.which("uv") is not None
+    by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
+    python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
     budget = clock(overrides.budget or DEFAULT_BUDGET)
     name = "".join(c if c.isprintable() else "-" for c in folder.resolve().name)
     return Task(
@@ -41,7 +42,7 @@ def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None: 
         editable=("train.py",),
         protected=("prepare.py",),
         data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
-        execution=Execution(run_command="uv run train.py" if by_uv else "python train.py", budget=budget),
+        execution=Execution(run_command="python train.py", budget=budget, python=python),
         scoring=Scoring(
             metric=Metric(METRIC, Direction.MINIMIZE),
             source=MetricSource.STDOUT,

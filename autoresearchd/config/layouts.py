@@ -17,6 +17,7 @@ from typing import Any
 
 from autoresearchd.config.detect import detect
 from autoresearchd.config.document import parse_yaml, read_text
+from autoresearchd.config.environments import RUNNERS, how_to_run
 from autoresearchd.config.load import FILE_NAME, read_task_text
 from autoresearchd.config.paths import PathError, inside_path
 from autoresearchd.errors import ConfigError, UsageError
@@ -29,6 +30,7 @@ _SECTIONS = ("objective", "constraints", "off limits", "what's been tried")
 _METRIC_LINE = re.compile(r"METRIC\s+([\w.µ]+)=")
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
 _IN_TICKS = re.compile(r"`([^`\n]{1,200})`")
+_RUNNER = re.compile(rf"\b(?:{'|'.join(RUNNERS)}) run\b")
 _NUMBER = r"[0-9][0-9_]*(?:\.[0-9]+)?"
 _TIME_BUDGET = re.compile(
     rf"^TIME_BUDGET\s*=[ \t]*({_NUMBER}(?:[ \t]*\*[ \t]*{_NUMBER})*)[ \t]*(?:#.*)?$", re.MULTILINE
@@ -42,6 +44,7 @@ class Draft:
 
     target_file: tuple[str, ...] = ()
     run_command: str | None = None
+    python: str | None = None
     metric: str | None = None
     direction: str | None = None
     budget: float | str | None = None
@@ -97,7 +100,7 @@ def _karpathy(folder: Path) -> Layout | None:
         notes.append(f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}")
     draft = Draft(
         target_file=task.editable,
-        run_command=task.execution.run_command,
+        run_command="uv run train.py" if (folder / "uv.lock").is_file() else task.execution.run_command,
         metric=task.metric.name,
         direction=task.metric.direction.value,
         budget=budget,
@@ -173,6 +176,9 @@ def _names(files: _PiFiles) -> tuple[str, ...]:
 
 
 def _pi_notes(folder: Path, files: _PiFiles) -> Iterator[str]:
+    called = _RUNNER.search(_text(folder / files.measure))
+    if called:
+        yield f"{files.measure} calls `{called[0]}`, which jobs cannot: {how_to_run(called[0] + ' python', folder)}"
     config = _json(_text(folder / files.config))
     most, elsewhere = config.get("maxIterations"), config.get("workingDir")
     if isinstance(most, (int, float)) and most >= 1:

@@ -42,6 +42,7 @@ class TaskFields:
     name: str
     target_file: str | tuple[str, ...] = "train.py"
     run_command: str = "python train.py"
+    python: str | None = None
     metric: str = "val_loss"
     direction: str = "minimize"
     budget: float | str = 300
@@ -106,6 +107,8 @@ def _lines(fields: TaskFields) -> Iterator[str]:
     yield ""
     yield "execution:"
     yield f"  run_command: {_quoted(fields.run_command)}"
+    python = f"python: {_quoted(fields.python)}" if fields.python else "# python: /home/me/work/.venv/bin/python"
+    yield _line(python, "the interpreter that `python` is; that of autoresearchd unless given")
     yield _line(
         f"budget: {_budget(fields.budget)}",
         "training time: seconds, or a text like 5m; the job reads $AUTORESEARCHD_TIME_BUDGET",

@@ -1,8 +1,10 @@
-"""Repositories as users have them: submodules, a commit checked out without a branch."""
+"""Projects as users have them: submodules, a commit checked out without a branch, environments of their own."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import venv
 
 import pytest
 
@@ -54,6 +56,35 @@ def test_a_session_begins_and_goes_on_without_a_branch(project: Project) -> None
     resumed = project.cli("resume", "--foreground", "--max-experiments", "2")
     assert resumed.returncode == 0, resumed.stderr
     assert project.git("rev-parse", "HEAD") == base == project.git("merge-base", "HEAD", f"autoresearch/{tag(project)}")
+
+
+def test_a_project_of_uv_is_measured_in_its_own_environment(empty: Project) -> None:
+    """What a user types is ``uv run train.py``; as a job it finds neither uv's environment nor its cache."""
+    for name, text in {
+        "pyproject.toml": "[project]\nname = 'mine'\nversion = '0'\nrequires-python = '>=3.11'\n",
+        "uv.lock": "version = 1\n",
+        ".gitignore": ".venv\n",
+        "train.py": f"import only_there\n{PROGRAM}",
+    }.items():
+        empty.write(name, text)
+    empty.git("init", "-q", "-b", "main")
+    empty.commit("start")
+    words = ("task", "init", "mine", ".", "--file", "train.py", "--command", "uv run train.py", "--metric", "score")
+    early = empty.cli(*words, "--budget", "5s")
+    assert early.returncode == 0, early.stderr
+    assert "`uv sync` makes it" in early.stderr and "not measured: its environment is not there" in early.stderr
+    refused = empty.cli("task", "check")
+    assert refused.returncode == 5 and "uv sync" in refused.stderr
+    (empty.root / "task.yaml").unlink()
+
+    venv.create(empty.root / ".venv", symlinks=True)  # as `uv sync` does
+    (next((empty.root / ".venv/lib").iterdir()) / "site-packages" / "only_there.py").write_text("")
+    made = empty.cli(*words, "--budget", "5s")
+    assert made.returncode == 0, made.stderr
+    assert "jobs run without uv, so run_command is `python train.py`" in made.stderr
+    assert "baseline: score" in made.stderr
+    text = (empty.root / "task.yaml").read_text()
+    assert f"python: {json.dumps(str(empty.root / '.venv/bin/python'))}" in text and "uv run" not in text
 
 
 def tag(project: Project) -> str:

@@ -199,3 +199,34 @@ def test_the_commands_of_checks_and_of_the_evaluation_are_looked_for_too(root: P
     ):
         with pytest.raises(MissingCapability, match=f"{key} begins with"):
             require_programs(other, root)
+
+
+def test_a_command_by_uv_is_told_what_it_is_without(tmp_path: Path) -> None:
+    """``install the program there`` would not help: it finds no environment where jobs run."""
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("")
+    (tmp_path / ".venv/pyvenv.cfg").write_text("")
+    (tmp_path / "uv.lock").write_text("")
+    text = (
+        "name: t\nworkspace: {target_file: train.py}\nexecution: {run_command: %s, budget: 1}\n"
+        "scoring: {metric: loss, direction: minimize, metric_source: stdout}\n"
+    )
+    absent = read_task_text(text % "poetry run python train.py", file="task.yaml")
+    absent = replace(absent, execution=replace(absent.execution, env={"PATH": str(tmp_path)}))
+    with pytest.raises(MissingCapability, match="'poetry'") as caught:
+        require_programs(absent, tmp_path)
+    assert "`python train.py`" in caught.value.mend and "execution.python" in caught.value.mend
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\n")
+    uv.chmod(0o755)
+    there = read_task_text(text % "uv run train.py", file="task.yaml")
+    there = replace(there, execution=replace(there.execution, env={"PATH": str(tmp_path)}))
+    (note,) = require_programs(there, tmp_path)
+    assert "`python train.py`" in note and f"execution.python: {python}" in note
+    gone = replace(
+        absent, execution=replace(absent.execution, run_command="python t.py", env={}, python="/gone/python")
+    )
+    with pytest.raises(MissingCapability, match="/gone/python") as caught:
+        require_programs(gone, tmp_path)
+    assert "make the environment of the project: uv sync" in caught.value.mend

@@ -36,16 +36,12 @@ def test_a_clone_of_autoresearch_is_a_task_with_a_self_reported_metric(clone: Pa
     assert parse_task(dump_task(task)) == task
 
 
-def test_uv_runs_it_where_the_project_and_the_machine_have_it(clone: Path) -> None:
+def test_a_project_of_uv_runs_by_its_own_environment_and_without_uv(clone: Path) -> None:
+    """In a run there is neither a home nor the network, and ``uv run`` fails, or makes another environment."""
     (clone / "uv.lock").write_text("")
-    uv = clone.parent / "bin" / "uv"
-    uv.parent.mkdir()
-    without = detect(clone)
-    uv.write_text("#!/bin/sh\n")
-    uv.chmod(0o755)
-    with_uv = detect(clone)
-    assert without is not None and without.execution.run_command == "python train.py"
-    assert with_uv is not None and with_uv.execution.run_command == "uv run train.py"
+    task = detect(clone)
+    assert task is not None and task.execution.run_command == "python train.py"
+    assert task.execution.python == str(clone / ".venv/bin/python")
 
 
 def test_data_that_was_prepared_already_is_shown_to_the_job(clone: Path) -> None:

@@ -1,0 +1,318 @@
+"""Python environments that a tool keeps for a project: what a command by that tool is without it, by files alone.
+
+A job has neither a home nor the network, which uv, poetry, pipenv and conda need to find an environment or to make it;
+so it runs the environment's own interpreter. None of these tools is run here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_READ = 64 * 1024
+_WORD = re.compile(r"\s*([\w./~:@%+=,-]+)(?=\s|$)")
+_ASSIGNMENTS = re.compile(r"\s*(?:[A-Za-z_]\w*=[\w./~:@%+,-]*\s+)*")
+_ACTIVATE = re.compile(r"\s*(?:source|\.)\s+([\w./~-]+)/bin/activate\s*&&\s*")
+_CONDA_ACTIVATE = re.compile(r"\s*(?:conda|mamba|micromamba)\s+activate\s+([\w.-]+)\s*&&\s*")
+_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
+_NAME = re.compile(r"^name:[ \t]*['\"]?([\w.-]+)['\"]?[ \t]*$", re.MULTILINE)
+_CONDAS = ("conda", "mamba", "micromamba")
+RUNNERS = ("uv", "poetry", "pipenv", *_CONDAS)
+"""Programs of which ``<program> run …`` runs a command in an environment."""
+
+_FLAGS: Mapping[str, str] = {
+    "uv": " -q --quiet -v --verbose --frozen --locked --offline --no-sync --dev --no-dev --all-extras --all-groups "
+    "--all-packages --exact --inexact -n --no-cache --no-progress --native-tls ",
+    "poetry": " -q --quiet -n --no-interaction -v ",
+    "pipenv": " -q --quiet ",
+    "conda": " --no-capture-output --live-stream -v --verbose ",
+}
+"""Options that say nothing about which environment it is, and need not be said to its interpreter."""
+_VALUED: Mapping[str, str] = {
+    "uv": " --extra --no-extra --group --no-group --only-group --package -p --python ",
+    "conda": " -n --name -p --prefix ",
+}
+_RUN = {"-m": "python -m ", "--module": "python -m ", "-s": "python ", "--script": "python "}
+"""Options of ``uv run`` that say what the next word is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A command of a project that has an environment of its own.
+
+    tool: what keeps it; command: as a job runs it; changed: whether that is another than was given; python: the
+    environment's interpreter, where it is or will be, None where nobody knows or where it is that which runs now;
+    there: whether the environment was found; make: the command that makes it.
+    """
+
+    tool: str
+    command: str
+    changed: bool
+    python: Path | None
+    there: bool
+    make: str
+
+    @property
+    def told(self) -> str:
+        """The sentence about it; empty where everything is as it was given."""
+        parts = []
+        if self.changed:
+            parts.append(f"jobs run without {self.tool}, so run_command is `{self.command}`")
+        if self.python is not None:
+            parts.append(f"execution.python is the interpreter of the project's own environment, {self.python}")
+        if not self.there:
+            parts.append(f"that environment is not there yet: `{self.make}` makes it")
+            if self.python is None:
+                parts.append("then name its interpreter in execution.python")
+        return "; ".join(parts)
+
+
+def environment_of(
+    command: str, folder: Path, *, environ: Mapping[str, str] = os.environ, running: Path = Path(sys.prefix)
+) -> Environment | None:
+    """What a command needs to run as a job; None where no tool keeps an environment for it that is known.
+
+    Args:
+        command: a shell's; only what it begins with is read.
+        folder: where it runs: the task's folder.
+        environ: where the tools themselves look for their folders.
+        running: the environment of this process, which jobs have without being told.
+    """
+    finder = _Finder(folder.resolve(), environ)
+    lead = _ASSIGNMENTS.match(command)
+    start = lead.end() if lead else 0
+    asked = _by_activation(command[start:]) or _by_runner(command[start:]) or _by_path(command[start:], finder)
+    tool, rest, named = asked if asked is not None else (finder.tool(), command[start:], "")
+    if not tool or (asked is None and tool != "venv" and _begins(command[start:]) in RUNNERS):
+        return None
+    prefix, make = finder.find(tool, named)
+    there = prefix is not None and (prefix / "bin" / "python").exists()
+    if asked is None and not there and prefix is not None:
+        prefix = None  # nobody asked for it: it is told, and not written
+    if there and prefix is not None and _same(prefix, running):
+        prefix = None
+    new = command[:start] + rest
+    python = prefix / "bin" / "python" if prefix is not None else None
+    if new == command and there and python is None:
+        return None
+    return Environment(tool, new, new != command, python, there, make)
+
+
+def how_to_run(command: str, folder: Path) -> str:
+    """What to write in place of a command by one of ``RUNNERS``; empty for any other."""
+    lead = _ASSIGNMENTS.match(command)
+    first = _begins(command[lead.end() if lead else 0 :])
+    if first not in RUNNERS:
+        return ""
+    found = environment_of(command, folder)
+    if found is None:
+        return (
+            f"a job has no home and no network, which {first} needs: write the command without it, and name the "
+            "interpreter of the environment in execution.python"
+        )
+    where = f"execution.python: {found.python}" if found.python else "its interpreter in execution.python"
+    if found.there and found.python is None:
+        where = "no execution.python: it is the interpreter that runs autoresearchd"
+    made = "" if found.there else f" (`{found.make}` makes the environment)"
+    return f"write `{found.command}`, and {where}{made}: a job has no home and no network, which {first} needs"
+
+
+def how_to_make(folder: Path) -> str:
+    """The command that makes the environment of a project; empty where no tool keeps one."""
+    finder = _Finder(folder.resolve(), os.environ)
+    tool = finder.tool()
+    return finder.find(tool, "")[1] if tool else ""
+
+
+# ---------------------------------------------------------------------- what a command says
+def _begins(command: str) -> str:
+    """The program of a command like ``uv run …``; empty for any other."""
+    words = command.split(maxsplit=2)
+    return words[0] if len(words) > 1 and words[1] == "run" else ""
+
+
+def _by_activation(command: str) -> tuple[str, str, str] | None:
+    """(tool, the rest, the environment as it is named)."""
+    if found := _ACTIVATE.match(command):
+        return "venv", _plain(command[found.end() :]), found[1]
+    if found := _CONDA_ACTIVATE.match(command):
+        return "conda", _plain(command[found.end() :]), found[1]
+    return None
+
+
+def _by_runner(command: str) -> tuple[str, str, str] | None:
+    first = _begins(command)
+    if first not in RUNNERS:
+        return None
+    tool = "conda" if first in _CONDAS else first
+    found = _WORD.match(command, command.index("run") + len("run"))
+    named, lead = "", ""
+    while found is not None and found[1].startswith("-"):
+        option, given, value = found[1].partition("=")
+        after = _WORD.match(command, found.end())
+        if option == "--":
+            found = after
+            break
+        if tool == "uv" and option in _RUN and not given:
+            lead, found = _RUN[option], after
+            break
+        if f" {option} " in _VALUED.get(tool, ""):
+            if not given:
+                if after is None:
+                    return None
+                value, after = after[1], _WORD.match(command, after.end())
+            named = value if tool == "conda" else named
+        elif given or f" {option} " not in _FLAGS[tool]:
+            return None  # whatever it asks for cannot be had without the tool
+        found = after
+    if found is None:
+        return None
+    rest = command[found.start(1) :]
+    if not lead and tool == "uv" and found[1].endswith(".py"):
+        lead = "python "
+    return tool, lead + rest if lead else _plain(rest), named
+
+
+def _by_path(command: str, finder: _Finder) -> tuple[str, str, str] | None:
+    """The interpreter of an environment, named by its path."""
+    found = _WORD.match(command)
+    if found is None or "/bin/" not in found[1] or not _PYTHON.fullmatch(Path(found[1]).name):
+        return None
+    prefix = found[1].rsplit("/", 2)[0]
+    if not _is_environment(finder.folder / Path(prefix).expanduser()):
+        return None
+    return "venv", "python" + command[found.end() :], prefix
+
+
+def _plain(command: str) -> str:
+    """A command with ``python`` for whatever version of it begins it."""
+    found = _WORD.match(command)
+    return "python" + command[found.end() :] if found and _PYTHON.fullmatch(found[1]) else command
+
+
+# ---------------------------------------------------------------------- where environments lie
+class _Finder:
+    """Looks for the environments of a folder."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self.folder, self._environ = folder, environ
+        self._home = Path(environ.get("HOME") or "/")
+
+    def tool(self) -> str:
+        """What keeps the project's environment, as its files say."""
+        project = _read(self.folder / "pyproject.toml")
+        for tool, lock, section in (
+            ("uv", "uv.lock", "[tool.uv"),
+            ("poetry", "poetry.lock", "[tool.poetry]"),
+            ("pipenv", "Pipfile", ""),
+        ):
+            if (self.folder / lock).is_file() or (section and section in project):
+                return tool
+        if any(_is_environment(self.folder / name) for name in (".venv", "venv")):
+            return "venv"
+        return "conda" if self._conda_file() else ""
+
+    def find(self, tool: str, named: str) -> tuple[Path | None, str]:
+        """(the environment, where it is or will be; the command that makes it)."""
+        by_tool = {"uv": self._uv, "poetry": self._poetry, "pipenv": self._pipenv}
+        if tool in by_tool:
+            return by_tool[tool]()
+        if tool == "conda":
+            return self._conda(named)
+        if named:
+            return Path(os.path.normpath(self.folder / Path(named).expanduser())), f"python -m venv {named}"
+        own = (self.folder / name for name in (".venv", "venv"))
+        return next((place for place in own if _is_environment(place)), None), "python -m venv .venv"
+
+    def _uv(self) -> tuple[Path, str]:
+        """That of the workspace, whose lock lies at its top (docs.astral.sh/uv, Project structure)."""
+        tops = list(self._tops())
+        for name in ("uv.lock", "pyproject.toml"):
+            top = next((top for top in tops if (top / name).is_file()), None)
+            if top is not None:
+                place = self._environ.get("UV_PROJECT_ENVIRONMENT") or ".venv"
+                return Path(os.path.normpath(top / place)), "uv sync"
+        packages = " && uv pip install -r requirements.txt" if (self.folder / "requirements.txt").is_file() else ""
+        return self.folder / ".venv", f"uv venv{packages}"
+
+    def _tops(self) -> Iterator[Path]:
+        for place in (self.folder, *self.folder.parents):
+            yield place
+            if (place / ".git").exists():
+                return
+
+    def _poetry(self) -> tuple[Path | None, str]:
+        """In the project, or named by a hash of the project's path (poetry: EnvManager.generate_env_name)."""
+        make, own = "poetry install", self.folder / ".venv"
+        if _is_environment(own):
+            return own, make
+        cache = Path(self._environ.get("POETRY_CACHE_DIR") or self._home / ".cache" / "pypoetry")
+        place = Path(self._environ.get("POETRY_VIRTUALENVS_PATH") or cache / "virtualenvs")
+        digest = hashlib.sha256(os.fsencode(os.path.normcase(self.folder))).digest()
+        mark = base64.urlsafe_b64encode(digest).decode()[:8]
+        found = [path for path in _folders(place) if f"-{mark}-py" in path.name and _is_environment(path)]
+        return (found[0] if len(found) == 1 else None), make
+
+    def _pipenv(self) -> tuple[Path | None, str]:
+        """In the project, or where a file says which project it belongs to."""
+        make, own = "pipenv install", self.folder / ".venv"
+        if _is_environment(own):
+            return own, make
+        place = Path(self._environ.get("WORKON_HOME") or self._home / ".local" / "share" / "virtualenvs")
+        return next((p for p in _folders(place) if _read(p / ".project").strip() == str(self.folder)), None), make
+
+    def _conda(self, named: str) -> tuple[Path | None, str]:
+        """By path, or by name among the environments that conda has listed or keeps beside the active one."""
+        file = self._conda_file()
+        if not named and file is not None:
+            told = _NAME.search(_read(file))
+            named = told[1] if told else ""
+        make = f"conda env create -f {file.name}" if file is not None else f"conda create -n {named or 'NAME'} python"
+        if "/" in named:
+            return Path(os.path.normpath(self.folder / Path(named).expanduser())), make
+        if not named:
+            return None, make
+        active = self._environ.get("CONDA_PREFIX")
+        listed = [Path(row) for row in _read(self._home / ".conda" / "environments.txt").split("\n") if row]
+        roots = [Path(program).parent.parent for program in (self._environ.get("CONDA_EXE"),) if program]
+        candidates = [*([Path(active)] if active else []), *listed, *(root / "envs" / named for root in roots)]
+        candidates = roots if named == "base" else [path for path in candidates if path.name == named]
+        return next((path for path in candidates if (path / "conda-meta").is_dir()), None), make
+
+    def _conda_file(self) -> Path | None:
+        files = (self.folder / name for name in ("environment.yml", "environment.yaml"))
+        return next((path for path in files if path.is_file()), None)
+
+
+def _is_environment(prefix: Path) -> bool:
+    marked = (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
+    return marked and (prefix / "bin" / "python").exists()
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _folders(place: Path) -> list[Path]:
+    try:
+        return sorted(path for path in place.iterdir() if path.is_dir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    """The start of a file, empty where there is none."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_READ).decode("utf-8", "replace")
+    except OSError:
+        return ""
