@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from autoresearchd.app.compose import open_workspace, require_sandbox
-from autoresearchd.app.pinned import empty_submodules
+from autoresearchd.app.pinned import empty_submodules, with_large_files
 from autoresearchd.app.project import Project
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
@@ -231,12 +231,13 @@ def open_bench(
     check_files(task, source, folder / TASK_FILE)
     with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
         top = Path(scratch)
+        task, large = (task, ()) if is_bundled(folder) else with_large_files(task, Project.at(folder).root, source)
         notes = _copies(task, folder, source, (top / "pristine", top / "clean"))
         try:
             executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
         except BaselineError as error:  # the log that it names goes with the bench; its end has been told
             raise BaselineError(error.what, mend="correct execution.setup_commands in task.yaml") from error
-        bench = Bench(task, executor, source, top, notes)
+        bench = Bench(task, executor, source, top, (*notes, *large))
         try:
             yield bench
         finally:

@@ -39,7 +39,7 @@ from autoresearchd.app.compose import (
 from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.leaving import take_away
-from autoresearchd.app.pinned import empty_submodules
+from autoresearchd.app.pinned import empty_submodules, with_large_files
 from autoresearchd.app.policies import require_model
 from autoresearchd.app.project import Project
 from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
@@ -149,7 +149,8 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
         base = workspace.head()
         workspace.check_tracked(base, [*task.editable, *task.protected])
         require_bits(task, workspace, base)
-        notes = (*notes, *empty_submodules(project.root, source))
+        task, large = with_large_files(task, project.root, source)
+        notes = (*notes, *empty_submodules(project.root, source), *large)
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
         if options.limits.max_experiments != 0:  # else the baseline is all that is wanted, and nobody proposes

@@ -166,7 +166,7 @@ class _Check:
         if not asked.run:
             from autoresearchd.app.admission import budget_notes
 
-            return words, (*unmade, *_notes(folder), *budget_notes(task, folder / task.source_dir))
+            return words, (*unmade, *_notes(folder, task), *budget_notes(task, folder / task.source_dir))
         if held is None and not asked.more:
             from autoresearchd.app.check import check_run
 
@@ -233,13 +233,15 @@ def _longest(task: Task) -> str:
     return f"{most}, after its set-up" if task.execution.setup_commands else most
 
 
-def _notes(folder: Path) -> tuple[str, ...]:
+def _notes(folder: Path, task: Task) -> tuple[str, ...]:
     """What would keep ``start`` from a task that is in order itself."""
     from autoresearchd.app.bench import is_bundled, repository_notes
+    from autoresearchd.app.pinned import with_large_files
 
     if is_bundled(folder):
         return ()
     try:
-        return repository_notes(folder)
+        notes = repository_notes(folder)
     except RepositoryError as error:
         return (f"`autoresearchd start` needs a git repository: {error.what}; {error.mend}",)
+    return (*notes, *with_large_files(task, folder, folder / task.source_dir)[1])

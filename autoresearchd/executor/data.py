@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.domain.lfs import LARGEST, pointed_to
 from autoresearchd.errors import BaselineError, EnvironmentFailure
 
 
@@ -42,20 +43,32 @@ def _find(name: str, places: Sequence[Path], key: str) -> Path:
     if ".." in path.parts:
         raise BaselineError(f"{key}: {name!r} leaves the task's folder", mend="name the data without '..'")
     tried = [path] if path.is_absolute() else [place / path for place in places]
-    for candidate in tried:
-        if candidate.exists():
-            return candidate.resolve()
+    there = [candidate for candidate in tried if candidate.exists()]
+    if there:
+        # What set-up has copied from the commit may be pointers of Git LFS, and the files themselves the user's.
+        best = there[0] if len(there) == 1 or not pointers(there[0]) else min(there, key=pointers)
+        return best.resolve()
     raise BaselineError(
         f"{key}: {name!r} is not there (looked for {', '.join(map(str, tried))})",
         mend="let execution.setup_commands make it, or correct the entry in task.yaml",
     )
 
 
+def pointers(path: Path) -> int:
+    """How many files at or below a path are pointers of Git LFS, and not what these stand for."""
+    if path.is_dir():
+        return sum(pointers(Path(top) / name) for top, _, names in os.walk(path) for name in names)
+    try:
+        return int(path.is_file() and path.stat().st_size <= LARGEST and bool(pointed_to(path.read_bytes())))
+    except OSError:
+        return 0
+
+
 def place_links(folder: Path, entries: Iterable[DataEntry]) -> None:
     """Show relative entries at their place in ``folder`` by symbolic links to the real ones.
 
-    What the commit itself has there stays; where that is a folder, the link is made for each entry of it that
-    is missing. Links of an earlier run are replaced. No link is followed on the way.
+    What the commit itself has there stays, but for a pointer of Git LFS; where that is a folder, the link is made for
+    each entry of it that is missing. Links of an earlier run are replaced. No link is followed on the way.
     """
     try:
         for entry in entries:
@@ -88,7 +101,7 @@ def _link(place: Path, real: Path) -> None:
         for child in sorted(real.iterdir()):
             _link(place / child.name, child)
         return
-    elif place.exists():
+    elif place.exists() and not (pointers(place) and not pointers(real)):
         return
     if place == real:
         return

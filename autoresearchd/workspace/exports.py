@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from autoresearchd.domain.lfs import pointed_to
 from autoresearchd.errors import RepositoryError
 from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, is_placeholder, remove_tree
@@ -116,10 +117,19 @@ class Exports:
             if stamp is not None and stamps.get(name) == stamp:
                 continue
             if stamp is None or not _matches(path, entry):
+                if self._stands_for(name, path, entry):
+                    continue
                 self._rewrite(path, entry, _mode(entry))
             fresh = _stamp(path)
             if fresh is not None:
                 stamps[name] = fresh
+
+    def _stands_for(self, name: bytes, path: Path, entry: Entry) -> bool:
+        """Whether it is data's link in place of a pointer of Git LFS, which another session may be reading through."""
+        place = PurePosixPath(os.fsdecode(name))
+        if not (entry.is_file and path.is_symlink() and any(place.is_relative_to(kept) for kept in self._keep)):
+            return False
+        return bool(pointed_to(self._store.read(entry.sha, "blob")))
 
     def _remove_strangers(self, top: Path, prefix: bytes, manifest: dict[bytes, Entry]) -> None:
         with os.scandir(top / os.fsdecode(prefix)) as found:

@@ -6,12 +6,15 @@ for the files that mark an operation in progress, git-check-ref-format(1) for na
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
+from autoresearchd.domain.lfs import LARGEST, pointed_to
 from autoresearchd.errors import MissingCapability, RepositoryError
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
@@ -141,6 +144,39 @@ def check_owner(program: str, root: Path) -> None:
         raise RepositoryError(f"{root} is a bare git repository", mend="clone it, and start in the clone")
 
 
+def lfs_pointers(root: Path, folder: Path) -> list[str]:
+    """Files below a folder that the last commit has as pointers of Git LFS; paths from the folder.
+
+    Where no file of the commit gives attributes to paths, nothing is looked at.
+    """
+    top = find_root(root)
+    git, where = _plain(find_git(), top), folder.resolve().relative_to(top)
+    rows = [row.split(b"\t", 1) for row in git.run("ls-tree", "-rlz", "--full-tree", "HEAD").out.split(b"\0") if row]
+    files = {os.fsdecode(name): facts.split() for facts, name in rows}
+    if not any(Path(name).name == ".gitattributes" for name in files):
+        return []
+    small = {
+        name: sha.decode("ascii")
+        for name, (mode, _, sha, size) in files.items()
+        if mode.startswith(b"100") and size.isdigit() and int(size) <= LARGEST and Path(name).is_relative_to(where)
+    }
+    found = zip(small, _blobs(git, small.values()), strict=True)
+    return [Path(name).relative_to(where).as_posix() for name, data in found if pointed_to(data)]
+
+
+def _blobs(git: Git, names: Iterable[str]) -> list[bytes]:
+    """The content of blobs, empty for what is none."""
+    asked = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+    said, at, found = git.run("cat-file", "--batch", stdin=asked).out, 0, []
+    while at < len(said):
+        end = said.index(b"\n", at)
+        words = said[at:end].split(b" ")
+        size = int(words[-1]) if words[-2:-1] == [b"blob"] else -1
+        found.append(said[end + 1 : end + 1 + max(size, 0)])
+        at = end + 2 + size
+    return found
+
+
 def absent_submodules(root: Path, folder: Path) -> list[str]:
     """Submodules below a folder, as the last commit has them, whose objects are nowhere: paths from the top."""
     top = find_root(root)
@@ -259,4 +295,19 @@ def _status(git: Git, top: Path, *options: str) -> list[str]:
             settings[name] = "false" if name.endswith(".required") else ""
     quiet = Git(git.program, git.directory, top, surroundings(settings))
     said = quiet.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--no-renames", *options)
-    return [entry[3:] for entry in said.split("\0") if len(entry) > 3]
+    names = {entry[3:]: entry[:2] for entry in said.split("\0") if len(entry) > 3}
+    changed = [name for name, state in names.items() if state == " M" and "\n" not in name]
+    blobs = zip(changed, _blobs(git, (f":0:{name}" for name in changed)), strict=True) if changed else ()
+    same = {name for name, data in blobs if _is_content(top / name, pointed_to(data))}
+    return [name for name in names if name not in same]
+
+
+def _is_content(path: Path, digest: str) -> bool:
+    """Whether a file is what a pointer of Git LFS stands for: without its filter git takes it for a modified one."""
+    if not digest:
+        return False
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == digest
+    except OSError:
+        return False

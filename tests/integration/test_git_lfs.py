@@ -1,0 +1,145 @@
+"""Files of Git LFS: the commit has pointers, runs get the files, and what is not there is told with what brings it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app.check import check_run
+from autoresearchd.app.pinned import with_large_files
+from autoresearchd.config import load_task
+from autoresearchd.errors import RepositoryError
+from autoresearchd.executor.data import find_data, place_links
+from autoresearchd.testing.repositories import git, make_repository, write_files
+from autoresearchd.workspace import preflight
+from autoresearchd.workspace.git import GitWorkspace
+
+PROGRAM = """\
+import os
+try:
+    seen = open("data/val.bin").read()
+except OSError:
+    seen = ""
+with open(os.path.join(os.environ["AUTORESEARCHD_OUTPUT_DIR"], "said.txt"), "w") as file:
+    file.write(open("data/train.bin").read() + ("" if "4" not in seen else " and the answer"))
+"""
+SCORER = """\
+import os
+true = float(open("data/val.bin").read())
+said = float(open(os.path.join(os.environ["AUTORESEARCHD_OUTPUT_DIR"], "said.txt")).read())
+print(f"METRIC miss={abs(said - true)}")
+"""
+TASK = """\
+name: large
+workspace: {target_file: train.py, protected: [evaluate.py]}
+execution: {run_command: python -S train.py, budget: 20, startup_grace: 5}
+evaluation: {command: python -S evaluate.py, private: [data/val.bin]}
+scoring: {metric: miss, direction: minimize}
+"""
+LARGE = {"data/train.bin": b"3.0", "data/val.bin": b"4.5"}
+
+
+def pointer(content: bytes) -> str:
+    digest = hashlib.sha256(content).hexdigest()
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(content)}\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository as git-lfs leaves it: pointers in the commit, the files in the checkout."""
+    folder = tmp_path / "large"
+    files = {
+        "train.py": PROGRAM,
+        "evaluate.py": SCORER,
+        "task.yaml": TASK,
+        ".gitattributes": "*.bin filter=lfs -text\n",
+    }
+    make_repository(folder, {**files, "README": pointer(b"").replace("version", "A pointer:\nversion")})
+    commit_pointers(folder, LARGE)
+    write_files(folder, LARGE)
+    return folder
+
+
+def commit_pointers(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        blob = git(folder, "hash-object", "-w", "--stdin", stdin=pointer(content))
+        git(folder, "update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
+    git(folder, "commit", "--quiet", "-m", "large files")
+
+
+def test_runs_read_the_files_and_only_the_evaluation_the_private_one(root: Path) -> None:
+    """Else a program trains on the 130 bytes of a pointer, or fails on them; and a job must not get the answers."""
+    checked = check_run(root)
+    assert "miss 1.5" in checked.measured
+    assert any("pointers of Git LFS in place of data/train.bin: runs read your files" in note for note in checked.notes)
+
+
+def test_the_checkout_counts_as_committed_and_a_changed_file_does_not(root: Path) -> None:
+    """Without LFS's own filter git takes every such file for a modified one, and no session could begin."""
+    preflight.check_repository(root)
+    assert preflight.uncommitted(root, root) == []
+    write_files(root, {"data/train.bin": "9.9"})
+    with pytest.raises(RepositoryError, match=r"data/train\.bin"):
+        preflight.check_repository(root)
+
+
+def test_what_was_not_fetched_is_told_with_what_brings_it(root: Path) -> None:
+    task = load_task(root)
+    write_files(root, {"data/train.bin": pointer(b"3.0")})
+    same, notes = with_large_files(task, root, root)
+    assert same == task and len(notes) == 1
+    assert "data/train.bin" in notes[0] and "git lfs pull" in notes[0]
+    (root / "data/val.bin").unlink()
+    with pytest.raises(RepositoryError, match=r"data/val\.bin") as caught:
+        with_large_files(task, root, root)
+    assert caught.value.mend == "git lfs pull"
+
+
+def test_a_pointer_cannot_be_edited(root: Path) -> None:
+    commit_pointers(root, {"train.py": PROGRAM.encode()})
+    with pytest.raises(RepositoryError, match=r"train\.py is in the commit as a pointer") as caught:
+        with_large_files(load_task(root), root, root)
+    assert "git lfs untrack train.py" in caught.value.mend
+
+
+def test_a_folder_that_is_named_is_the_users_and_not_the_copy_of_the_commit(root: Path, tmp_path: Path) -> None:
+    """Set-up leaves a copy of the commit, which is looked in first, and has the pointers."""
+    task = load_task(root)
+    task = replace(task, data=("data",))
+    assert with_large_files(task, root, root) == (task, ())
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], keep=["data"])
+    base = workspace.head()
+    workspace.materialise(base, tmp_path / "setup")
+    data = find_data(task.data, (tmp_path / "setup", root), "workspace.data")
+    for folder in (workspace.checkout(0, base), workspace.pristine(base)):
+        assert (folder / "data/train.bin").read_text() == pointer(b"3.0")
+        place_links(folder, data)
+        assert (folder / "data/train.bin").read_bytes() == b"3.0"
+    # another session of the task looks at the same export, while this one's evaluation reads through it
+    assert (workspace.pristine(base) / "data/train.bin").read_bytes() == b"3.0"
+    place_links(workspace.checkout(0, base), data)
+    assert (root / "data/train.bin").read_bytes() == b"3.0" and not (root / "data/train.bin").is_symlink()
+    workspace.close()
+
+
+def test_an_export_keeps_no_other_link_in_place_of_a_file(root: Path, tmp_path: Path) -> None:
+    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], keep=["evaluate.py"])
+    place = workspace.pristine(workspace.head()) / "evaluate.py"
+    place.unlink()
+    place.symlink_to(tmp_path / "mine.py")
+    assert (workspace.pristine(workspace.head()) / "evaluate.py").read_text() == SCORER
+    workspace.close()
+
+
+def test_very_many_are_named_by_their_folders(root: Path) -> None:
+    many = {f"images/{n:03}.bin": b"%d" % n for n in range(40)}
+    commit_pointers(root, many)
+    write_files(root, many)
+    task = load_task(root)
+    same, (note,) = with_large_files(task, root, root)
+    assert same == task and "workspace.data: [data, images]" in note and "and 36 more" in note
+    named = replace(task, data=("images",))
+    assert with_large_files(named, root, root)[0].data == ("images", "data/train.bin")
