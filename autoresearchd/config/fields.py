@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from autoresearchd.config.paths import PathError, data_path, folder_path, hidden_path, inside_path
 from autoresearchd.config.problems import shown
+from autoresearchd.domain.bounds import ordered, parse_bounds
 from autoresearchd.domain.duration import parse_duration
 
 RULE = "rule"
@@ -124,6 +126,32 @@ def _plain_regex(text: str) -> str:
     return text
 
 
+def _bounds(value: Any) -> tuple[float, float]:
+    """``LOW..HIGH``, or a list of the two."""
+    mend = "write the lowest and the highest value: 1e-5..1e-1"
+    try:
+        if isinstance(value, str):
+            return parse_bounds(value)
+        if isinstance(value, (list, tuple)) and len(value) == 2 and all(type(v) in (int, float) for v in value):
+            return ordered(float(value[0]), float(value[1]))
+    except (ValueError, OverflowError) as error:
+        raise wrong(str(error), mend) from None
+    raise wrong(f"{shown(value)} is no range", mend)
+
+
+def _choices(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or len(set(map(repr, value))) < 2:
+        raise wrong(f"{shown(value)} is no list of two or more values", "write all values: [adam, sgd]")
+    for item in value:
+        if not isinstance(item, (int, float, str, bool)):
+            raise wrong(f"{shown(item)} is no number and no text", "list plain values: [adam, sgd]")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise wrong(f"{shown(item)} is not finite", "list plain values: [0.1, 1.0]")
+        if isinstance(item, str) and (not item.isprintable() or set(item) & set("\"'\\")):
+            raise wrong(f"{shown(item)} cannot be put in quotes", "leave quotes and backslashes out")
+    return value
+
+
 def _host(text: str) -> str:
     if not re.fullmatch(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", text, re.ASCII):
         raise wrong(f"{shown(text)} is no host name", "write a name, an address or user@host, as ssh knows it")
@@ -167,4 +195,6 @@ Regex = Annotated[str, Strict(), AfterValidator(_regex)]
 CrashPattern = Annotated[str, Strict(), AfterValidator(_plain_regex)]
 CurvePattern = Annotated[str, Strict(), AfterValidator(_curve_pattern)]
 Host = Annotated[str, Strict(), AfterValidator(_host)]
+Bounds = Annotated[tuple[float, float], BeforeValidator(_bounds)]
+Choices = Annotated[tuple[int | float | str | bool, ...], BeforeValidator(_choices)]
 Environment = Annotated[dict[str, Text], AfterValidator(_environment)]

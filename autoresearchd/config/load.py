@@ -24,6 +24,7 @@ from autoresearchd.domain.task import (
     Proposing,
     Role,
     Scoring,
+    Search,
     Task,
 )
 from autoresearchd.domain.task import Execution as TaskExecution
@@ -222,6 +223,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
         feedback=file.feedback.model_dump(exclude_none=True),
         roles=tuple(Role(**dict(role)) for role in file.roles),
         proposing=_proposing(file, overrides),
+        search=Search(file.search.fixed, dict(file.search.ranges), dict(file.search.choices)),
         fleet=tuple(
             FleetSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
             for slot in file.fleet.slots

@@ -12,6 +12,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from autoresearchd.config.fields import (
+    Bounds,
+    Choices,
     Command,
     Conflict,
     Count,
@@ -232,6 +234,19 @@ class Proposing(Section):
     turns: Literal["round_robin", "bandit"] = "round_robin"
 
 
+class Search(Section):
+    """The constants that are tuned, by name, with or without the file: those that stay, and bounds for others."""
+
+    fixed: tuple[Line, ...] = ()
+    ranges: dict[Line, Bounds] = {}
+    choices: dict[Line, Choices] = {}
+
+    def conflicts(self) -> Iterator[Conflict]:
+        for key, other in (("ranges", "fixed"), ("choices", "fixed"), ("choices", "ranges")):
+            for name in sorted(set(getattr(self, key)).intersection(getattr(self, other))):
+                yield f"{key}.{name}", f"{name} is named in search.{other}, too", "keep one of them"
+
+
 class Slot(Section):
     """One place on a remote machine."""
 
@@ -271,6 +286,7 @@ class TaskFile(Section):
     feedback: Feedback = Feedback()
     roles: tuple[Role, ...] = ()
     proposing: Proposing = Proposing()
+    search: Search = Search()
     fleet: Fleet = Fleet()
     history: Literal["refs", "revert"] = "refs"
 
