@@ -132,16 +132,23 @@ def make_public_folder(project: Project) -> None:
         tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
 
 
-def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str]) -> None:
+def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file: Path = Path("task.yaml")) -> None:
     """Refuse a policy that turns constants where it finds none: no proposal of it could ever be made.
 
-    code: text of the editable files. A program that is no valid Python is left to the baseline, whose error says more.
+    Args:
+        spec: the policy.
+        task: the task. Names in its ``search`` that no constant has are refused, and so are bounds that make no sense.
+        code: text of the editable files. A program that is no valid Python is left to the baseline, whose error says
+            more.
+        file: the task.yaml, to say the line of what is wrong in it.
     """
     if spec.kind not in ("search", "random"):
         return
-    from autoresearchd.policy.program import Program  # its parser is only needed here
+    from autoresearchd.app.bounds import require_followable
+    from autoresearchd.policy.program import Program, spaces  # its parser is only needed here
 
     try:
+        require_followable(task, spaces(task, code), file)
         Program().tunable(task, code)
     except PolicyError as error:
         if error.label is Label.NO_OP or all(_is_python(path, text) for path, text in code.items()):

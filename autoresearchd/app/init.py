@@ -176,6 +176,8 @@ def bring_history(directory: Path, layout: Layout | None) -> str:
 
 def next_commands(directory: Path, *, whole: bool = False) -> Iterator[str]:
     """What is left to do before ``start``: the commands, in order. whole: all that is in the folder is the task's."""
+    from autoresearchd.policy.space import searchable  # its parser is only needed here
+
     shown = shlex.quote(str(directory))  # whoever pastes these lines runs no name of a file
     git = "git" if shown == "." else f"git -C {shown}"
     root = None
@@ -192,7 +194,7 @@ def next_commands(directory: Path, *, whole: bool = False) -> Iterator[str]:
         if missing:
             yield f"{git} add -- {shlex.join(missing)} && {git} commit -m 'autoresearchd: the task'"
     yield f"autoresearchd task check {shown} --run"
-    tunable = any(path.endswith(".py") for path in task.editable)  # else the usual policy would be refused
+    tunable = any(searchable(path) for path in task.editable)  # else the usual policy would be refused
     yield f"autoresearchd start --task {shown}{'' if tunable else ' --policy command:CMD'}"
 
 

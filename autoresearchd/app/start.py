@@ -154,7 +154,9 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
         if options.limits.max_experiments != 0:  # else the baseline is all that is wanted, and nobody proposes
-            require_tunable(policy, task, {path: workspace.read(base, path) for path in task.editable})
+            require_tunable(
+                policy, task, {path: workspace.read(base, path) for path in task.editable}, folder / TASK_FILE
+            )
         notes = (*notes, *budget_notes(task, source))
         sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task)

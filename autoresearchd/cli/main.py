@@ -24,6 +24,7 @@ from autoresearchd.cli import (
     task,
     task_check,
     task_init,
+    task_space,
 )
 from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
@@ -120,7 +121,9 @@ def _misused(error: typer.TyperException) -> int:
 
 
 def _tasks() -> typer.Typer:
-    tasks = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, make and check tasks.")
+    tasks = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="List, make and check tasks, see what is tuned."
+    )
     tasks.command("list", epilog=examples(f"{PROGRAM} task list", f"{PROGRAM} task list --json"))(task.list_tasks)
     tasks.command("init", epilog=examples(
         f"{PROGRAM} task init autoresearch ./mytask",
@@ -130,6 +133,9 @@ def _tasks() -> typer.Typer:
     tasks.command("check", epilog=examples(
         f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all --run --short"
     ))(task_check.check)  # fmt: skip
+    tasks.command("space", epilog=examples(f"{PROGRAM} task space", f"{PROGRAM} task space ./mytask --json"))(
+        task_space.space
+    )
     return tasks
 
 

@@ -15,7 +15,7 @@ from autoresearchd.cli.failure import say, tell
 from autoresearchd.cli.options import JsonOption, SandboxOption
 from autoresearchd.cli.render import Paint, clean, json_text
 from autoresearchd.cli.task import TASK_FILE, bundled_tasks, find_task
-from autoresearchd.errors import AutoresearchdError, MissingCapability, RepositoryError, UsageError
+from autoresearchd.errors import AutoresearchdError, MissingCapability, PolicyError, RepositoryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def check(
     if profile is not None and profile not in _PROFILES:
         raise UsageError(f"--profile {profile!r} is not known", mend=f"take {' or '.join(_PROFILES)}")
     folders = bundled_tasks() if every else [find_task(which)]
-    wanted = _Wanted(run, short, profile, runs, sandbox, every and not thorough)
+    wanted = _Wanted(run, short, profile, runs, sandbox, every and not thorough, every)
     checks = [_Check(folder, wanted, quiet=as_json) for folder in folders]
     worst = max([one.code() for one in checks], default=0)
     if as_json:
@@ -93,7 +93,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What was asked for. few: of many tasks, a part of each."""
+    """What was asked for. few: of many tasks, a part of each; every: all bundled tasks."""
 
     run: bool
     short: bool
@@ -101,6 +101,7 @@ class _Wanted:
     runs: int | None
     sandbox: str | None
     few: bool
+    every: bool
 
     @property
     def more(self) -> bool:
@@ -166,7 +167,12 @@ class _Check:
         if not asked.run:
             from autoresearchd.app.admission import budget_notes
 
-            return words, (*unmade, *_notes(folder, task), *budget_notes(task, folder / task.source_dir))
+            return words, (
+                *unmade,
+                *_notes(folder, task),
+                *budget_notes(task, folder / task.source_dir),
+                *(() if asked.every else constants(folder)),
+            )
         if held is None and not asked.more:
             from autoresearchd.app.check import check_run
 
@@ -231,6 +237,16 @@ def _longest(task: Task) -> str:
     wall = task.execution.budget.wall
     most = f"up to {math.ceil(wall / 60)} min" if wall > 90 else f"up to {wall:.0f} s"
     return f"{most}, after its set-up" if task.execution.setup_commands else most
+
+
+def constants(folder: Path) -> tuple[str, ...]:
+    """A line or two on what ``search`` may turn; a program that cannot be searched is told of, and is no error here."""
+    from autoresearchd.app.space import summary
+
+    try:
+        return summary(folder)
+    except PolicyError as error:
+        return (error.what,)
 
 
 def _notes(folder: Path, task: Task) -> tuple[str, ...]:

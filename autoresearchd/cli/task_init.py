@@ -119,7 +119,20 @@ def init(
         say(told)
     if measure is not False:
         _measure(directory, name, layout, draft, sandbox, notes, sure=measure is True)
+    _say_constants(directory)
     _say_next(directory)
+
+
+def _say_constants(directory: Path) -> None:
+    """What ``search`` may turn; whatever is wrong with it, the task.yaml has been written."""
+    from autoresearchd.cli.task_check import constants
+
+    try:
+        lines = constants(directory)
+    except AutoresearchdError as error:
+        lines = (error.what,)
+    for line in lines:
+        say(line)
 
 
 def _say_next(directory: Path, *, whole: bool = False) -> None:

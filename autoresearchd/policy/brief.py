@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy import prompt, space
 from autoresearchd.policy.client import Message
 from autoresearchd.policy.edits.model import MAX_ANSWER_LINES, Edit, EditError, shown
 from autoresearchd.policy.fit import Count, Piece, Section, fit
 from autoresearchd.policy.parameter import Parameter, Value
+from autoresearchd.policy.program import space_of
 from autoresearchd.policy.quote import Quote
 
 BRIEF = "brief"
@@ -61,7 +63,7 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
         PolicyError: the constants and the notes alone have more tokens than the budget, or there is no constant.
     """
     quote = Quote(state.redactor)
-    found = constants(prompt.current_files(state), state.task.profile)
+    found = constants(prompt.current_files(state), state.task.profile, state.task)
     if not found:
         raise PolicyError(
             "the brief prompt asks for a constant, and the editable files have none",
@@ -89,13 +91,13 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
     return fit(sections, build, budget=budget, count=count)
 
 
-def read_answer(text: str, code: Mapping[str, str], profile: str) -> Edit:
+def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | None = None) -> Edit:
     """The edit in an answer: its first line that begins with ``NAME = value`` counts, and nothing after that value.
 
     Raises:
         EditError: no line is one, there is no such constant, the value cannot stand there, nothing changes.
     """
-    found = constants(code, profile)
+    found = constants(code, profile, task)
     # A longer line is no assignment, and the pattern would take its time over it.
     short = (line[:_MOST_LINE] for line in text.splitlines()[:MAX_ANSWER_LINES])
     match = next((match for line in short if (match := _ASSIGNMENT.match(line))), None)
@@ -121,13 +123,20 @@ def asked(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[0].get("content") == _SYSTEM
 
 
-def constants(code: Mapping[str, str], profile: str) -> dict[str, Parameter]:
-    """What may be set, by the name that the model is told: without the file where that is enough."""
+def constants(code: Mapping[str, str], profile: str, task: Task | None = None) -> dict[str, Parameter]:
+    """What may be set, by the name that the model is told: without the file where that is enough.
+
+    task: whose bounds hold; without it, as of an answer in the records, only the program's comments do.
+    """
     every = [
         parameter
         for path, text in code.items()
-        if path.endswith(".py")
-        for parameter in space.find(text, path=path, profile=profile or "cpu")
+        if space.searchable(path)
+        for parameter in (
+            space.find(text, path=path, profile=profile or "cpu")
+            if task is None
+            else space_of(task, path, text).parameters
+        )
     ]
     labels = [parameter.label for parameter in every]
     return {p.label if labels.count(p.label) == 1 else p.name: p for p in every}

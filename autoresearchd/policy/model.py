@@ -207,7 +207,7 @@ class _Talk:
     def _read(self, text: str) -> Edit:
         """The edit in an answer."""
         if self._brief:
-            return brief.read_answer(text, self._base, self._state.task.profile)
+            return brief.read_answer(text, self._base, self._state.task.profile, self._state.task)
         return read_answer(text, self._base)
 
     def _no_room(self, what: str) -> Exception:

@@ -143,6 +143,14 @@ class Parameter:
             number = math.copysign(math.exp(place), self.range.high)
         return self._whole(number) if self.kind is Kind.INT else self._fraction(number)
 
+    def moves(self) -> tuple[Value, ...]:
+        """The values a moderate step away, down and up."""
+        found: list[Value] = []
+        for way in (-1, 1):
+            near = (self.at(self.home + way * far * self.range.step) for far in (1, 2))
+            found += [value for value in near if value != self.value][:1]
+        return tuple(found)
+
     def _whole(self, number: float) -> int:
         quantum = self.range.quantum
         if quantum == 1 and self.range.scale is not Scale.LINEAR:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,7 +13,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.gather import Space
 from autoresearchd.policy.parameter import Kind, Parameter, Value
-from autoresearchd.policy.space import look, replace
+from autoresearchd.policy.space import look, replace, searchable
 
 _REMEMBERED = 8
 MOST_CHANGES = 3
@@ -22,7 +23,7 @@ class Program:
     """Finds constants and changes them; remembers what it found in the latest texts."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str], tuple[Parameter, ...]] = {}
+        self._found: dict[tuple[str, str, str], Space] = {}
 
     def parameters(self, state: ResearchState) -> dict[str, Parameter]:
         """All tunable constants by name; PolicyError where there are none."""
@@ -30,10 +31,10 @@ class Program:
 
     def tunable(self, task: Task, code: Mapping[str, str]) -> dict[str, Parameter]:
         """The same of some text of the editable files."""
-        parameters = {p.name: p for path in task.editable for p in self._of(task, path, code.get(path)) if _movable(p)}
+        parameters = {p.name: p for path in task.editable for p in self._of(task, path, code.get(path)) if movable(p)}
         if parameters:
             return parameters
-        raise _nothing_to_tune(task)
+        raise nothing_to_tune(task)
 
     def values(self, task: Task, code: Mapping[str, str]) -> dict[str, Value]:
         """What the tunable constants are in some text of the editable files."""
@@ -49,23 +50,39 @@ class Program:
         return files
 
     def _of(self, task: Task, path: str, text: str | None) -> tuple[Parameter, ...]:
-        if text is None or not path.endswith(".py"):
+        if text is None or not searchable(path):
             return ()
         key = (path, task.profile, text)
         if key not in self._found:
-            self._found[key] = space_of(task, path, text).parameters
+            self._found[key] = space_of(task, path, text)
             while len(self._found) > _REMEMBERED:
                 del self._found[next(iter(self._found))]
-        return self._found[key]
+        return self._found[key].parameters
 
 
 def space_of(task: Task, path: str, text: str) -> Space:
     """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
     reasons: dict[str, str] = {}
-    return look(text, path=path, profile=task.profile, reasons=reasons)
+    given = options_of(task.execution.run_command)
+    return look(text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search)
 
 
-def _nothing_to_tune(task: Task) -> PolicyError:
+def spaces(task: Task, code: Mapping[str, str]) -> dict[str, Space]:
+    """The same of each editable file that can be searched; PolicyError where one cannot be parsed."""
+    return {path: space_of(task, path, code[path]) for path in task.editable if path in code and searchable(path)}
+
+
+def options_of(command: str) -> frozenset[str]:
+    """The options and assignments of a command line, without their values: ``--lr``, ``optimizer.lr``."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    return frozenset(name for word in words if (name := word.partition("=")[0]) != word or word.startswith("-"))
+
+
+def nothing_to_tune(task: Task) -> PolicyError:
+    """The error for a program without a constant to turn."""
     files, others = ", ".join(task.editable), "a policy with a model (--policy litellm:MODEL) or a tool of your own"
     python = any(path.endswith(".py") for path in task.editable)
     return PolicyError(
@@ -77,7 +94,8 @@ def _nothing_to_tune(task: Task) -> PolicyError:
     )
 
 
-def _movable(parameter: Parameter) -> bool:
+def movable(parameter: Parameter) -> bool:
+    """Whether there is another value that it may have."""
     if not parameter.numeric:
         return bool(parameter.others())
     low, high = parameter.bounds()

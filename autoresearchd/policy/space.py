@@ -34,6 +34,11 @@ _OPENING = ("(", "[", "{")
 _MAX_DEPTH = 4
 
 
+def searchable(path: str) -> bool:
+    """Whether files of that name have constants that are found."""
+    return path.endswith(".py")
+
+
 def find(
     text: str, *, path: str = "train.py", profile: str = "cpu", reasons: Mapping[str, str] = {}
 ) -> tuple[Parameter, ...]:

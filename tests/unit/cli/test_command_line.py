@@ -19,7 +19,7 @@ from tests.unit.cli.conftest import Command
 
 COMMANDS = [
     "start", "resume", "stop", "pause", "unpause", "status", "note", "experiments", "show", "logs", "task list",
-    "task init", "task check", "plot", "export", "import", "serve", "learn", "doctor", "adapters list",
+    "task init", "task check", "task space", "plot", "export", "import", "serve", "learn", "doctor", "adapters list",
     "adapters promote", "adapters rollback", "skills list", "skills add",
 ]  # fmt: skip
 LATER = ["report", "finalize", "web"]
