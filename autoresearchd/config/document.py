@@ -106,7 +106,7 @@ def parse_yaml(text: str, file: str) -> Document:
         ConfigError: the text is no YAML at all. Lesser problems are in the document's ``problems``.
     """
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        node = yaml.compose(text, Loader=PlainLoader)
         if node is None:
             raise ConfigError(
                 "the file is empty", file=file, mend="`autoresearchd task init` writes a file to start from"
@@ -152,7 +152,7 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-class _Loader(yaml.SafeLoader):
+class PlainLoader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalar types of YAML 1.2's core schema."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own protocol
@@ -160,10 +160,10 @@ class _Loader(yaml.SafeLoader):
 
 _TAG = "tag:yaml.org,2002:"
 _NULL, _BOOL, _INT, _FLOAT = (_TAG + name for name in ("null", "bool", "int", "float"))
-_Loader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
-_Loader.add_implicit_resolver(_BOOL, re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
-_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9][0-9_]*\Z|0x[0-9a-fA-F]+\Z"), list("-+0123456789"))
-_Loader.add_implicit_resolver(
+PlainLoader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
+PlainLoader.add_implicit_resolver(_BOOL, re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
+PlainLoader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9][0-9_]*\Z|0x[0-9a-fA-F]+\Z"), list("-+0123456789"))
+PlainLoader.add_implicit_resolver(
     _FLOAT,
     re.compile(
         r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?\Z|[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z"

@@ -13,18 +13,19 @@ import warnings
 from collections.abc import Mapping
 from itertools import islice
 
+from autoresearchd.config.markup import MarkupError, kind_of, meaning
 from autoresearchd.domain.amount import compressed_size
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.syntax import defined_names, mentions, required_names, without_seeds
+from autoresearchd.evaluator.syntax import SEED_NAME, defined_names, mentions, required_names, without_seeds
 
 MAX_BYTES = 1_000_000
 MAX_TOKENS = 60_000
 """Of one Python file that had no more before: the parser takes up to two kilobytes for each."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
-_TREE, _TEXT = "tree:", "text:"
+_TREE, _HELD, _TEXT = "tree:", "held:", "text:"
 _COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
 _PLAIN_CODECS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii"})
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
@@ -56,7 +57,8 @@ def check_edit(
         raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, mend="change what the program does")
     _check_amount(task, old, new)
     trees = {path: (_tree_of(path, old.get(path, "")), _tree_of(path, new[path])) for path in changed}
-    if all(before and after and _same_but_for_seeds(before, after) for before, after in trees.values()):
+    seeds = (_same_seedless(path, trees[path], old.get(path, ""), new[path]) for path in changed)
+    if all(seeds):
         raise PolicyError(
             "the edit changes nothing but a seed, which is the evaluator's to choose",
             label=Label.NO_OP,
@@ -99,7 +101,30 @@ def _checked(path: str, text: str, before: str) -> str:
         raise _illegal(f"{path} holds a NUL character at character {text.index(chr(0))}", "write plain text")
     if size > MAX_BYTES:
         raise _illegal(f"{path} would be {size:,} bytes long", f"stay below {MAX_BYTES:,} bytes")
-    return _checked_python(path, text, before) if _is_python(path) else _program(path, text)
+    if _is_python(path):
+        return _checked_python(path, text, before)
+    if kind_of(path):
+        _check_markup(path, text, before)
+    return _program(path, text)
+
+
+def _check_markup(path: str, text: str, before: str) -> None:
+    """A YAML, JSON or TOML file that could be read has to stay so; one that is a template of such is left alone."""
+    try:
+        meaning(path, text)
+    except MarkupError as error:
+        if before and _meaning(path, before) is None:
+            return
+        where = f"{path}, line {error.line}" if error.line else path
+        raise _illegal(f"{where}: {error.what}", f"give a file that can be read as {kind_of(path)}") from None
+
+
+def _meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str | None:
+    """What a YAML, JSON or TOML file holds, None where that cannot be said."""
+    try:
+        return meaning(path, text, without) if kind_of(path) else None
+    except MarkupError:
+        return None
 
 
 def _check_amount(task: Task, old: Mapping[str, str], new: Mapping[str, str]) -> None:
@@ -172,6 +197,14 @@ def _check_promises(path: str, before: ast.Module, after: ast.Module, required: 
         )
 
 
+def _same_seedless(path: str, trees: tuple[ast.Module | None, ast.Module | None], before: str, after: str) -> bool:
+    """Whether two texts of a file differ in nothing but a seed."""
+    if trees[0] and trees[1]:
+        return _same_but_for_seeds(trees[0], trees[1])
+    held = _meaning(path, before, SEED_NAME)
+    return held is not None and held == _meaning(path, after, SEED_NAME)
+
+
 def _same_but_for_seeds(before: ast.Module, after: ast.Module) -> bool:
     try:
         return _written_out(without_seeds(before)) == _written_out(without_seeds(after))
@@ -209,7 +242,10 @@ def _parse(text: str) -> ast.Module:
 
 
 def _program(path: str, text: str) -> str:
-    """What a file means: for Python its syntax tree written out, else the text; the prefix keeps the two apart."""
+    """What a file means: for Python its syntax tree written out, else what it holds or its text, told by a prefix."""
+    held = _meaning(path, text)
+    if held is not None:
+        return _HELD + held
     if not _is_python(path) or _too_many_tokens(text):
         return _TEXT + text
     try:

@@ -11,7 +11,7 @@ _SEEDERS = frozenset(
     {"manual_seed", "manual_seed_all", "seed", "seed_all", "set_seed", "seed_everything", "fix_seed", "set_random_seed"}
 )
 _GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence", "PCG64", "Random"})
-_SEED_NAME = re.compile(r"(?:\w+_)?(?:seed|random_state)", re.IGNORECASE)
+SEED_NAME = re.compile(r"(?:\w+_)?(?:seed|random_state)", re.IGNORECASE)
 _ANY = "*"
 
 
@@ -100,14 +100,14 @@ class _WithoutSeeds(ast.NodeTransformer):
         return self._in(node)
 
     def visit_keyword(self, node: ast.keyword) -> ast.AST | None:
-        return None if node.arg and _SEED_NAME.fullmatch(node.arg) else self._in(node)
+        return None if node.arg and SEED_NAME.fullmatch(node.arg) else self._in(node)
 
     def visit_arguments(self, node: ast.arguments) -> ast.AST:
         named = [*node.posonlyargs, *node.args][-len(node.defaults) :] if node.defaults else []
         pairs = [*zip(named, node.defaults, strict=True), *zip(node.kwonlyargs, node.kw_defaults, strict=True)]
         values: list[ast.expr] = []
         for arg, default in pairs:
-            if default is not None and not _SEED_NAME.fullmatch(arg.arg):
+            if default is not None and not SEED_NAME.fullmatch(arg.arg):
                 values += [ast.Constant(arg.arg), self.visit(default)]
         return ast.arguments(node.posonlyargs, node.args, node.vararg, node.kwonlyargs, [], node.kwarg, values)
 
@@ -127,7 +127,7 @@ class _WithoutSeeds(ast.NodeTransformer):
 
 
 def _is_seed(node: ast.AST) -> bool:
-    return _SEED_NAME.fullmatch(_last_name(node)) is not None
+    return SEED_NAME.fullmatch(_last_name(node)) is not None
 
 
 def _last_name(node: ast.AST) -> str:

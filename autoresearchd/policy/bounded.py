@@ -18,6 +18,7 @@ def bounded(usual: Range | None, value: int | float, low: float, high: float) ->
 
     usual: what its name and value give, None where they give nothing. Over a decade or more the axis is logarithmic.
     """
+    low, high = float(low), float(high)
     whole = isinstance(value, int) and low.is_integer() and high.is_integer()
     kind = Kind.INT if whole else Kind.FLOAT
     usual = usual or Range(kind, Scale.LINEAR)

@@ -93,9 +93,9 @@ def means(key: str, name: str) -> bool:
 class Gatherer:
     """Decides what each literal of a file is."""
 
-    def __init__(self, path: str, text: str, hints: Hints) -> None:
+    def __init__(self, path: str, text: str, hints: Hints, *, comments: bool = True) -> None:
         self.path, self.text, self.raw = path, text, text.encode()
-        self._hints = hints
+        self._hints, self._commented = hints, comments
         self._found: dict[str, Parameter] = {}
         self._left: dict[str, LeftOut] = {}
         self._doubts: dict[tuple[str, str], Doubt] = {}
@@ -119,7 +119,9 @@ class Gatherer:
         return comments.read(self.beside(end), self.above(start))
 
     def beside(self, end: int) -> str:
-        """The comment on the line where a literal ends."""
+        """The comment on the line where a literal ends; none in a file of a kind that has no comments."""
+        if not self._commented:
+            return ""
         stop = self.raw.find(b"\n", end)
         return self.raw[end : stop if stop >= 0 else len(self.raw)].decode().partition("#")[2]
 
@@ -127,7 +129,7 @@ class Gatherer:
         """The comment that is all of the line above the one where a literal begins."""
         line = self.raw.rfind(b"\n", 0, start) + 1
         above = self.raw[self.raw.rfind(b"\n", 0, max(line - 1, 0)) + 1 : line].decode().strip()
-        return above[1:] if above.startswith("#") else ""
+        return above[1:] if self._commented and above.startswith("#") else ""
 
     def forget(self, label: str) -> None:
         """Assigned again to something else: the earlier literal is not what counts."""
@@ -142,9 +144,27 @@ class Gatherer:
         self._left[full] = LeftOut(full, self.path, self.raw[start:end].decode(), start, why, notable)
 
     def take(
-        self, label: str, value: Value, start: int, end: int, *, why: str = "", options: tuple[Value, ...] = ()
+        self,
+        label: str,
+        value: Value,
+        start: int,
+        end: int,
+        *,
+        why: str = "",
+        against: str = "",
+        options: tuple[Value, ...] = (),
     ) -> None:
-        """Decide about a literal. why: a reason against it that is known already; options: all that it may be."""
+        """Decide about a literal.
+
+        Args:
+            label: its name.
+            value: what it holds.
+            start: its place.
+            end: its end.
+            why: a reason to leave it alone.
+            against: one that gives way to a range, or a list of choices, which a person has written.
+            options: all that it may be.
+        """
         self.forget(label)
         full = f"{self.path}:{label}"
         said = self.said(start, end)
@@ -163,16 +183,18 @@ class Gatherer:
         elif reached and not self._named(full):
             self.leave(label, start, end, reached, notable=True)
         else:
-            found, against = (asked, "") if asked else self._usual(full, value, end, options)
+            found, against = (asked, "") if asked else self._usual(full, value, end, options, against)
             if found is None:
                 self.leave(label, start, end, against)
             else:
                 source = self.raw[start:end].decode()
                 self._found[full] = Parameter(full, self.path, value, found, start, end, source)
 
-    def _usual(self, full: str, value: Value, end: int, options: tuple[Value, ...]) -> tuple[Range | None, str]:
+    def _usual(
+        self, full: str, value: Value, end: int, options: tuple[Value, ...], against: str
+    ) -> tuple[Range | None, str]:
         """(what name and value give, else why nothing)."""
-        if against := why_not(full):
+        if against := why_not(full) or against:
             return None, against
         if options:
             every = listed(value, (value, *(o for o in options if o != value)))

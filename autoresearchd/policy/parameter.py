@@ -14,6 +14,8 @@ from enum import StrEnum
 Value = int | float | str | bool
 """What a parameter may hold."""
 
+_PLAIN = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[A-Za-z][\w+-]*", re.IGNORECASE)
+"""Text that YAML takes for text without quotes."""
 _POWER = re.compile(r"2(\s*)\*\*(\s*)\d+")
 _PRODUCT = re.compile(r"(\d[\d_]*)(\s*\*\s*)([^*].*)", re.DOTALL)
 _SAFE_FACTOR = re.compile(r"[\d_\s*()]{1,40}")
@@ -188,13 +190,19 @@ class Parameter:
 
 def write(parameter: Parameter, value: Value) -> str:
     """The literal for ``value``, in the style of the one it replaces (``2**15``, ``5e-4``, ``20 * 1024``)."""
+    python = parameter.path.endswith(".py")
     if isinstance(value, bool):
-        return str(value)
+        style = str.lower if parameter.source.islower() else str.upper if parameter.source.isupper() else str.title
+        return str(value) if python else style(str(value))
     if isinstance(value, str):
-        quote = parameter.source[0]
+        quote = parameter.source[0] if parameter.source[0] in "\"'" else "" if _PLAIN.fullmatch(value) else '"'
         return f"{quote}{value}{quote}"
     whole = parameter.kind is Kind.INT or (parameter.kind is Kind.CHOICE and isinstance(value, int))
-    return _write_int(parameter.source, int(value)) if whole else _write_float(parameter, value)
+    if whole:
+        return _write_int(parameter.source, int(value))
+    text = _write_float(parameter, value)
+    # PyYAML, which follows YAML 1.1, takes 2e-5 for text: a number has a point there, and its exponent a sign.
+    return text if python else re.sub(r"(?<![.\d])(\d+)(?=e)", r"\1.0", text).replace("e", "e+").replace("e+-", "e-")
 
 
 def _write_int(source: str, value: int) -> str:

@@ -85,9 +85,12 @@ def nothing_to_tune(task: Task) -> PolicyError:
     """The error for a program without a constant to turn."""
     files, others = ", ".join(task.editable), "a policy with a model (--policy litellm:MODEL) or a tool of your own"
     python = any(path.endswith(".py") for path in task.editable)
+    why = "no constants at the top level, defaults, known constructor arguments or listed choices"
+    if not python:
+        known = any(map(searchable, task.editable))
+        why = "no number that may vary, and no listed choice" if known else "no Python, YAML, JSON or TOML"
     return PolicyError(
-        f"{files}: nothing to tune: "
-        + ("no constants at the top level, known constructor arguments or listed choices" if python else "no Python"),
+        f"{files}: nothing to tune: {why}",
         label=Label.NO_OP,
         mend=("write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or " if python else "")
         + f"take {others} (--policy command:CMD)",

@@ -4,7 +4,7 @@ Found are top-level constants, the numbers of top-level tuples, entries of top-l
 configuration classes, defaults of functions and of command-line options, literal arguments of well-known constructors,
 and choices: booleans, strings whose alternatives a comment lists, window patterns. A change replaces the bytes of the
 literal and nothing else. Where a constant depends on the profile (``8 if CUDA else 4``, ``{"cpu": …, "cuda": …}``,
-``if CUDA:``), the branch that applies is tuned.
+``if CUDA:``), the branch that applies is tuned. Of YAML, JSON and TOML files it is every number, boolean and text.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Collection, Iterator, Mapping
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, CodeSpan, MetadataWrapper
 
+from autoresearchd.config.markup import kind_of
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Search
 from autoresearchd.errors import PolicyError
+from autoresearchd.policy import config_files
 from autoresearchd.policy.calls import GROUP_ARGUMENTS, POSITIONAL, arguments_of
 from autoresearchd.policy.comments import FIXED, fixed_above
 from autoresearchd.policy.defaults import Calls, Default, all_defaults
@@ -36,7 +38,7 @@ _MAX_DEPTH = 4
 
 def searchable(path: str) -> bool:
     """Whether files of that name have constants that are found."""
-    return path.endswith(".py")
+    return path.endswith(".py") or kind_of(path) != ""
 
 
 def find(
@@ -55,7 +57,7 @@ def look(
     given: Collection[str] = (),
     search: Search | None = None,
 ) -> Space:
-    """As ``find``, with the constants that are left alone.
+    """As ``find``, with the constants that are left alone. Also of YAML, JSON and TOML files.
 
     Args:
         text: of the file.
@@ -65,9 +67,12 @@ def look(
         given: options that the run command has, ``--lr``: their defaults have no effect.
         search: what task.yaml says.
     """
+    hints = Hints(reasons, given, search or Search())
+    if kind_of(path):
+        return config_files.look(text, path, hints)
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-        finder = _Finder(path, profile, text, wrapper, Hints(reasons, given, search or Search()))
+        finder = _Finder(path, profile, text, wrapper, hints)
         finder.walk()
     except (cst.ParserSyntaxError, cst.CSTValidationError, SyntaxError, RecursionError, ValueError) as error:
         raise PolicyError(
