@@ -166,6 +166,7 @@ def _rules(state: ResearchState) -> list[str]:
         f"Only these files may be edited: {', '.join(task.editable)}."
         + (f" Protected: {', '.join(task.protected)}." if task.protected else ""),
         *prompt.amount(task),
+        *prompt.measured(state),
         f"No new packages: only what is installed for the program can be imported.{network}",
         "Seeds are the evaluator's (AUTORESEARCHD_SEED), and a doubtful gain is run again under fresh ones: another "
         "seed is no improvement.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.gather import Space
+from autoresearchd.policy.measured_constants import left_alone, named
 from autoresearchd.policy.parameter import Kind, Parameter, Value
 from autoresearchd.policy.space import look, replace, searchable
 
@@ -34,7 +35,9 @@ class Program:
         parameters = {p.name: p for path in task.editable for p in self._of(task, path, code.get(path)) if movable(p)}
         if parameters:
             return parameters
-        raise nothing_to_tune(task)
+        raise nothing_to_tune(
+            task, [found.label for s in spaces(task, code).values() for found in s.left_out if found.notable]
+        )
 
     def values(self, task: Task, code: Mapping[str, str]) -> dict[str, Value]:
         """What the tunable constants are in some text of the editable files."""
@@ -62,8 +65,10 @@ class Program:
 
 def space_of(task: Task, path: str, text: str) -> Space:
     """What may be tuned in a file of a task, and what is left alone and why. The one place where reasons come from."""
-    reasons: dict[str, str] = {}
     given = options_of(task.execution.run_command)
+    alone = left_alone(task, text) if path.endswith(".py") else ()
+    every = look(text, path=path, profile=task.profile, given=given).parameters if alone else ()
+    reasons = {p.label: why for p in every for c, why in alone if c.start <= p.start and p.end <= c.end}
     return look(text, path=path, profile=task.profile, reasons=reasons, given=given, search=task.search)
 
 
@@ -81,8 +86,15 @@ def options_of(command: str) -> frozenset[str]:
     return frozenset(name for word in words if (name := word.partition("=")[0]) != word or word.startswith("-"))
 
 
-def nothing_to_tune(task: Task) -> PolicyError:
-    """The error for a program without a constant to turn."""
+def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
+    """The error for a program without a constant to turn. left_out: names of those that are left alone for a reason."""
+    if left_out:
+        return PolicyError(
+            f"nothing to tune: every constant is left alone ({named(left_out)})",
+            label=Label.NO_OP,
+            mend="`autoresearchd task space` says why; write what may vary as constants of its own, let the "
+            "evaluator measure (evaluation.command), or take a policy with a model (--policy litellm:MODEL)",
+        )
     files, others = ", ".join(task.editable), "a policy with a model (--policy litellm:MODEL) or a tool of your own"
     python = any(path.endswith(".py") for path in task.editable)
     why = "no constants at the top level, defaults, known constructor arguments or listed choices"

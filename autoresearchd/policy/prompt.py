@@ -13,6 +13,7 @@ from autoresearchd.domain.task import Budget, Role, Task
 from autoresearchd.evaluator.feedback import MAX_REASON
 from autoresearchd.policy import memo, stuck
 from autoresearchd.policy.digest import Digest, digest
+from autoresearchd.policy.measured_constants import rule
 from autoresearchd.policy.quote import Quote, data, fenced
 
 HISTORY = 32
@@ -23,6 +24,7 @@ LATE = 8
 
 MOST_NOTE = 10_000
 MOST_LOG = 6000
+MOST_RULE = 800
 MOST_LOG_ROWS = 60
 _MOST_CHANGES = 8
 _MOST_KEYS = 8
@@ -188,6 +190,13 @@ def amount(task: Task) -> Iterator[str]:
         )
 
 
+def measured(state: ResearchState) -> Iterator[str]:
+    """What a policy is told not to change where the program computes its own score."""
+    told = rule(state.task, state.code)
+    if told:
+        yield Quote(state.redactor).line(told, MOST_RULE)
+
+
 def _rules(state: ResearchState) -> str:
     task = state.task
     lines = [
@@ -196,6 +205,7 @@ def _rules(state: ResearchState) -> str:
         f"Edit these files in the current directory, and no others: {', '.join(task.editable)}.",
     ]
     lines += amount(task)
+    lines += measured(state)
     if task.protected:
         lines.append(f"Protected, not to be changed: {', '.join(task.protected)}.")
     lines.append(
