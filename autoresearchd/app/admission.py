@@ -167,13 +167,15 @@ def _is_python(path: str, text: str) -> bool:
     return True
 
 
-def say_who_measures(task: Task) -> None:
-    """Say so when the score is what the edited program says of itself."""
+def say_who_measures(task: Task, code: Mapping[str, str]) -> None:
+    """Say so when the score is what the edited program says of itself, and what is left alone for it.
+
+    code: text of the editable files.
+    """
     if task.scoring.source is not MetricSource.EVALUATOR:
-        sys.stderr.write(
-            f"note: {task.metric.name} is self-reported: the program that is edited prints its own score. "
-            "evaluation.command in task.yaml lets the evaluator measure it\n"
-        )
+        from autoresearchd.policy.measured_constants import warnings_of  # only needed here
+
+        sys.stderr.writelines(f"note: {note}\n" for note in warnings_of(task, code))
 
 
 def budget_notes(task: Task, source: Path) -> tuple[str, ...]:

@@ -153,13 +153,12 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
         notes = (*notes, *empty_submodules(project.root, source), *large)
         if policy.kind == "command":
             require_tool(policy.argument, workspace, base, source)
+        code = {path: workspace.read(base, path) for path in task.editable}
         if options.limits.max_experiments != 0:  # else the baseline is all that is wanted, and nobody proposes
-            require_tunable(
-                policy, task, {path: workspace.read(base, path) for path in task.editable}, folder / TASK_FILE
-            )
+            require_tunable(policy, task, code, folder / TASK_FILE)
         notes = (*notes, *budget_notes(task, source))
         sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
-        say_who_measures(task)
+        say_who_measures(task, code)
         warn_of_absent_server(policy, settings, source)
         warn_of_unlearnable_answers(policy, settings, source)
         make_public_folder(project)

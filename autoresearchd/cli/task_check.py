@@ -169,6 +169,7 @@ class _Check:
 
             return words, (
                 *unmade,
+                *_who_measures(task, folder / task.source_dir),
                 *_notes(folder, task),
                 *budget_notes(task, folder / task.source_dir),
                 *(() if asked.every else constants(folder)),
@@ -178,7 +179,8 @@ class _Check:
 
             say(f"running the baseline of {task.name} once: {_longest(task)}")
             checked = check_run(folder, sandbox=asked.sandbox)
-            return f"{words}; {checked.measured}", checked.notes
+            notes = _who_measures(task, folder / task.source_dir)
+            return f"{words}; {checked.measured}", (*notes, *checked.notes)
         from autoresearchd.app.check import ALL, MANY_TASKS, PROFILE, SHORT, check_held
 
         extent = SHORT if asked.short else MANY_TASKS if asked.few else ALL
@@ -247,6 +249,14 @@ def constants(folder: Path) -> tuple[str, ...]:
         return summary(folder)
     except PolicyError as error:
         return (error.what,)
+
+
+def _who_measures(task: Task, source: Path) -> tuple[str, ...]:
+    """What nothing protects where the score is the program's own."""
+    from autoresearchd.policy.measured_constants import warnings_of
+
+    texts = {path: source / path for path in task.editable if (source / path).is_file()}
+    return warnings_of(task, {path: file.read_text("utf-8", "replace") for path, file in texts.items()})
 
 
 def _notes(folder: Path, task: Task) -> tuple[str, ...]:

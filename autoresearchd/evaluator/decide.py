@@ -24,6 +24,7 @@ from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, loo
 from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING
 from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
+from autoresearchd.evaluator.validation_set import other_set
 
 ARTIFACT_BYTES = "artifact_bytes"
 
@@ -76,6 +77,7 @@ def decide(
     simpler: bool = False,
     identical: bool = False,
     values: Sequence[float] = (),
+    baseline: Sequence[Run] = (),
 ) -> Decision | NextRun:
     """Judge an experiment against the incumbent, or ask for one more run.
 
@@ -88,6 +90,7 @@ def decide(
         simpler: whether its program is simpler than the incumbent's: a tie is then kept.
         identical: whether its program is the incumbent's, byte for byte: then it is never kept.
         values: metrics of the segment in order of number, this experiment's last; for the advisory confidence.
+        baseline: the runs of the segment's baseline, which tell on what is measured.
 
     Raises:
         ValueError: the incumbent has neither a run nor a value; it could not have been kept.
@@ -109,6 +112,8 @@ def decide(
     verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=spent)
     means = _mean_metrics(experiment.good_runs)
     label, why = broken_constraint(task, means, _reference_metrics(incumbent))
+    elsewhere = other_set(experiment.good_runs, baseline)
+    label, why = (Label.CONSTRAINT, elsewhere) if elsewhere else (label, why)
     if identical:
         label, why = Label.NO_GAIN, "but it is the incumbent's own program, so any difference is noise"
     if label is Label.NONE and verdict.action is Action.AGAIN:

@@ -19,6 +19,7 @@ from autoresearchd.evaluator.curve import CurveParser, read_curve
 from autoresearchd.evaluator.failure import diagnose, how_it_ended
 from autoresearchd.evaluator.parse import parse_metrics
 from autoresearchd.evaluator.text import as_lines, shorten
+from autoresearchd.evaluator.validation_set import sizes
 
 TRAINING = "training"
 EVALUATION = "evaluation"
@@ -160,6 +161,8 @@ def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve:
         claimed = own.pop(name, None)
         metrics = {**own, **parse_metrics(logs.get(EVALUATION, ""), task.scoring)}
         where = EVALUATION
+    else:  # who computes its own score can compute it on other data
+        metrics = {**sizes(logs.get(TRAINING, "")), **own}
     finite = {k: v for k, v in metrics.items() if abs(v) < _HUGE}  # false of NaN too
     if name not in metrics:
         aside = " (what the job itself printed does not count)" if claimed is not None else ""

@@ -224,6 +224,7 @@ class Cycle:
             simpler=self._simpler[1],
             identical=after == before,
             values=standing.values_with(e),
+            baseline=standing.baseline_runs,
         )
         self._judged = (key, found)
         return found

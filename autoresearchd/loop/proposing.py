@@ -18,6 +18,7 @@ from autoresearchd.loop import words
 from autoresearchd.loop.artifacts import read_tail
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing, is_baseline
+from autoresearchd.policy.measured_constants import changed, named
 from autoresearchd.policy.roles import off_surface
 
 LOG_LINES = 40
@@ -54,7 +55,8 @@ class Proposals:
         return self._flagged(e, proposal, state.code)
 
     def _flagged(self, e: Experiment, proposal: Proposal, before: Mapping[str, str]) -> Proposal:
-        """With what a role's proposal claims and what it touches outside of its surface, for whoever reads it later."""
+        """With what it changes of what is measured and, where it is a role's, claims and does outside of it."""
+        proposal = self._warned(e, proposal, before)
         role = next((r for r in self._lab.task.roles if r.name == proposal.role), None)
         if role is None:
             return proposal
@@ -64,6 +66,15 @@ class Proposals:
         if outside:
             extra["off_surface"] = ", ".join(outside)[:MOST_FLAGGED]
         return replace(proposal, asi=replace(proposal.asi, extra=extra))
+
+    def _warned(self, e: Experiment, proposal: Proposal, before: Mapping[str, str]) -> Proposal:
+        """With a warning where an edit changes what makes, splits or measures the data of a score of its own."""
+        found = changed(self._lab.task, before, {**before, **proposal.files})
+        if not found:
+            return proposal
+        warning = self._lab.redactor.text(f"it changes {named(found)}")[:MOST_FLAGGED]
+        self._lab.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
+        return replace(proposal, asi=replace(proposal.asi, extra={**proposal.asi.extra, "warning": warning}))
 
     def record(self, e: Experiment, proposal: Proposal) -> Experiment:
         """Write a proposal down."""

@@ -14,7 +14,7 @@ MAX_LINE = 160
 _MAX_KEYS = 20
 _MAX_EXTRA = 2000
 _OWN = frozenset({"hypothesis", "description", "expected_delta", "arch_change", "next_action_hint"})
-_DAEMONS = frozenset({"result", "failure", "refused", "off_surface", "claimed_parent", "incumbent"})
+_DAEMONS = frozenset({"result", "failure", "refused", "off_surface", "claimed_parent", "incumbent", "warning"})
 """What the daemon says of an experiment, and nobody else."""
 _COST = frozenset({"cost_usd", "tokens_in", "tokens_out"})
 

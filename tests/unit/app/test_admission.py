@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.admission import require_tunable, warn_of_unlearnable_answers
+from autoresearchd.app.admission import require_tunable, say_who_measures, warn_of_unlearnable_answers
+from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.errors import UsageError
 from autoresearchd.policy.registry import parse_spec
@@ -61,3 +63,21 @@ def test_a_policy_that_could_never_propose_anything_is_refused_before_a_baseline
         require_tunable(spec, task, {path: text})
     assert "polic" in str(caught.value.mend)
     assert ("LEARNING_RATE" in caught.value.mend) == (text == "print(1)\n"), "a prompt has no constants to write"
+
+
+def test_what_a_score_of_its_own_does_not_protect_is_said_with_what_is_left_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who reads a gain in the morning should have been told that the data behind it could be edited."""
+    task = make_task()
+    say_who_measures(task, {"train.py": "SEED = 1\nN_VAL = 400\nLR = 0.1\n"})
+    told = capsys.readouterr().err
+    assert "val_loss is self-reported" in told
+    assert "an edit can change the data or the score" in told
+    assert "evaluation.command" in told
+    assert told.endswith("leave alone what reaches it: SEED, N_VAL\n")
+    say_who_measures(task, {"train.py": "LR = 0.1\n"})
+    assert "leave alone" not in capsys.readouterr().err
+    owned = replace(task, scoring=replace(task.scoring, source=MetricSource.EVALUATOR))
+    say_who_measures(owned, {"train.py": "SEED = 1\n"})
+    assert capsys.readouterr().err == ""
