@@ -202,7 +202,8 @@ class Experiment:
 class Trial:
     """What a search learns from one finished experiment: the changes against ``parent`` and the value they led to.
 
-    delta: improvement over the incumbent of its time, positive when better; of an aborted run the forecast's.
+    delta: improvement over the incumbent of its time, positive when better; of an aborted run the forecast's. reason:
+    of the decision, in words that may be a program's own.
     """
 
     number: int
@@ -213,6 +214,7 @@ class Trial:
     label: Label
     value: float | None
     delta: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from autoresearchd.domain.task import SLOWER, Task
 from autoresearchd.evaluator.measure import TRAINING
 
 BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
+HELD = "(training_time: baseline)"
+"""What the reason of a decision ends with where training took longer than the baseline allows."""
 SHARE = 0.25
 """Of the budget: what a program may take beyond the start-up that was measured, whatever that was."""
 
@@ -144,7 +146,7 @@ def _beyond_baseline(stage: StageResult, pace: Pace, most: float) -> str:
         return ""
     return (
         f"{TRAINING} took {stage.duration_s:.3g} s; the baseline takes {pace.whole:.3g} s and {most:.3g} s are allowed "
-        "(training_time: baseline)"
+        f"{HELD}"
     )
 
 

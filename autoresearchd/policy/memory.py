@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import FORBIDDEN, Label, Status
 from autoresearchd.domain.metric import Metric
+from autoresearchd.evaluator.failure import is_simple
+from autoresearchd.evaluator.pace import HELD
 from autoresearchd.policy.parameter import Value
 from autoresearchd.ports import TrialHistory
 
@@ -21,6 +23,7 @@ RECENT = 120
 BEST = 40
 _TRIED = 20_000
 _ANCESTORS = 300
+_MISFITS = 500
 _OVERLAP = 64
 """How far back the history is read again: parallel slots decide out of order."""
 
@@ -51,6 +54,15 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Misfit:
+    """A trial that failed with an error of shape, type or value: what it changed did not fit the rest."""
+
+    number: int
+    parent: str
+    changes: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
 class _Kept:
     parent: str
     changes: Mapping[str, Value]
@@ -71,10 +83,15 @@ class _Judged:
 
 @dataclass(slots=True)
 class Memory:
-    """The effects that a search looks at: the best and the latest, however long the session."""
+    """The effects that a search looks at: the best and the latest, however long the session.
+
+    misfits: trials whose changes did not fit the rest; fits: names that were changed together and ran, with the parent.
+    """
 
     metric: Metric
     tried: dict[Key, int] = field(default_factory=dict)
+    misfits: list[Misfit] = field(default_factory=list)
+    fits: dict[tuple[frozenset[str], str], int] = field(default_factory=dict)
     _recent: list[_Judged] = field(default_factory=list)
     _best: list[tuple[float, int, _Judged]] = field(default_factory=list)
     _values: dict[str, float] = field(default_factory=dict)
@@ -93,6 +110,8 @@ class Memory:
         self._seen = {n for n in self._seen if n > self._last - 2 * _OVERLAP}
         self._recent.sort(key=lambda j: j.effect.number)
         del self._recent[:-RECENT]
+        if len(self.fits) > _TRIED:
+            self.fits = {k: n for k, n in self.fits.items() if n > self._last - _TRIED // 2}
         if len(self.tried) > _TRIED:
             self.tried = {k: n for k, n in self.tried.items() if n > self._last - _TRIED // 2}
 
@@ -114,7 +133,13 @@ class Memory:
         if trial.label in _UNJUDGED:
             return
         failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label in FORBIDDEN
-        kept, beyond = trial.status is Status.KEEP, trial.label in _TOO_MUCH
+        if not failed:
+            self.fits[frozenset(changes), trial.parent] = trial.number
+        elif trial.label is Label.ERROR and is_simple(trial.reason):
+            self.misfits.append(Misfit(trial.number, trial.parent, changes))
+            del self.misfits[:-_MISFITS]
+        kept = trial.status is Status.KEEP
+        beyond = trial.label in _TOO_MUCH or (trial.label is Label.CONSTRAINT and HELD in trial.reason)
         told = trial.delta if compared else None
         effect = Effect(trial.number, trial.parent, changes, None, told=told, kept=kept, failed=failed, beyond=beyond)
         forecast = trial.delta if trial.label is Label.ABORTED_EARLY else None

@@ -22,6 +22,7 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted, PolicyError
 from autoresearchd.policy import words
+from autoresearchd.policy.coupling import Coupling
 from autoresearchd.policy.memory import Effect, Memory, key
 from autoresearchd.policy.parameter import Parameter, Value
 from autoresearchd.policy.program import MOST_CHANGES, Program, draw
@@ -34,6 +35,10 @@ _WHIM = 0.25
 """How much chance there is in the choice: groups drawn from one state must differ."""
 _MARGIN = 1.5
 """How much of the noise a change has to bring before it counts."""
+_RESTS = 6
+"""For how many proposals a move that was discarded in a bundle is put into no other."""
+_FAVOURED = 2
+"""Unless so many trials favour it."""
 _ASKED = 1
 """For how many of the most promising constants the sampler is asked."""
 _SHOWN = 30
@@ -73,8 +78,11 @@ class SearchPolicy:
         memory = self._memory
         memory.refresh(self._history)
         effects = memory.effects(_values(state), state.baseline)
-        surrogate = Surrogate(parameters, self._lineage(state), effects, state.parent, state.sigma)
-        turn = _Turn(state, parameters, memory, surrogate, effects)
+        lineage = self._lineage(state)
+        coupling = Coupling(parameters, memory, lineage)
+        told = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
+        surrogate = Surrogate(parameters, lineage, told, state.parent, state.sigma)
+        turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
         chosen = turn.choose()
         return self._proposal(state, chosen, turn.expected(chosen), turn.reason(chosen))
 
@@ -122,23 +130,31 @@ class _Turn:
         memory: Memory,
         surrogate: Surrogate,
         effects: Sequence[Effect],
+        coupling: Coupling,
     ) -> None:
-        self._effects = effects
-        self._state, self._parameters, self._memory, self._surrogate = state, parameters, memory, surrogate
+        self._effects, self._coupling = effects, coupling
+        self._state, self._memory, self._surrogate = state, memory, surrogate
+        self._all = parameters
+        self._parameters = {n: p for n, p in parameters.items() if n not in coupling.dropped}
         self._random = np.random.default_rng(state.seed)
         self._threshold = _MARGIN * surrogate.noise
         self._failed: dict[str, list[tuple[float, float, Effect]]] = {}
 
     def choose(self) -> list[Candidate]:
         """One to three changes."""
+        for changes in self._coupling.untried:
+            together = [c for n, v in changes.items() for c in self._surrogate.judge(self._all[n], [v])]
+            if self._new(together):
+                return together
         scored = sorted(self._singles(), key=lambda s: -s.score)
         scored = sorted((*scored, *self._sampled(scored)), key=lambda s: -s.score)
         for first in scored:
             chosen = self._combine(first.candidate, scored)
             if self._new(chosen):
                 return chosen
-            if self._new([first.candidate]):
-                return [first.candidate]
+            alone = [first.candidate, *self._together(first.candidate)]
+            if self._new(alone):
+                return alone
         return self._anything()
 
     # -- candidates
@@ -155,10 +171,13 @@ class _Turn:
         here, step = parameter.home, parameter.range.step
         whim = float(self._random.uniform(-2.5, 2.5))
         found = dict.fromkeys(parameter.at(here + d * step) for d in (*_STEPS, whim))
+        found |= dict.fromkeys(self._coupling.nearby(parameter, list(found)))
         return [v for v in found if v != parameter.value and not self._barred(parameter, v)]
 
     def _barred(self, parameter: Parameter, value: Value) -> bool:
         """Whether a value is known to fail by itself."""
+        if not self._coupling.fits(parameter, value):
+            return True
         place = where(parameter, value)
         for before, after, effect in self._failures(parameter.name):
             if effect.beyond and parameter.numeric:
@@ -201,14 +220,18 @@ class _Turn:
     # -- the choice
 
     def _combine(self, first: Candidate, scored: Sequence[_Scored]) -> list[Candidate]:
-        """Add what helped or nearly helped in the past, where that makes success likelier."""
+        """Add what helped or nearly helped in the past, where that makes success likelier.
+
+        A move that was discarded in a bundle rests for a while: each time it is the others that are judged with it.
+        """
         best: dict[str, Candidate] = {}
         for candidate in (s.candidate for s in scored):
             name = candidate.parameter.name
             known = name != first.parameter.name and self._surrogate.evidence(name) and candidate.mean > 0
+            known = known and name not in self._coupling.together and not self._rests(candidate)
             if known and (name not in best or candidate.mean > best[name].mean):
                 best[name] = candidate
-        chosen = [first, *self._beside(first)]
+        chosen = [first, *self._together(first), *self._beside(first)]
         for candidate in sorted(best.values(), key=lambda c: -c.mean):
             named = {c.parameter.name for c in chosen}
             if candidate.parameter.name in named:
@@ -216,6 +239,23 @@ class _Turn:
             if len(chosen) < MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
                 chosen.append(candidate)
         return chosen
+
+    def _together(self, first: Candidate) -> Iterator[Candidate]:
+        """What has to have the same value."""
+        for name in self._coupling.together.get(first.parameter.name, ()):
+            yield from self._surrogate.judge(self._all[name], [first.value])
+
+    def _rests(self, candidate: Candidate) -> bool:
+        """Whether a move was in a bundle that was discarded on this incumbent lately, and one trial at most favours it.
+
+        A single lucky run would else be put beside whatever is tried next, again and again.
+        """
+        place = where(candidate.parameter, candidate.value)
+        rises = self._surrogate.rises(candidate.parameter.name)
+        same = [e for before, after, e in rises if (after - before) * place > 0]
+        lately = (e for e in same if e.parent == self._state.parent and self._state.number - e.number <= _RESTS)
+        bundled = any(len(e.changes) > 1 and not e.kept for e in lately)
+        return bundled and sum(e.kept or (e.gain or 0.0) > 0 for e in same) < _FAVOURED
 
     def _beside(self, first: Candidate) -> Iterator[Candidate]:
         """Rows per pass, moved against a context length: a pass then has as many tokens as before.
@@ -239,13 +279,15 @@ class _Turn:
 
     def _anything(self) -> list[Candidate]:
         """All near values are used up: take anything that has not been tried on this incumbent."""
+        free = {n: p for n, p in self._parameters.items() if n not in self._coupling.together}
         for _ in range(200):
-            drawn = draw(self._parameters, self._random)
+            drawn = draw(free, self._random)
             chosen = [Candidate(self._parameters[name], value) for name, value in drawn.items()]
-            if chosen and self._new(chosen):
+            fits = all(self._coupling.fits(c.parameter, c.value) for c in chosen)
+            if chosen and fits and self._new(chosen):
                 return chosen
         raise PolicyError(
-            f"all values of the {len(self._parameters)} constants have been tried on this program",
+            f"all values of the {len(free)} constants have been tried on this program{self._left_alone()}",
             label=Label.NO_OP,
             mend="add constants to the editable file, or take a policy with a model (--policy litellm:MODEL)",
         )
@@ -261,7 +303,19 @@ class _Turn:
         return statistics.median(keeps) if keeps else None
 
     def reason(self, chosen: Sequence[Candidate]) -> str:
-        """Why this and why now, from the history."""
+        """Why this and why now, from the history, and what was given up since the last time."""
+        news = self._left_alone(since=max((m.number for m in self._memory.misfits), default=0))
+        return f"{self._why(chosen)}{news}".removeprefix("; ")
+
+    def _left_alone(self, since: int = 0) -> str:
+        """Which constants are moved no more, in words; since: the failure that it was for, or a later one."""
+        latest = since == 0 or all(e.number <= since for e in self._effects)
+        names = [self._all[n].label for n, last in self._coupling.dropped.items() if last >= since and latest]
+        return f"; left alone, for it fits no other value: {', '.join(sorted(names))}" if names else ""
+
+    def _why(self, chosen: Sequence[Candidate]) -> str:
+        if any(c.parameter.name in self._coupling.together for c in chosen):
+            return "one alone failed for the other, which has the same value"
         if len(chosen) > 1:
             return "together they may pass what each alone did not"
         only = chosen[0]

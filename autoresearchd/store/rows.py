@@ -220,7 +220,7 @@ def run(row: Row[*tuple[Any, ...]]) -> Run:
 
 
 TRIALS = (
-    select(_E.number, _E.parent, _E.commit_sha, _P.changes, _E.status, _E.label, _E.value, _E.delta)
+    select(_E.number, _E.parent, _E.commit_sha, _P.changes, _E.status, _E.label, _E.value, _E.delta, _E.reason)
     .join_from(_E, _P, and_(_P.session_id == _E.session_id, _P.number == _E.number, _P.attempt == _E.attempt))
     .where(_E.status.is_not(None), _P.changes.is_not(None))
     .order_by(_E.number)
@@ -236,8 +236,8 @@ def stages_of(stored: Sequence[Mapping[str, Any]] | None) -> tuple[StageResult, 
 def trials(found: Sequence[Row[*tuple[Any, ...]]]) -> list[Trial]:
     """Trials from rows of ``TRIALS``."""
     return [
-        Trial(n, parent, sha, changes, Status(status), Label(label), value, delta)
-        for n, parent, sha, changes, status, label, value, delta in found
+        Trial(n, parent, sha, changes, Status(status), Label(label), value, delta, reason or "")
+        for n, parent, sha, changes, status, label, value, delta, reason in found
     ]
 
 

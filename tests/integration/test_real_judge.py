@@ -224,7 +224,7 @@ def test_where_the_incumbent_itself_does_not_run_nothing_is_said(bench: Bench) -
 
 
 def test_an_edit_that_only_trains_for_longer_earns_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, program=f"{PROGRAM}# until AUTORESEARCHD_TIME_BUDGET is over\n")
+    bench = Bench(tmp_path, program=f"{PROGRAM}UNTIL = 'AUTORESEARCHD_TIME_BUDGET'\n")
     bench.policy.values = (0.0, 4.0)
 
     def script(request: RunRequest) -> Script | str:
@@ -247,7 +247,7 @@ def test_an_edit_that_only_trains_for_longer_earns_nothing(tmp_path: Path) -> No
 
 
 def test_an_edit_that_ties_by_training_for_longer_earns_nothing_as_in_the_loop(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, program=f"{PROGRAM}# until AUTORESEARCHD_TIME_BUDGET is over\n")
+    bench = Bench(tmp_path, program=f"{PROGRAM}UNTIL = 'AUTORESEARCHD_TIME_BUDGET'\n")
     bench.policy.values = (0.0, 4.0)
 
     def script(request: RunRequest) -> Script | str:
@@ -269,7 +269,7 @@ def test_an_edit_that_ties_by_training_for_longer_earns_nothing_as_in_the_loop(t
 
 def test_what_the_incumbent_trains_beyond_the_budget_is_no_licence_to_train_yet_longer(tmp_path: Path) -> None:
     """The loop compares with the baseline, so the gate must: else each edit could take a little more than before."""
-    bench = Bench(tmp_path, program=f"{PROGRAM}# until AUTORESEARCHD_TIME_BUDGET is over\n")
+    bench = Bench(tmp_path, program=f"{PROGRAM}UNTIL = 'AUTORESEARCHD_TIME_BUDGET'\n")
     bench.policy.values = (0.0, 1.5, 4.0)
     took = {"1.0": 5.5, "1.5": 6.7, "1.6": 8.0}
 

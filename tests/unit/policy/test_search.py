@@ -19,6 +19,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.metric import Direction, Metric
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.pace import HELD
 from autoresearchd.policy.memory import Memory
 from autoresearchd.policy.parameter import Value
 from autoresearchd.policy.random_policy import RandomPolicy
@@ -136,6 +137,30 @@ def test_near_misses_are_combined() -> None:
     assert any(len(c) > 1 for c in proposals(history, 10))
 
 
+def bundled(*trials: Trial, number: int) -> int:
+    """In how many of forty proposals a raised momentum, which one lucky run favours, is put beside something else."""
+    history = MemoryHistory([BASELINE, discard(1, {"train.py:MOMENTUM": 0.97}, 0.997), *trials])
+    policy, cancel = SearchPolicy(history, lambda _: {"train.py": TOY}), threading.Event()
+    states = (make_state(TOY, number=number, seed=seed, parent=BASE, sigma=0.002) for seed in range(40))
+    found = [policy.propose(state, cancel).changes for state in states]
+    return sum(len(c) > 1 and float(c.get("train.py:MOMENTUM", 0)) > 0.95 for c in found)
+
+
+def test_a_move_that_was_discarded_is_not_put_into_bundle_after_bundle() -> None:
+    """Each such bundle judges another change together with one that has failed, and costs its gain."""
+    rate = {"train.py:MATRIX_LR": 0.05}
+    assert bundled(discard(2, rate, 0.998), number=3) > 3, "a near miss is tried beside others once"
+    failed = discard(3, {**rate, "train.py:MOMENTUM": 0.97}, 1.0005)
+    assert bundled(discard(2, rate, 0.998), failed, number=4) == 0
+    assert bundled(discard(2, rate, 0.998), failed, number=9) == 0
+    assert bundled(discard(2, rate, 0.998), failed, number=10) > 0, "not for ever"
+
+
+def test_a_near_miss_that_two_trials_favour_may_be_bundled_again() -> None:
+    better = discard(3, {"train.py:MATRIX_LR": 0.05, "train.py:MOMENTUM": 0.97}, 0.996)
+    assert bundled(discard(2, {"train.py:MATRIX_LR": 0.05}, 0.998), better, number=4) > 0
+
+
 def test_nothing_is_tried_twice_on_one_incumbent() -> None:
     history = long_history(300)
     done = {frozenset(t.changes.items()) for t in history.items}
@@ -149,6 +174,13 @@ def test_what_ran_out_of_memory_is_not_tried_again_nor_anything_beyond() -> None
     for changes in proposals(history, 60):
         assert float(changes.get("train.py:DEPTH", 4)) < 5
         assert changes.get("train.py:MLP_RATIO") != 5
+
+
+def test_what_took_longer_than_the_baseline_may_is_not_tried_again_nor_anything_beyond() -> None:
+    long = "constraint: loss 0.9, but training took 57 s; the baseline takes 4 s and 5 s are allowed " + HELD
+    discarded = Trial(1, BASE, f"{1:040x}", {"train.py:DEPTH": 5}, Status.DISCARD, Label.CONSTRAINT, None, reason=long)
+    for changes in proposals(MemoryHistory([BASELINE, discarded]), 60):
+        assert float(changes.get("train.py:DEPTH", 4)) < 5
 
 
 def test_a_larger_metric_is_sought_where_larger_is_better() -> None:

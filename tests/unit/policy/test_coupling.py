@@ -1,0 +1,149 @@
+"""Constants that fit nothing by themselves cost a night: they are left alone, held to a divisor, or moved together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from autoresearchd.domain.experiment import Trial
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.errors import PolicyError
+from autoresearchd.policy.coupling import Coupling
+from autoresearchd.policy.memory import Memory
+from autoresearchd.policy.parameter import Value
+from autoresearchd.policy.search import SearchPolicy
+from autoresearchd.policy.space import find
+from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
+
+BASE = "a" * 40
+BASELINE = Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0)
+MISFIT = (
+    "error: training exited with 1: ValueError: operands could not be broadcast together with shapes (64,10) (14,)."
+)
+DIVIDES = "error: training exited with 1: AssertionError: n_embd must be divisible by n_head."
+
+ALONE = "HIDDEN_DIM = 24\nLEARNING_RATE = 0.04\nDROPOUT = 0.1\nMOMENTUM = 0.9\n"
+EQUAL = "HIDDEN_DIM = 24\nMODEL_DIM = 24\nLEARNING_RATE = 0.04\nDROPOUT = 0.1\nMOMENTUM = 0.9\n"
+HEADS = "N_HEAD = 4\nN_EMBD = 96\nLEARNING_RATE = 0.04\nDROPOUT = 0.1\nMOMENTUM = 0.9\n"
+HIDDEN, MODEL, HEAD = "train.py:HIDDEN_DIM", "train.py:MODEL_DIM", "train.py:N_HEAD"
+
+
+def crash(number: int, changes: Mapping[str, Value], reason: str = MISFIT, parent: str = BASE) -> Trial:
+    return Trial(number, parent, f"{number:040x}", changes, Status.CRASH, Label.ERROR, None, reason=reason)
+
+
+def worse(number: int, changes: Mapping[str, Value], parent: str = BASE) -> Trial:
+    return Trial(number, parent, f"{number:040x}", changes, Status.DISCARD, Label.NO_GAIN, 1.02)
+
+
+def ask(code: str, *trials: Trial, count: int = 40, parent: str = BASE, first: int = 10) -> list[Proposal]:
+    """What the search proposes after some trials, for many seeds."""
+    history, cancel = MemoryHistory([BASELINE, *trials]), threading.Event()
+    policy = SearchPolicy(history, lambda _: {"train.py": code})
+    return [
+        policy.propose(make_state(code, number=first + s, seed=s, parent=parent, sigma=0.002), cancel)
+        for s in range(count)
+    ]
+
+
+def test_a_constant_that_crashed_twice_by_itself_is_not_tried_a_third_and_a_fourth_time() -> None:
+    found = ask(ALONE, crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}))
+    assert all(HIDDEN not in p.changes for p in found)
+    assert all("left alone, for it fits no other value: HIDDEN_DIM" in p.hypothesis for p in found)
+
+
+def test_it_is_told_once_that_a_constant_is_left_alone() -> None:
+    found = ask(ALONE, crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}), worse(3, {"train.py:DROPOUT": 0.3}))
+    assert all(HIDDEN not in p.changes for p in found)
+    assert all("left alone" not in p.hypothesis for p in found)
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        (crash(1, {HIDDEN: 32}),),
+        (crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}), worse(3, {HIDDEN: 28})),
+        (crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18, "train.py:DROPOUT": 0.5})),
+        (crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}, parent="b" * 40)),
+        (crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}, "error: training was ended by signal 11.")),
+    ],
+    ids=["once", "ran with another value", "in a bundle", "on another lineage", "no error of shape"],
+)
+def test_a_constant_is_not_given_up_for_less(trials: tuple[Trial, ...]) -> None:
+    memory = Memory(make_task().metric)
+    memory.refresh(MemoryHistory([BASELINE, *trials]))
+    parameters = {p.name: p for p in find(ALONE)}
+    assert Coupling(parameters, memory, {BASE}).dropped == {}
+
+
+def test_what_crashed_on_an_ancestor_is_left_alone_on_its_children_too() -> None:
+    child = f"{3:040x}"
+    kept = Trial(3, BASE, child, {"train.py:DROPOUT": 0.2}, Status.KEEP, Label.NONE, 0.9)
+    code = ALONE.replace("0.1", "0.2")
+    found = ask(code, crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}), kept, parent=child)
+    assert all(HIDDEN not in p.changes for p in found)
+
+
+def test_where_nothing_else_is_left_the_error_names_what_fits_no_other_value() -> None:
+    with pytest.raises(PolicyError, match="left alone, for it fits no other value: HIDDEN_DIM"):
+        ask("HIDDEN_DIM = 24\n", crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}), count=1)
+
+
+# ---------------------------------------------------------------------- moved together
+def test_two_constants_of_one_value_are_moved_together_once_where_one_alone_does_not_fit() -> None:
+    found = ask(EQUAL, crash(1, {HIDDEN: 32}))
+    assert all(p.changes == {HIDDEN: 32, MODEL: 32} for p in found)
+    assert all("one alone failed for the other, which has the same value" in p.hypothesis for p in found)
+
+
+def test_what_worked_together_is_moved_together_ever_after() -> None:
+    found = ask(EQUAL, crash(1, {HIDDEN: 32}), worse(2, {HIDDEN: 32, MODEL: 32}), count=150)
+    moved = [p.changes for p in found if HIDDEN in p.changes]
+    assert moved, "its failure alone says nothing against it"
+    assert all(changes[HIDDEN] == changes.get(MODEL) for changes in moved)
+
+
+def test_what_does_not_work_together_either_is_left_alone() -> None:
+    found = ask(EQUAL, crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 32, MODEL: 32}), count=150)
+    assert all(HIDDEN not in p.changes for p in found)
+    assert any(MODEL in p.changes for p in found), "nothing is known of it alone"
+
+
+# ---------------------------------------------------------------------- held to a divisor
+def test_after_a_head_count_that_does_not_divide_the_width_only_those_that_do_are_tried() -> None:
+    found = ask(HEADS, crash(1, {HEAD: 5}, DIVIDES), count=300)
+    heads = {int(p.changes[HEAD]) for p in found if HEAD in p.changes}
+    assert heads, "a constant with values that fit is not given up"
+    assert all(96 % h == 0 for h in heads)
+
+
+def test_a_guess_at_what_has_to_be_divided_is_given_up_where_it_does_not_help() -> None:
+    found = ask(HEADS, crash(1, {HEAD: 5}, DIVIDES), crash(2, {HEAD: 8}, DIVIDES), count=150)
+    assert all(HEAD not in p.changes for p in found)
+
+
+# ---------------------------------------------------------------------- whole sessions
+def test_of_a_whole_session_two_experiments_are_lost_to_a_constant_that_fits_no_other_value() -> None:
+    """Four of the first four were, and more came."""
+    lost = []
+    for seed in range(5):
+        history, cancel, noise = MemoryHistory([BASELINE]), threading.Event(), np.random.default_rng(seed)
+        policy = SearchPolicy(history, lambda _: {"train.py": ALONE})
+        for number in range(1, 31):
+            state = make_state(ALONE, number=number, seed=1000 * seed + number, parent=BASE, sigma=0.002)
+            proposal = policy.propose(state, cancel)
+            if number % 10 == 0:
+                restarted = SearchPolicy(history, lambda _: {"train.py": ALONE}).propose(state, cancel)
+                assert restarted.changes == proposal.changes, "the same history and state, the same proposal"
+            if HIDDEN in proposal.changes:
+                history.add(crash(number, proposal.changes))
+            else:
+                value = 1.001 + 0.002 * float(noise.standard_normal())
+                commit = f"{number:040x}"
+                history.add(Trial(number, BASE, commit, proposal.changes, Status.DISCARD, Label.NO_GAIN, value))
+        lost.append(sum(HIDDEN in t.changes for t in history.items))
+    assert max(lost) <= 3, "a bundle that it is in may fail first"
