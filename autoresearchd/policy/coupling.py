@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from itertools import groupby
 
 from autoresearchd.policy.memory import Memory, Misfit
 from autoresearchd.policy.parameter import Kind, Parameter, Value
@@ -24,7 +23,7 @@ class Coupling:
     """What the misfits of a session say of the constants of one incumbent.
 
     dropped: names that are left alone; together: names that are moved with others, and which; untried: what a first
-    move together would be, oldest first; explained: names whose failures are none of their own doing.
+    move together would be, oldest first; doubtful: names that failed and never ran, which are put beside nothing else.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter], memory: Memory, lineage: Container[str]) -> None:
@@ -32,18 +31,26 @@ class Coupling:
         self.dropped: dict[str, int] = {}
         self.together: dict[str, tuple[str, ...]] = {}
         self.untried: list[dict[str, Value]] = []
+        self.doubtful: set[str] = set()
         self._divided: dict[str, frozenset[tuple[bool, int]]] = {}
-        alone = sorted((m for m in memory.misfits if m.parent in lineage and len(m.changes) == 1), key=_name)
+        misfits = [m for m in memory.misfits if m.parent in lineage]
         fits = {names for names, parent in memory.fits if parent in lineage}
-        failed = {frozenset(m.changes) for m in memory.misfits if m.parent in lineage and len(m.changes) > 1}
-        for name, found in groupby(alone, key=_name):
-            if name in parameters:
-                self._look(name, list(found), fits, failed)
+        failed = {frozenset(m.changes) for m in misfits if len(m.changes) > 1}
+        blamed: dict[str, list[Misfit]] = {}
+        known = frozenset().union(*fits)
+        for misfit in misfits:  # of a bundle the one that never ran is to blame
+            names = list(misfit.changes) if len(misfit.changes) == 1 else [n for n in misfit.changes if n not in known]
+            if len(names) == 1 and names[0] in parameters:
+                blamed.setdefault(names[0], []).append(misfit)
+        for name, found in blamed.items():
+            self._look(name, found, fits, failed)
 
     def _look(self, name: str, misfits: list[Misfit], fits: set[frozenset[str]], failed: set[frozenset[str]]) -> None:
         equal = self._equal(name)
         both = frozenset((name, *equal))
         ran = any(name in names and not names & set(equal) for names in fits)
+        if not ran:
+            self.doubtful.add(name)
         if equal and both not in failed and not ran:
             self.together[name] = equal
             value = misfits[-1].changes[name]
@@ -93,7 +100,3 @@ class Coupling:
 
     def _whole(self, but: Parameter) -> list[Parameter]:
         return [p for p in self._parameters.values() if p.kind is Kind.INT and p.name != but.name]
-
-
-def _name(misfit: Misfit) -> str:
-    return next(iter(misfit.changes))

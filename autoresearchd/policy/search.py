@@ -228,10 +228,12 @@ class _Turn:
         for candidate in (s.candidate for s in scored):
             name = candidate.parameter.name
             known = name != first.parameter.name and self._surrogate.evidence(name) and candidate.mean > 0
-            known = known and name not in self._coupling.together and not self._rests(candidate)
+            known = known and name not in self._coupling.doubtful and not self._rests(candidate)
             if known and (name not in best or candidate.mean > best[name].mean):
                 best[name] = candidate
         chosen = [first, *self._together(first), *self._beside(first)]
+        if first.parameter.name in self._coupling.doubtful:
+            return chosen
         for candidate in sorted(best.values(), key=lambda c: -c.mean):
             named = {c.parameter.name for c in chosen}
             if candidate.parameter.name in named:
