@@ -12,7 +12,8 @@
     ├── MissingCapability          5   this machine lacks something: git, a GPU, a package, a sandbox
     ├── SessionLocked             75   another daemon holds the session (EX_TEMPFAIL)
     ├── EnvironmentFailure         1   a fault outside any experiment: disk full, git locked; the loop backs off
-    │   └── SpendCapReached        1   a model may cost nothing more for now: the loop waits, or goes on without one
+    │   ├── SpendCapReached        1   a model may cost nothing more for now: the loop waits, or goes on without one
+    │   └── ModelsRefused          1   every model refuses its key or its name: again and again, it ends the session
     ├── StoreError                 1   the database cannot be read or written
     │   └── StoreDamaged           1   the database is damaged: `doctor --repair` rebuilds it
     ├── AdapterDamaged             1   files of a version of the local policy are not those that were learned
@@ -118,6 +119,10 @@ class SpendCapReached(EnvironmentFailure):
     def __init__(self, what: str, *, whole_session: bool, mend: str = "") -> None:
         super().__init__(what, mend=mend)
         self.whole_session = whole_session
+
+
+class ModelsRefused(EnvironmentFailure):
+    """Every model refuses its key, its account or its name, which no waiting mends."""
 
 
 class StoreError(AutoresearchdError):

@@ -41,6 +41,7 @@ from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.leaving import take_away
 from autoresearchd.app.pinned import empty_submodules, with_large_files
 from autoresearchd.app.policies import require_model
+from autoresearchd.app.preflight import ask_models
 from autoresearchd.app.project import Project
 from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
 from autoresearchd.app.tools import require_bits, require_programs, require_tool
@@ -84,6 +85,7 @@ class StartOptions:
     Budget in seconds; task: a bundled name, a folder, None for the folder itself; sandbox: a tier, None for the best;
     seed: of all that is drawn at random in the session, None: a new one. group, parents, turns: see ``Proposing``.
     roles: whether those that come with the daemon take turns where the task has none; None: as config.yaml says.
+    preflight: whether the policy's models are asked first, see ``ask_models``.
     """
 
     task: str | None
@@ -102,6 +104,7 @@ class StartOptions:
     parents: str | None = None
     turns: str | None = None
     roles: bool | None = None
+    preflight: bool = True
 
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
@@ -159,7 +162,10 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
         notes = (*notes, *budget_notes(task, source))
         sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task, code)
-        warn_of_absent_server(policy, settings, source)
+        if options.preflight and options.limits.max_experiments != 0:
+            ask_models(policy, settings, source, os.environ, _say)
+        else:
+            warn_of_absent_server(policy, settings, source)
         warn_of_unlearnable_answers(policy, settings, source)
         make_public_folder(project)
         session = create_session(
@@ -190,6 +196,12 @@ def _end_abandoned() -> None:
     found = end_abandoned()
     if found:
         sys.stderr.write(f"note: ended what killed commands had left running: {counted(found, 'process tree')}\n")
+
+
+def _say(text: str) -> None:
+    """To whoever starts a session, at once: asking takes seconds."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def _policy(text: str) -> PolicySpec:

@@ -76,6 +76,9 @@ def start(
     max_experiments: ExperimentsOption = None,
     max_time: TimeOption = None,
     max_cost: CostOption = None,
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Do not ask the policy's models a word before the baseline.")
+    ] = False,
     foreground: ForegroundOption = False,
 ) -> None:
     """Begin a session and research until stopped.
@@ -104,6 +107,7 @@ def start(
         parents=parents,
         turns=turns,
         roles=roles,
+        preflight=not no_preflight,
     )
     with foreground_sink(live=foreground) as sink:
         code = start(options, [sink])

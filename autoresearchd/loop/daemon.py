@@ -19,6 +19,7 @@ from autoresearchd.errors import (
     EnvironmentFailure,
     Interrupted,
     MissingCapability,
+    ModelsRefused,
     PolicyError,
     StoreDamaged,
 )
@@ -91,9 +92,9 @@ def serve(
         state, reason, raised = SessionState.STOPPED, str(error), False
     except AutoresearchdError as error:
         reason = error.what
-        # A session that was in order stays so when going on with it is refused, or when only its policy failed, or this
-        # machine lost what a run needs.
-        if isinstance(error, (PolicyError, MissingCapability)) or (in_order and not at_work.is_set()):
+        # A session that was in order stays so when going on with it is refused, or when only its policy failed or
+        # its models refuse, or this machine lost what a run needs.
+        if isinstance(error, (PolicyError, ModelsRefused, MissingCapability)) or (in_order and not at_work.is_set()):
             state = SessionState.STOPPED
         raise
     except BaseException as error:

@@ -19,6 +19,7 @@ from autoresearchd.errors import (
     Interrupted,
     LimitReached,
     MissingCapability,
+    ModelsRefused,
     PolicyError,
     RepositoryError,
     SpendCapReached,
@@ -38,8 +39,15 @@ FAULTS_BEFORE_GIVING_UP = 3
 CAP_LOOK_S = 600.0
 """How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
 
+REFUSALS = 3
+"""Times in a row that every model refuses for good before it is believed: a gateway that restarts may say so once."""
+
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
+
+
+_SEE = "`autoresearchd show N --answers` has what was answered; another model may do better"
+_UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class SessionLoop:
         self._pid = pid
         self._before = active_seconds
         self._started = lab.clock.monotonic()
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._faults: tuple[int, int] = (-1, 0)
         self._unproposed = 0
         self._waited_for_policy = True
@@ -99,7 +107,7 @@ class SessionLoop:
         """Until stopped; why it stopped.
 
         Raises BaselineError, LimitReached, MissingCapability, RepositoryError, StoreDamaged and Interrupted;
-        PolicyError at a limit when the policy failed in every single experiment.
+        ModelsRefused where every model does so for good; PolicyError at a limit when not one proposal could be used.
         """
         experiment: Experiment | None = None
         while not self._reconciled:
@@ -157,6 +165,9 @@ class SessionLoop:
             self._wait_for_money(error)
             return self._reload(experiment)
         except EnvironmentFailure as error:
+            self._refusals = self._refusals + 1 if isinstance(error, ModelsRefused) else 0
+            if self._refusals >= REFUSALS:
+                raise
             self._back_off(str(error))
             return self._reload(experiment)
         except OSError as error:
@@ -167,7 +178,9 @@ class SessionLoop:
         except Exception as error:  # noqa: BLE001 one experiment must not end the session: recorded with its traceback
             return self._record_fault(experiment, error)
         if experiment is None or experiment.phase not in (Phase.COMMITTED, Phase.RUNNING):
-            self._failures = 0  # not where a run only begins once more: what it failed of may be there still
+            self._failures = self._refusals = (
+                0  # not where a run only begins once more: what it failed of may be there still
+            )
         self._set_state(SessionState.RUNNING)
         return experiment
 
@@ -218,6 +231,7 @@ class SessionLoop:
     def _wait_for_money(self, error: SpendCapReached) -> None:
         """End the session at its own cap; at the day's wait, and look again now and then until the day is over."""
         if error.whole_session:
+            self._check_any_proposal(error.what, error.mend)
             raise Interrupted(error.what, mend=error.mend) from error
         now = self._lab.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -268,7 +282,7 @@ class SessionLoop:
         reached = self._limit_reached()
         if reached is None:
             return ""
-        self._check_any_proposal(reached)
+        self._check_any_proposal(reached.reason)
         return reached.reason
 
     def _limit_reached(self) -> Reached | None:
@@ -282,18 +296,32 @@ class SessionLoop:
             usd=standing.totals.usd,
         )
 
-    def _check_any_proposal(self, reached: Reached) -> None:
-        """A session that got no proposal at all has done nothing, whatever its limit says."""
-        count, totals = self.standing.experiments, self.standing.totals
-        if count == 0 or totals.crashes < count:
+    def _check_any_proposal(self, reached: str, mend: str = "") -> None:
+        """A session that got no usable proposal at all has done nothing, whatever its limit says."""
+        lab, count = self._lab, self.standing.experiments
+        labels = lab.store.label_counts(lab.session_id)
+        if sum(labels.get(label.value, 0) for label in _UNUSABLE) < count:
             return
-        found = [e for e in self._lab.store.experiments(self._lab.session_id) if not is_baseline(e)]
-        if all(is_policy_fault(e) for e in found):
-            last = found[-1].decision
+        found = [e for e in lab.store.experiments(lab.session_id) if not is_baseline(e)]
+        decided = [e for e in found if e.decision is not None]
+        if not all(is_unusable(e) for e in decided):
+            return
+        if not decided:
+            answers = lab.store.answers(lab.session_id, found[-1].number) if found else ()
+            if answers and all(answer.error for answer in answers):
+                raise PolicyError(f"{reached}, but no answer could be used: {answers[-1].error}", mend=mend or _SEE)
+            return
+        last = decided[-1].decision
+        said = last.reason if last else ""
+        if all(is_policy_fault(e) for e in decided):
             raise PolicyError(
-                f"{reached.reason}, but the policy failed in every one of them: {last.reason if last else ''}",
+                f"{reached}, but the policy failed in every one of them: {said}",
                 mend="run the policy's command by hand in a copy of the task's folder until it ends with exit code 0",
             )
+        raise PolicyError(
+            f"{reached}, but none of {len(decided)} proposals could be used, the last: {said}",
+            mend=mend or _SEE,
+        )
 
     def _check_first_result(self) -> None:
         """A time limit that passes before the first result ends the session at once."""
@@ -337,3 +365,8 @@ class SessionLoop:
 def is_policy_fault(e: Experiment) -> bool:
     """Whether the policy itself failed (an exit code, a time-out), so that there was nothing to commit and to run."""
     return e.decision is not None and e.decision.label is Label.ERROR and e.commit is None and not e.runs
+
+
+def is_unusable(e: Experiment) -> bool:
+    """Whether nothing came of a proposal that could be run: it failed, was malformed or illegal, or changed nothing."""
+    return e.decision is not None and e.decision.label in _UNUSABLE and e.commit is None and not e.runs

@@ -11,7 +11,7 @@ from random import Random
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.errors import Interrupted
 from autoresearchd.policy.answer import clean
-from autoresearchd.policy.client import PASSING, KnowsPrices, ModelClient, ModelError, Question, Reply, Trouble
+from autoresearchd.policy.client import FINAL, PASSING, KnowsPrices, ModelClient, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.patience import Patience
 from autoresearchd.ports import Cancel, Purse
 
@@ -48,6 +48,11 @@ class Unanswered(ModelError):
     def refused(self) -> bool:
         """Whether every model refused to answer, so that asking the same again is of no use."""
         return all(f.error.trouble is Trouble.REFUSED for f in self.failures)
+
+    @property
+    def final(self) -> bool:
+        """Whether no waiting mends what is wrong with any of the models."""
+        return all(f.error.trouble in FINAL for f in self.failures)
 
 
 class Asker:

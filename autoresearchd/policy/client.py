@@ -74,6 +74,9 @@ PASSING = frozenset(
 )
 """Worth another try in a moment."""
 
+FINAL = frozenset({Trouble.UNAUTHORISED, Trouble.NOT_FOUND})
+"""Nothing that waiting mends: the user has to."""
+
 
 class ModelError(AutoresearchdError):
     """A question got no reply.

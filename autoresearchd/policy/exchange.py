@@ -14,9 +14,9 @@ from autoresearchd.domain.proposal import Answer, Cost, Generation
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, PolicyError
+from autoresearchd.errors import EnvironmentFailure, ModelsRefused, PolicyError
 from autoresearchd.policy import abandon, answer, prices
-from autoresearchd.policy.asking import Asker, Unanswered
+from autoresearchd.policy.asking import Asker, Failure, Unanswered
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.patience import Patience
 from autoresearchd.policy.structured import KnowsSchemas
@@ -32,8 +32,7 @@ _PREPARE_S = 86_400.0
 """Longer than anything takes to load: whose loading hangs is told so by the user's stop."""
 _MENDS: Mapping[Trouble, str] = {
     Trouble.UNAUTHORISED: "put a valid key for {model} into the variable that its provider reads (ANTHROPIC_API_KEY, "
-    "OPENAI_API_KEY, …) or into the file that key_files names (local.key_file for the policy local), then "
-    "`autoresearchd resume`",
+    "OPENAI_API_KEY, …) or into the file that key_files names (local.key_file for the policy local)",
     Trouble.NOT_FOUND: "correct the model {model}: after the colon of --policy, or under policy, fallbacks or "
     "local.model in config.yaml",
     Trouble.BAD_REQUEST: "see what {model} takes: max_tokens and temperature in config.yaml go with each question",
@@ -139,7 +138,7 @@ class Exchange:
         Raises:
             ModelError: the context is too long.
             PolicyError: every model refused.
-            EnvironmentFailure: no model gave a reply.
+            EnvironmentFailure: no model gave a reply; ModelsRefused where no waiting mends that of any.
             SpendCapReached: nothing more may be spent.
             Interrupted: ``cancel`` was set.
         """
@@ -194,8 +193,15 @@ class Exchange:
             return PolicyError(f"no model would answer: {what}", label=Label.MALFORMED_ANSWER)
         # What only the user can mend comes first: all else may pass by itself.
         failure = next((f for f in error.failures if f.error.trouble in _MENDS), error.failures[0])
-        mend = failure.error.mend or _MENDS.get(failure.error.trouble, _MEND).format(model=failure.model)
-        return EnvironmentFailure(f"no model gave a reply: {what}", mend=mend)
+        told, advice = f"no model gave a reply: {what}", mend(failure)
+        if error.final:
+            return ModelsRefused(told, mend=f"{advice}, then `autoresearchd resume`")
+        return EnvironmentFailure(told, mend=advice)
+
+
+def mend(failure: Failure) -> str:
+    """What helps where a model gave no reply."""
+    return failure.error.mend or _MENDS.get(failure.error.trouble, _MEND).format(model=failure.model)
 
 
 def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Reply) -> Generation:

@@ -79,7 +79,7 @@ class Bounds:
         if 300 <= status < 400:
             raise self._ended(
                 ModelError(
-                    Trouble.BAD_REQUEST,
+                    Trouble.NOT_FOUND,
                     f"the server answered {status}: it redirects the question elsewhere, which is not followed",
                     mend="give the address that it redirects to, if it is one that you trust",
                 )

@@ -30,6 +30,8 @@ _LOOK_S = 0.02
 _MAX_REQUEST = 64 * 1024 * 1024
 _NOT_FOUND = b'{"detail": "Not Found"}'
 _AT_THE_END = Turn("Nothing more to say.")
+_PROBED = Turn("OK")
+_PROBE_TOKENS = 16
 _QUESTIONS, _ORDERS = "/v1/chat/completions", "/v1/load_lora_adapter"
 
 
@@ -54,6 +56,7 @@ class ScriptedServer:
         refuses: fields of a request that it answers with 422.
         key: bearer token that it wants to see; empty: none.
         root: what it loaded its model from, as vLLM lists it; empty: it does not say.
+        probe: what it does with the look that ``start`` takes at its models, which is no turn of the script.
         lora: what it does when it is told to load an adapter: then it knows only those models that it has; None: it
             knows of no adapters.
     """
@@ -70,10 +73,11 @@ class ScriptedServer:
         refuses: Iterable[str] = (),
         key: str = "",
         root: str = "",
+        probe: Turn = _PROBED,
         lora: Turn | None = None,
     ) -> None:
         self._script, self._after, self.model, self.context = list(script), after, model, context
-        self._root, self.lora = root, lora
+        self._root, self.lora, self._probe = root, lora, probe
         self.loaded: dict[str, str] = {}
         """Adapters that it was told to load: path by name. A server that is started again has none."""
         self._ids, self._logprobs, self._refuses, self._key = ids, logprobs, frozenset(refuses), key
@@ -110,7 +114,16 @@ class ScriptedServer:
 
     @property
     def questions(self) -> list[Mapping[str, Any]]:
-        """Payloads of the questions to the model, in order."""
+        """Payloads of the questions to the model, in order; without the looks that a ``start`` takes."""
+        return [asked for asked in self._asked if not _is_probe(asked)]
+
+    @property
+    def probes(self) -> list[Mapping[str, Any]]:
+        """Payloads of the questions with which a ``start`` looked whether the model answers."""
+        return [asked for asked in self._asked if _is_probe(asked)]
+
+    @property
+    def _asked(self) -> list[Mapping[str, Any]]:
         return [r.payload for r in self.requests if r.payload is not None and r.path == _QUESTIONS]
 
     @property
@@ -138,6 +151,8 @@ class ScriptedServer:
         name = (request.payload or {}).get("model", self.model)
         if self.lora is not None and name != self.model and name not in self.loaded:
             return no_model(str(name))
+        if _is_probe(request.payload or {}):
+            return self._probe
         with self._lock:
             return self._script.pop(0) if self._script else self._after
 
@@ -206,6 +221,10 @@ class ScriptedServer:
             "usage": {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)},
         }
         return json.dumps(answer).encode()
+
+
+def _is_probe(asked: Mapping[str, Any]) -> bool:
+    return asked.get("max_tokens") == _PROBE_TOKENS
 
 
 def token_id(word: str) -> int:

@@ -45,7 +45,7 @@ def test_one_signal_ends_the_waiting_for_a_server_that_is_down(
     project: Project, tmp_path: Path, closed: str, number: signal.Signals
 ) -> None:
     configure(project, tmp_path, closed)
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "local:m")
+    daemon = project.start_process("start", "--foreground", "--no-preflight", "--tag", "t", "--policy", "local:m")
     wait_until(lambda: project.latest_run() == 0 and phase(project) == "1 proposing")
     time.sleep(1.0)  # into the pauses between its attempts
     began = time.monotonic()
@@ -87,7 +87,7 @@ def test_an_answer_that_does_not_come_is_charged_and_the_experiment_goes_on_with
 def test_a_server_that_is_down_is_told_when_the_session_starts(project: Project, tmp_path: Path, closed: str) -> None:
     configure(project, tmp_path, closed)
     began = time.monotonic()
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "local:m")
+    daemon = project.start_process("start", "--foreground", "--no-preflight", "--tag", "t", "--policy", "local:m")
     assert daemon.stdout is not None
     line = next(line for line in daemon.stdout if "warning" in line)
     print(f"told after {time.monotonic() - began:.2f} s")

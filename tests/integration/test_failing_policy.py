@@ -11,7 +11,7 @@ from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import PolicyError
+from autoresearchd.errors import EnvironmentFailure, ModelsRefused, PolicyError
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel
 from tests.integration.bench import Bench, ByNumber
@@ -68,7 +68,7 @@ def test_a_usable_proposal_ends_the_row(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_refused_is_no_fault_to_wait_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.policy = Sick(until=9, label=Label.MALFORMED_ANSWER)
+    bench.policy = Sick(until=5, label=Label.MALFORMED_ANSWER)
     research(bench, 5)
     assert waits(bench) == []
 
@@ -91,3 +91,46 @@ def test_a_session_in_which_every_proposal_failed_is_no_success(tmp_path: Path) 
         research(bench, 4)
     assert found.value.exit_code != 0
     assert len(waits(bench)) == 1, "nothing is waited for once the limit is reached"
+
+
+@pytest.mark.parametrize("label", [Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP])
+def test_a_session_in_which_no_answer_could_be_used_is_no_success(tmp_path: Path, label: Label) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = Sick(until=99, label=label)
+    with pytest.raises(PolicyError, match=r"2 experiments done.*none of 2 proposals could be used") as found:
+        research(bench, 2)
+    assert found.value.exit_code != 0
+    assert "show N --answers" in found.value.mend
+
+
+class Refused(ByNumber):
+    """Raises an error each time that it is asked, so many times; then it proposes."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.asked = 0
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        self.asked += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().propose(state, cancel)
+
+
+def test_models_that_refuse_for_good_end_the_session_instead_of_using_up_the_night(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.policy = policy = Refused(*[ModelsRefused("no model gave a reply: m: the key was refused")] * 99)
+    with pytest.raises(ModelsRefused, match="the key was refused") as found:
+        research(bench, 5)
+    assert found.value.exit_code == 1
+    assert policy.asked == 3
+    latest = bench.store.latest(bench.session.id)
+    assert latest is not None and latest.decision is None, "`resume` goes on with it"
+
+
+def test_a_gateway_that_refuses_while_it_restarts_does_not_end_the_session(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    refused, down = ModelsRefused("404"), EnvironmentFailure("overloaded")
+    bench.policy = Refused(refused, refused, down, refused, refused)
+    research(bench, 1)
+    assert len(waits(bench)) == 5

@@ -11,7 +11,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError, SpendCapReached
+from autoresearchd.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
 from autoresearchd.policy.client import ModelError, Question, Trouble
 from autoresearchd.policy.spend import Caps
 from autoresearchd.testing.models import PatientCancel
@@ -43,9 +43,18 @@ def test_what_only_the_user_can_mend_is_told_with_the_models_name(trouble: Troub
     assert mend in Bench(ModelError(trouble, "no")).fails(EnvironmentFailure).mend
 
 
+@pytest.mark.parametrize("trouble", [Trouble.UNAUTHORISED, Trouble.NOT_FOUND])
+def test_only_where_every_model_refuses_for_good_is_it_of_no_use_to_wait(trouble: Trouble) -> None:
+    final, passing = ModelError(trouble, "no"), ModelError(Trouble.OVERLOADED, "busy")
+    assert isinstance(Bench(final, fallback=[final]).fails(EnvironmentFailure), ModelsRefused)
+    for first, second in ((final, passing), (passing, final)):
+        bench = Bench(first, fallback=[second], settings=ModelSettings(retries=0))
+        assert not isinstance(bench.fails(EnvironmentFailure), ModelsRefused), "a night is lost for a busy minute"
+
+
 def test_what_the_client_knows_of_the_remedy_is_told_rather_than_a_guess() -> None:
     error = Bench(ModelError(Trouble.UNAUTHORISED, "no", mend="set MY_KEY")).fails(EnvironmentFailure)
-    assert error.mend == "set MY_KEY"
+    assert error.mend == "set MY_KEY, then `autoresearchd resume`"
 
 
 def test_a_provider_that_refuses_the_question_ends_the_experiment_since_asking_again_is_of_no_use() -> None:

@@ -1,0 +1,122 @@
+"""A model that could never answer is found out before the baseline is measured, and one that may answer soon is not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from autoresearchd.app import preflight
+from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.errors import UsageError
+from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.policy.registry import parse_spec
+from autoresearchd.store.daybook import Daybook
+from autoresearchd.testing.models import ScriptedClient, Step
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+
+
+class Desk:
+    """Asks scripted models before a session; ``told`` is what its user reads."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.environment = {"XDG_STATE_HOME": str(folder / "state")}
+        self.book = Daybook(folder / "state" / "autoresearchd")
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.told = ""
+
+    def ask(self, *steps: Step, settings: ModelSettings | None = None, policy: str = "litellm:m/0") -> int:
+        """One model for each step; how many were asked."""
+        clients = [ScriptedClient([step], name=f"m/{index}") for index, step in enumerate(steps)]
+        self.monkeypatch.setattr(preflight, "make_clients", lambda *_: clients)
+        spec = parse_spec(policy)
+        try:
+            preflight.ask_models(
+                spec, settings or ModelSettings(), self.folder, self.environment, self.tell, now=lambda: NOON
+            )
+        finally:
+            asked = [len(client.questions) for client in clients]
+        return sum(asked)
+
+    def tell(self, text: str) -> None:
+        self.told += text
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path, monkeypatch)
+
+
+def fails(trouble: Trouble, words: str = "said the provider") -> ModelError:
+    return ModelError(trouble, words)
+
+
+@pytest.mark.parametrize("trouble", [Trouble.UNAUTHORISED, Trouble.NOT_FOUND, Trouble.UNREACHABLE])
+def test_a_wrong_key_name_or_address_is_told_in_the_providers_words(desk: Desk, trouble: Trouble) -> None:
+    with pytest.raises(UsageError, match=r"m/0: .*said the provider") as found:
+        desk.ask(fails(trouble))
+    assert found.value.exit_code == 2
+    assert "--no-preflight" in found.value.mend
+    assert "resume" not in found.value.mend, "there is no session to go on with"
+    assert desk.told.startswith("asking m/0 …\n")
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [Trouble.RATE_LIMITED, Trouble.OVERLOADED, Trouble.TIMEOUT, Trouble.BROKEN_REPLY, Trouble.BAD_REQUEST],
+)
+def test_what_may_pass_by_itself_is_a_warning(desk: Desk, trouble: Trouble) -> None:
+    assert desk.ask(fails(trouble)) == 1
+    assert "warning: m/0: " in desk.told and "said the provider" in desk.told
+
+
+def test_a_refusal_is_an_answer_like_another(desk: Desk) -> None:
+    desk.ask(fails(Trouble.REFUSED))
+    assert "warning" not in desk.told
+
+
+def test_a_model_that_fails_is_a_warning_where_another_may_answer(desk: Desk) -> None:
+    assert desk.ask(fails(Trouble.UNAUTHORISED), "OK") == 2
+    assert "warning: m/0: the key was refused" in desk.told
+    assert desk.ask("OK", fails(Trouble.NOT_FOUND)) == 2
+    assert "warning: m/1: no such model" in desk.told
+    desk.ask(fails(Trouble.UNAUTHORISED), fails(Trouble.OVERLOADED))
+    with pytest.raises(UsageError, match=r"m/0.*m/1"):
+        desk.ask(fails(Trouble.UNAUTHORISED), fails(Trouble.NOT_FOUND))
+
+
+def test_a_model_that_is_named_twice_is_asked_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (ScriptedClient(["OK"], name="m/same") for _ in range(2))
+    monkeypatch.setattr(preflight, "make_clients", lambda *_: [first, second])
+    preflight.ask_models(parse_spec("litellm:m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
+    assert (len(first.questions), len(second.questions)) == (1, 0)
+
+
+def test_the_question_is_small_and_its_cost_is_in_the_book_of_the_day(desk: Desk) -> None:
+    desk.ask("OK")
+    assert desk.book.spent(NOON) == pytest.approx(0.01)
+
+
+def test_where_the_day_is_spent_nothing_is_asked(desk: Desk) -> None:
+    desk.book.add(NOON, 2.0, "earlier")
+    assert desk.ask(fails(Trouble.UNAUTHORISED), settings=ModelSettings(per_day=2.0)) == 0
+    assert "the cap of the day is reached" in desk.told
+
+
+@pytest.mark.parametrize("policy", ["search", "random", "command:./propose.sh"])
+def test_where_no_model_proposes_nobody_is_asked(desk: Desk, policy: str) -> None:
+    assert desk.ask(fails(Trouble.UNAUTHORISED), policy=policy) == 0
+    assert desk.told == ""
+
+
+def test_a_model_in_this_process_is_not_loaded_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loaded(ScriptedClient):
+        def unload(self) -> None:
+            raise AssertionError("nothing was loaded")
+
+    client = Loaded()
+    monkeypatch.setattr(preflight, "make_clients", lambda *_: [client])
+    preflight.ask_models(parse_spec("local:./m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
+    assert (client.questions, desk.told) == ([], "")
