@@ -229,6 +229,7 @@ class RealJudge:
             decision.delta,
             decision.sigma,
             incumbent_value(ground.task, ledger, incumbent) if known else beside.measurement.value,
+            sure=decision.sure,
             saved=resources_saved(resources(tested), resources(now)),
             distance=seen.novelty,
             formula=self._formula,

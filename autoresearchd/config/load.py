@@ -281,4 +281,5 @@ def _scoring(file: TaskFile) -> Scoring:
         degradation_threshold=scoring.degradation_threshold,
         reference=scoring.baseline,
         constraints=tuple(Constraint(**dict(constraint)) for constraint in scoring.constraints),
+        min_delta=scoring.min_delta,
     )

@@ -161,8 +161,9 @@ class Constraint(Section):
 class Scoring(Section):
     """Which numbers count.
 
-    ``baseline`` is a reference line only. ``cacheable_crash_patterns`` is read for the sake of files of
-    autoresearch-distillation: here no program is ever run twice within a session, so there is nothing to cache.
+    ``baseline`` is a reference line only. ``min_delta``: a gain below it is none. ``cacheable_crash_patterns`` is read
+    for the sake of files of autoresearch-distillation: here no program is ever run twice within a session, so there is
+    nothing to cache.
     """
 
     metric: MetricName
@@ -176,6 +177,7 @@ class Scoring(Section):
     degradation_threshold: Share = 0.05
     baseline: Number | None = None
     constraints: tuple[Constraint, ...] = ()
+    min_delta: Share | None = None
     cacheable_crash_patterns: tuple[CrashPattern, ...] = ()
 
     def conflicts(self) -> Iterator[Conflict]:

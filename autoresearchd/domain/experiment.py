@@ -123,7 +123,8 @@ class Decision:
     """The judgement on an experiment.
 
     value: the experiment's metric (mean of its good runs); delta: improvement over the incumbent (positive: better), as
-    estimated from all runs of both; sigma: noise of the incumbent's runs, as it was known then;
+    estimated from all runs of both and held to what their values show; sure: probability of an improvement, 0 where it
+    was overruled (not stored: the reward is given by it); sigma: noise of the incumbent's runs, as it was known then;
     confidence: |best − baseline| / MAD over the session, the advisory figure of pi-autoresearch; reward: for the
     learner, with its components and the version of its formula.
     """
@@ -139,6 +140,7 @@ class Decision:
     reason: str = ""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     reward_formula: str | None = None
+    sure: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Which numbers count."""
+    """Which numbers count.
+
+    min_delta: a smaller gain is none; None: a ten-thousandth of the best value where the metric has no noise, else any.
+    """
 
     metric: Metric
     source: MetricSource
@@ -115,6 +118,7 @@ class Scoring:
     degradation_threshold: float = 0.05
     reference: float | None = None
     constraints: tuple[Constraint, ...] = ()
+    min_delta: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

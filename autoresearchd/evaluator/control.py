@@ -30,7 +30,7 @@ class Answer(StrEnum):
 class Control:
     """The answer; claimed, since: mean goodness of the incumbent in the runs that it was kept for, and in later ones.
 
-    gain: what is left of the improvement against the former; NaN where it was not asked for.
+    gain: what is left of the improvement against the former; NaN where the incumbent did not fall, or it is not known.
     """
 
     answer: Answer
@@ -60,8 +60,9 @@ def control(ledger: Ledger, experiment: int, incumbent: int, rule: KeepRule, *, 
     if claimed - since <= rule.fallen * noise.sigma * math.sqrt(_apart(own, later, noise)):
         return Control(Answer.HOLDS, claimed, since)
     mine = [s for s in ledger.samples(experiment) if s.test == experiment]
-    if _borne_out(_mean(mine) - claimed, _apart(mine, own, noise), noise, rule, simpler):
-        return Control(Answer.HOLDS, claimed, since)
+    gain = _mean(mine) - claimed
+    if _borne_out(gain, _apart(mine, own, noise), noise, rule, simpler):
+        return Control(Answer.HOLDS, claimed, since, gain)
     here, before = _split(ledger.samples(baseline), experiment)
     if not here or not before:
         return Control(Answer.ASK if before else Answer.HOLDS, claimed, since)

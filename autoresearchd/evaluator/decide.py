@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
@@ -20,6 +20,7 @@ from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator import reasons
 from autoresearchd.evaluator.confidence import mad_confidence
 from autoresearchd.evaluator.control import Answer, control
+from autoresearchd.evaluator.credit import bounded
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, look, passes
 from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING
@@ -27,6 +28,9 @@ from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
 from autoresearchd.evaluator.validation_set import other_set
 
 ARTIFACT_BYTES = "artifact_bytes"
+TRIFLE = 1e-4
+"""Without noise, and where the task names no other, a gain of less than this share of the incumbent's value is none."""
+_TIE = "a tie, kept because its program is simpler"
 
 _MEND = {
     Label.METRIC_MISSING: "print `METRIC {metric}=<number>` or `{metric}: <number>` on a line of its own, "
@@ -109,7 +113,8 @@ def decide(
     now = ledger.with_samples(samples)
     noise = now.noise(experiment.number, incumbent.number)
     spent = _spent(experiment, incumbent, rule)
-    verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=spent)
+    least = least_gain(task, now, incumbent, noise)
+    verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=spent, least=least)
     means = _mean_metrics(experiment.good_runs)
     label, why = broken_constraint(task, means, _reference_metrics(incumbent))
     elsewhere = other_set(experiment.good_runs, baseline)
@@ -120,48 +125,74 @@ def decide(
         of = incumbent.number if verdict.program is Program.INCUMBENT else None
         return NextRun(of, verdict.seed, reasons.comparison(task, verdict, noise, experiment, incumbent))
     if label is Label.NONE:
-        label, why = _outcome(verdict, rule)
+        label, why = _outcome(verdict, rule, least)
+    gain = bounded(verdict.gain, verdict.better, now, experiment.number, incumbent.number)
     if RULES[label].status is Status.KEEP:
         found = _controlled(task, now, experiment, incumbent, rule, simpler=label is Label.SIMPLER)
         if isinstance(found, NextRun):
             return found
-        label, why = (Label.NO_GAIN, found) if found else (label, why)
+        refused, left = found
+        gain = gain if math.isnan(left) else min(gain, left)
+        label, why = (Label.NO_GAIN, refused) if refused else (label, why)
+    if label is Label.NONE and gain < least:
+        label, why = (Label.SIMPLER, _TIE) if simpler else (Label.NO_GAIN, _too_small(gain, least))
     if RULES[label].status is Status.KEEP:
         doubt = _doubtful_gate(task, now, experiment, rule)
         if doubt and len(experiment.counted_runs) <= rule.most:
             return NextRun(None, None, doubt)
         if doubt:
             label, why = Label.GATE_MISS, doubt
-    return _decision(task, experiment, incumbent, verdict, noise, label, why, now, values)
+    overruled = identical or (label is Label.NO_GAIN and verdict.better >= rule.keep_at)
+    sure = 0.0 if overruled else verdict.better
+    decision = _decision(task, experiment, incumbent, verdict, noise, label, why, now, values, gain)
+    return replace(decision, sure=sure)
 
 
 def _controlled(
     task: Task, ledger: Ledger, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
-) -> NextRun | str:
-    """The run of the baseline that a keep still needs, or why there is none; empty where it may be kept."""
+) -> NextRun | tuple[str, float]:
+    """The run of the baseline that a keep still needs; or why it is none, empty where it is one, and what its gain is.
+
+    NaN: as estimated; else the incumbent fell, and this is what is left against what it was kept with.
+    """
     found = control(ledger, experiment.number, incumbent.number, rule, simpler=simpler)
     if found.answer is Answer.HOLDS:
-        return ""
+        return "", found.gain
     then, since = (reasons.number(_sign(task.metric) * x) for x in (found.claimed, found.since))
     fell = f"experiment {incumbent.number}, kept with {then}, did far worse since ({since})"
     if found.answer is Answer.FAILS:
-        return f"but {fell}; the baseline, run beside it, does not show that the machine did"
+        return f"but {fell}; the baseline, run beside it, does not show that the machine did", found.gain
     spent = len(experiment.counted_runs) - 1
     if any(run.of == ledger.baseline for run in experiment.counted_runs):
-        return f"but {fell}, and the baseline failed when it was run beside it"
+        return f"but {fell}, and the baseline failed when it was run beside it", math.nan
     if spent > rule.most:  # no run can be asked for, where a proposal is judged by two
-        return ""
+        return "", math.nan
     return NextRun(ledger.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
 
 
-def _outcome(verdict: Verdict, rule: KeepRule) -> tuple[Label, str]:
+def least_gain(task: Task, ledger: Ledger, incumbent: Experiment, noise: Noise | None) -> float:
+    """What counts as a gain at least: ``scoring.min_delta``, else a trifle of the incumbent's value without noise."""
+    if task.scoring.min_delta is not None:
+        return task.scoring.min_delta
+    if noise is not None and noise.sigma > 0.0:
+        return 0.0
+    return TRIFLE * abs(incumbent_value(task, ledger, incumbent))
+
+
+def _too_small(gain: float, least: float) -> str:
+    return f"a gain of {reasons.plain(gain)} is below scoring.min_delta ({reasons.plain(least)})"
+
+
+def _outcome(verdict: Verdict, rule: KeepRule, least: float) -> tuple[Label, str]:
     """The label of a verdict, and what follows from its numbers."""
     if verdict.action is Action.KEEP:
         return Label.NONE, "kept"
     if verdict.action is Action.SIMPLER:
-        return Label.SIMPLER, "a tie, kept because its program is simpler"
+        return Label.SIMPLER, _TIE
     if verdict.gain <= 0:
         return Label.NO_GAIN, "no gain"
+    if verdict.better >= rule.keep_at and verdict.gain < least:
+        return Label.NO_GAIN, _too_small(verdict.gain, least)
     if verdict.better >= rule.keep_at:
         return Label.NO_GAIN, "but no run made beside the incumbent bears it out"
     return Label.NO_GAIN, "not sure enough to be kept, nor promising enough for more runs"
@@ -235,13 +266,14 @@ def _look(
     *,
     simpler: bool,
     spent: int,
+    least: float,
 ) -> Verdict:
     readings = now.readings(incumbent.number, samples)
     if noise is None:  # a single run of everything: the sign is all there is
         noise = Noise(0.0, 0)
     price = rule.price(before.experiments, before.extra)
     recheck = before.unchecked(incumbent.number)
-    return look(readings, noise, rule, spent=spent, price=price, simpler=simpler, recheck=recheck)
+    return look(readings, noise, rule, spent=spent, price=price, simpler=simpler, recheck=recheck, least=least)
 
 
 def _decision(
@@ -254,6 +286,7 @@ def _decision(
     why: str,
     ledger: Ledger,
     values: Sequence[float],
+    gain: float,
 ) -> Decision:
     status = Status.KEEP if RULES[label].status is Status.KEEP else RULES[label].status or Status.DISCARD
     good = experiment.good_runs
@@ -265,11 +298,13 @@ def _decision(
         status=status,
         label=label,
         value=value,
-        delta=verdict.gain,
+        delta=gain,
         metrics=_mean_metrics(good),
         confidence=mad_confidence(values, values[0] if values else None, best),
         sigma=own.sigma if own else None,
-        reason=reasons.reason(task, verdict, noise, experiment, incumbent, label=label, why=why, means=means),
+        reason=reasons.reason(
+            task, verdict, noise, experiment, incumbent, label=label, why=why, means=means, gain=gain
+        ),
     )
 
 

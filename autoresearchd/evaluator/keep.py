@@ -130,6 +130,7 @@ def look(
     price: float = 1.0,
     simpler: bool = False,
     recheck: bool = False,
+    least: float = 0.0,
 ) -> Verdict:
     """Look at what has been measured so far.
 
@@ -141,11 +142,12 @@ def look(
         price: factor on what a test must promise that has not begun, ties included (``KeepRule.price``).
         simpler: whether the experiment's program is simpler than the incumbent's, so that a tie is kept.
         recheck: whether the incumbent is to be run again whatever came of the experiment (``Ledger.unchecked``).
+        least: a smaller gain is none, and a tie at most.
     """
     gain, variance = estimate(readings, noise)
     recheck = recheck and spent < min(rule.most, 1)
     if noise.sigma == 0.0:
-        exact = _exact(gain, simpler)
+        exact = _exact(gain, simpler, least)
         own = sum(r.program is Program.EXPERIMENT and r.test == readings[-1].test for r in readings)
         if exact.action is Action.KEEP and own < rule.own and spent < rule.most:  # a new program may draw lots
             return replace(exact, action=Action.AGAIN, program=Program.EXPERIMENT)
@@ -154,6 +156,8 @@ def look(
         return exact
     belief = believe(gain, variance, noise, rule)
     verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
+    if belief.better >= rule.keep_at and gain < least:
+        return replace(verdict, action=Action.SIMPLER) if simpler else verdict
     if belief.better >= rule.keep_at:
         return _confirmed(verdict, readings, noise, rule, spent)
     promising = belief.material >= (rule.go_on_at if spent else rule.start_at * price)
@@ -183,11 +187,12 @@ def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule
     return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
 
 
-def _exact(gain: float, simpler: bool) -> Verdict:
-    """Without noise the sign decides."""
-    if gain > 0:
-        return Verdict(Action.KEEP, gain, 0.0, 1.0)
-    return Verdict(Action.SIMPLER if simpler and gain == 0 else Action.DISCARD, gain, 0.0, 0.0)
+def _exact(gain: float, simpler: bool, least: float) -> Verdict:
+    """Without noise the sign decides, and what is worth calling a gain."""
+    better = 1.0 if gain > 0 else 0.0
+    if gain > 0 and gain >= least:
+        return Verdict(Action.KEEP, gain, 0.0, better)
+    return Verdict(Action.SIMPLER if simpler and gain >= 0 else Action.DISCARD, gain, 0.0, better)
 
 
 # ---------------------------------------------------------------------- the estimate

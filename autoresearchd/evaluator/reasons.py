@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Label
@@ -25,6 +26,7 @@ def reason(
     label: Label,
     why: str,
     means: float,
+    gain: float,
 ) -> str:
     """One sentence that says nothing against itself.
 
@@ -37,6 +39,7 @@ def reason(
         label: of the decision.
         why: what follows from the comparison.
         means: by how much the mere mean of the experiment's runs is better than that of all of the incumbent's.
+        gain: as it is reported, where the values show less than is estimated.
     """
     if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
         return f"{_tie(task, verdict, noise, experiment, incumbent)}: {why}."
@@ -46,6 +49,8 @@ def reason(
             f" (its mean is {known(abs(means), verdict.error)} {_word(means)} than that of all runs of experiment "
             f"{incumbent.number}, but runs made side by side and on one seed tell more)"
         )
+    if known(abs(gain), verdict.error) != known(abs(verdict.gain), verdict.error):
+        words += f", counted as {known(gain, verdict.error)}, as the values themselves show no more"
     return f"{words}; {why}."
 
 
@@ -109,6 +114,11 @@ def known(value: float, spread: float) -> str:
 def number(value: float) -> str:
     """Six significant digits: what two lines of the same table need to differ in."""
     return f"{value:.6g}"
+
+
+def plain(value: float) -> str:
+    """A small figure without an exponent: two significant digits."""
+    return format(Decimal(f"{value:.2g}"), "f")
 
 
 def runs(count: int) -> str:

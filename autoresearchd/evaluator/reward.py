@@ -1,9 +1,10 @@
 """The reward of a proposal, for every policy and every learner the same: one formula, its constants in one place.
 
-r = clip(−Δ/σ) + λ·η + ν·novelty, or the penalty of the label (DESIGN, table of labels). It is the reward
+r = clip(−Δ/σ · p) + λ·η + ν·novelty, or the penalty of the label (DESIGN, table of labels). It is the reward
 r_t = −Δbpb_t + λ_eff·η_t with the novelty bonus of AutoResearch-RL (arXiv:2603.07300), made independent of the metric's
-scale: −Δ is the improvement over the incumbent in units of the noise σ. The clip is narrow below, so that an honest
-failure never costs more than a crash.
+scale: −Δ is the improvement over the incumbent in units of the noise σ. p is the share of an improvement that the
+decision believes in: 2P − 1 for the probability P of one, nothing below even odds, so that what is discarded as luck
+earns nothing for its luck. The clip is narrow below, so that an honest failure never costs more than a crash.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.evaluator.credit import believed
 
-FORMULA = "1"
+FORMULA = "2"
 """Version of the formula with its default constants: rewards of different versions must not be mixed."""
 
 
@@ -64,6 +66,7 @@ def reward(
     sigma: float | None,
     reference: float | None,
     *,
+    sure: float | None = None,
     saved: float = 0.0,
     distance: float = 0.0,
     formula: RewardFormula | None = None,
@@ -75,6 +78,7 @@ def reward(
         improvement: over the incumbent in units of the metric, positive when better; of an aborted run the forecast's.
         sigma: noise of the metric, None when it is not known.
         reference: the incumbent's value.
+        sure: probability of an improvement as the decision had it; None where it rests on none.
         saved: η, the share of the incumbent's resources that was not needed (``resources_saved``).
         distance: novelty of the diff, 0 to 1.
         formula: the constants.
@@ -88,7 +92,8 @@ def reward(
     if improvement is None or not math.isfinite(improvement):
         return None
     unit = max(sigma or 0.0, formula.floor * abs(reference or 0.0)) or 1.0
-    gain = min(formula.best, max(formula.worst, improvement / unit))
+    share = believed(sure) if improvement > 0 and sure is not None else 1.0
+    gain = min(formula.best, max(formula.worst, share * improvement / unit))
     if label in _BLOCKED:
         gain = min(gain, 0.0)
     # Thrift is worth something only where nothing was lost by it: doing nothing at all is the most thrifty program.

@@ -33,11 +33,13 @@ class Rewards:
         if diff is None:
             diff = self._lab.store.diff(self._lab.session_id, e.number)
         earlier = self._earlier(e, standing)
+        gain, sure = self._gain(e, decision, standing)
         found = reward(
             decision.label,
-            self._gain(e, decision, standing),
+            gain,
             standing.sigma,
             standing.best,
+            sure=sure,
             saved=resources_saved(resources(e), resources(standing.incumbent)),
             distance=novelty(diff, [text for _, text in earlier]) if diff else 0.0,
             formula=self._formula,
@@ -55,14 +57,14 @@ class Rewards:
             return decision
         return replace(decision, reward=found.total, reward_parts=found.parts, reward_formula=found.formula)
 
-    def _gain(self, e: Experiment, decision: Decision, standing: Standing) -> float | None:
-        """The improvement; of a member of a round, that over the program that all of its members were shown."""
+    def _gain(self, e: Experiment, decision: Decision, standing: Standing) -> tuple[float | None, float | None]:
+        """The improvement, and how sure it is; of a member of a round, that over what all of its members were shown."""
         shown = standing.turns.of(e, standing).state
         if shown is None or shown.incumbent == standing.parent or None in (decision.value, shown.incumbent_value):
-            return decision.delta
+            return decision.delta, decision.sure
         assert decision.value is not None
         assert shown.incumbent_value is not None
-        return self._lab.task.metric.improvement(decision.value, shown.incumbent_value)
+        return self._lab.task.metric.improvement(decision.value, shown.incumbent_value), None
 
     def _earlier(self, e: Experiment, standing: Standing) -> Sequence[tuple[int, str]]:
         """Number and diff of the last experiments before this one."""

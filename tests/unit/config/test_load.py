@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.config import Overrides, load_task, read_task_text
+from autoresearchd.config import Overrides, dump_task, load_task, parse_task, read_task_text
 from autoresearchd.domain.metric import Direction, Metric, MetricSource
 from autoresearchd.domain.task import Budget, Check, Constraint, Curve, Evaluation, FleetSlot, Prompt, Role, Task
 from autoresearchd.errors import ConfigError, UsageError
@@ -68,11 +68,17 @@ def test_every_key_of_the_manual_reaches_the_task(tmp_path: Path) -> None:
     assert task.roles == (Role("optimizer", "…", "…"),)
 
 
+def test_a_least_gain_reaches_the_task_and_survives_the_journal() -> None:
+    task = read_task_text(MINIMAL.replace("direction: minimize", "direction: minimize, min_delta: 0.02"))
+    assert task.scoring.min_delta == 0.02 == parse_task(dump_task(task)).scoring.min_delta
+
+
 def test_four_keys_are_enough_and_the_rest_has_the_defaults_of_the_manual() -> None:
     task = read_task_text(MINIMAL)
     assert task.execution.budget == Budget(300, 60, 660)
     assert task.curve == Curve("auto", 30, True)
     assert task.scoring.degradation_threshold == 0.05
+    assert task.scoring.min_delta is None
     assert task.scoring.source is MetricSource.STDOUT
     assert task.execution.needs_gpu is False
     assert (task.history, task.source_dir, task.profile) == ("refs", ".", "cpu")

@@ -124,14 +124,15 @@ def test_what_fell_says_why_and_what_it_had_been_kept_with() -> None:
 
 
 def test_without_noise_the_sign_alone_decides_and_a_gain_runs_once_more() -> None:
+    any_gain = task(scoring(min_delta=0.0))
     for new in (1.0, 1.1):
         d = decided(task(), experiment(run(new)), incumbent(*STEADY))
         assert d.status is Status.DISCARD and "no noise" in d.reason
         assert "σ is not known" in decided(task(), experiment(run(new)), incumbent(1.0)).reason
     for before in (incumbent(*STEADY), incumbent(1.0)):
-        asked = judge(task(), experiment(run(0.999999)), before)
+        asked = judge(any_gain, experiment(run(0.999999)), before)
         assert isinstance(asked, NextRun) and (asked.of, asked.seed) == (None, None)
-        d = decided(task(), experiment(run(0.999999), run(0.999999)), before)
+        d = decided(any_gain, experiment(run(0.999999), run(0.999999)), before)
         assert d.status is Status.KEEP and "no noise" in d.reason
 
 
@@ -139,6 +140,30 @@ def test_a_program_that_draws_lots_is_not_kept_for_a_lucky_one_where_the_metric_
     d = decided(task(), experiment(run(0.5), run(1.4)), incumbent(*STEADY))
     assert "no noise" not in d.reason, "the second run shows that there is some"
     assert d.status is Status.DISCARD
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_trifle_is_no_gain_where_there_is_no_noise(direction: Direction) -> None:
+    """A momentum went from .961 to .99999 in nine keeps of twenty, each better by a fourth decimal or less."""
+    sign = 1.0 if direction is MAXIMIZE else -1.0
+    t = task(scoring(direction=direction))
+    d = decided(t, experiment(run(1.0 + sign * 0.00003)), incumbent(*STEADY))
+    assert (d.label, d.sure) == (
+        Label.NO_GAIN,
+        0.0,
+    ) and "a gain of 0.00003 is below scoring.min_delta (0.0001)" in d.reason
+    assert isinstance(judge(t, experiment(run(1.0 + sign * 0.0002)), incumbent(*STEADY)), NextRun)
+    tie = decided(t, experiment(run(1.0 + sign * 0.00003)), incumbent(*STEADY), simpler=True)
+    assert tie.label is Label.SIMPLER, "as a tie it may be kept"
+
+
+def test_a_least_gain_that_the_task_names_holds_with_noise_as_well() -> None:
+    runs = (run(0.79), beside(1.0), run(0.81))
+    assert decided(task(scoring(min_delta=0.1)), experiment(*runs), incumbent(*BASELINE)).status is Status.KEEP
+    d = decided(task(scoring(min_delta=0.3)), experiment(*runs), incumbent(*BASELINE))
+    assert (d.label, d.sure) == (Label.NO_GAIN, 0.0) and "a gain of 0.2 is below scoring.min_delta (0.3)" in d.reason
+    simpler = decided(task(scoring(min_delta=0.3)), experiment(*runs), incumbent(*BASELINE), simpler=True)
+    assert simpler.label is Label.SIMPLER
 
 
 def test_the_same_program_is_never_kept_however_lucky() -> None:
@@ -189,8 +214,7 @@ def test_a_result_that_only_the_incumbents_old_runs_speak_for_says_what_is_missi
 def test_a_gain_that_the_mere_means_speak_against_is_explained() -> None:
     # The machine has become slower: beside the incumbent the experiment is better, against its earlier runs it is not.
     d = decided(task(), experiment(run(1.45), beside(1.5), run(1.46), beside(1.51)), incumbent(*BASELINE))
-    assert d.delta is not None and d.delta > 0
-    assert "better than experiment 0" in d.reason
+    assert "better than experiment 0" in d.reason and d.delta == 0.0, "and it is not believed"
     assert "(its mean is 0.253 worse than that of all runs of experiment 0, but runs made side by side" in d.reason
 
 
