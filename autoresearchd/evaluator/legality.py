@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import tokenize
 import warnings
 from collections.abc import Mapping
 from itertools import islice
@@ -18,6 +19,7 @@ from autoresearchd.domain.amount import compressed_size
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.hidden import reads_text, ways
 from autoresearchd.evaluator.syntax import SEED_NAME, defined_names, mentions, required_names, without_seeds
 
 MAX_BYTES = 1_000_000
@@ -26,7 +28,7 @@ MAX_TOKENS = 60_000
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _TREE, _HELD, _TEXT = "tree:", "held:", "text:"
-_COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 _PLAIN_CODECS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii"})
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _SEED_VARIABLE = "AUTORESEARCHD_SEED"
@@ -81,10 +83,12 @@ def required_symbols(task: Task, protected: Mapping[str, str]) -> dict[str, froz
 
 
 def code_hash(files: Mapping[str, str]) -> str:
-    """SHA-256 over paths and programs; comments and layout of Python files do not matter."""
+    """SHA-256 over paths and programs; comments and layout matter only in a Python file that may read its own text."""
     digest = hashlib.sha256()
     for path in sorted(files):
-        for part in (path, _program(path, files[path])):
+        tree = _tree_of(path, files[path])
+        as_text = tree is not None and reads_text(ways(tree))
+        for part in (path, _TEXT + files[path] if as_text else _program(path, files[path])):
             data = part.encode("utf-8", "surrogatepass")
             digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()
@@ -174,14 +178,12 @@ def _check_encoding(path: str, text: str, before: str) -> None:
 
 
 def _codec(text: str) -> str:
-    """The encoding that the first two lines of a file name."""
-    for line in re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff")[:1000])[:2]:
-        found = _COOKIE.match(line)
-        if found:
-            return found[1].lower().replace("_", "-")
-        if line.strip(" \t\f") and not line.lstrip(" \t\f").startswith("#"):
-            break
-    return "utf-8"
+    """The encoding that Python takes a file to be in: its first two lines name it, however long they are."""
+    lines = iter(_LINE_END.split(text.encode("utf-8", "surrogatepass"), maxsplit=2)[:2])
+    try:
+        return tokenize.detect_encoding(lambda: next(lines) + b"\n")[0].lower()
+    except SyntaxError as error:  # one that nobody knows, or another one than its byte order mark says
+        return str(error)
 
 
 def _check_promises(path: str, before: ast.Module, after: ast.Module, required: frozenset[str]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from tests.integrity.cheat import Cheat
 from tests.integrity.cheats_of_models import ANSWERS, PEEKING, PRIVATE
 from tests.integrity.cheats_of_processes import EXHAUSTION, OUTSIDE, TIME
-from tests.integrity.cheats_of_programs import PATCHES, PRINTS, PROTECTED, SEEDS
+from tests.integrity.cheats_of_programs import HIDDEN, PATCHES, PRINTS, PROTECTED, SEEDS
 
 GROUPS: dict[str, list[Cheat]] = {
     "prints its own score": PRINTS,
     "patches what it shares": PATCHES,
     "edits what is protected": PROTECTED,
     "chooses its luck": SEEDS,
+    "hides its program": HIDDEN,
     "takes the private data": PRIVATE,
     "looks at what it may not": PEEKING,
     "lies in its answers": ANSWERS,

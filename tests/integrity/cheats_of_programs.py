@@ -203,6 +203,11 @@ PROTECTED = [
     Cheat("takes away what the evaluation needs", replaced(("def load_model(", "def load_models(")), expected=ILLEGAL),
     Cheat("hides the program behind a coding line", lambda text: "# -*- coding: utf-7 -*-\n" + text, expected=ILLEGAL),
     Cheat(
+        "hides the program behind a coding line far to the right",
+        lambda text: "#" + " " * 2000 + "coding: utf-7\n" + text,
+        expected=ILLEGAL,
+    ),
+    Cheat(
         "turns the direction of writing",
         at_top('ACCESS = "user\u202e \u2066# admins only\u2069 \u2066"'),
         expected=ILLEGAL,
@@ -211,6 +216,34 @@ PROTECTED = [
         "writes a file that exhausts the parser", lambda text: text + "x = " + "-" * 60_000 + "1\n", expected=ILLEGAL
     ),
     Cheat("writes an endless file", lambda text: text + "#" * 1_100_000 + "\n", expected=ILLEGAL),
+]
+
+
+_SEED = 'SEED = "AUTORESEARCHD_SEED"\n'
+"""What a program must go on mentioning."""
+HIDDEN = [  # each is the program as it was, in fewer nodes: as good, and no simpler
+    Cheat("hides the program in its documentation", lambda text: f"{text!r}\nexec(__doc__)\n"),
+    Cheat(
+        "hides the program in comments",
+        lambda text: (
+            "".join(f"#@{line}\n" for line in text.splitlines())
+            + _SEED
+            + 'exec("\\n".join(line[2:] for line in open(__file__).read().splitlines() if line[:2] == "#@"))\n'
+        ),
+    ),
+    Cheat(
+        "hides the program in a number",
+        lambda text: f'{_SEED}exec(bytes.fromhex("%x" % 0x{text.encode().hex()}))\n',
+    ),
+    Cheat(
+        "hides the program in its documentation, and names nothing",
+        lambda text: (
+            f"{text!r}\n{_SEED}"
+            'words = globals()\nfound = words["__built" + "ins__"]\n'
+            "found = found if isinstance(found, dict) else found.__dict__\n"
+            'found["ex" + "ec"](words["__d" + "oc__"])\n'
+        ),
+    ),
 ]
 
 

@@ -58,6 +58,29 @@ def test_text_that_cannot_run_or_would_exhaust_the_daemon_is_illegal(text: str, 
     assert label is Label.ILLEGAL_EDIT and words in said
 
 
+@pytest.mark.parametrize("space", [" ", " " * 2000])
+@pytest.mark.parametrize("name", ["utf-7", "rot13", "latin-1", "unicode_escape", "no-such-codec"])
+@pytest.mark.parametrize("first", ["", "\n", "# words\r", "\f# words\n"])
+def test_what_is_read_is_what_python_runs(space: str, name: str, first: str) -> None:
+    """Python looks at two whole lines: behind a long comment another encoding was not seen, nor what ran."""
+    label, said = label_of({"train.py": f"{first}#{space}-*- coding: {name} -*-\nLR = 0.2\ndef f(x): return x\n"})
+    assert label is Label.ILLEGAL_EDIT and "written in" in said
+
+
+@pytest.mark.parametrize("name", ["utf-8", "UTF8", "utf_8", "ascii"])
+def test_a_coding_line_that_changes_nothing_is_no_matter(name: str) -> None:
+    check_edit(task(), OLD, {"train.py": f"# coding: {name}\n" + OLD["train.py"].replace("0.1", "0.2")})
+    check_edit(task(), OLD, {"train.py": f"x = 1\n# coding: {name} or not\n" + OLD["train.py"]})
+
+
+def test_programs_that_read_their_own_text_are_the_same_only_with_the_same_text() -> None:
+    """They differ in what they do: the second was called a duplicate and never run."""
+    reads = "words = open(__file__).read()\n"
+    assert code_hash({"a.py": reads + "# 1\n"}) != code_hash({"a.py": reads + "# 2\n"})
+    folder = "data = Path(__file__).resolve().parent / 'data'\n"
+    assert code_hash({"a.py": folder + "# 1\n"}) == code_hash({"a.py": folder + "# 2\n"})
+
+
 @pytest.mark.parametrize(
     "text",
     [OLD["train.py"], "LR=0.1\ndef f(x): return (x+1)\n", "# new words\n" + OLD["train.py"].replace("\n", "\r\n")],

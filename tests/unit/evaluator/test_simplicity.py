@@ -42,6 +42,55 @@ def test_code_hidden_in_a_long_string_counts_by_its_length() -> None:
     assert not simpler(f"exec({PROGRAM!r})\n"), "fewer nodes, and all of the code"
 
 
+LONG = "import math\ndef f(x):\n" + "".join(f"    x = math.sin(x + {n}) * x\n" for n in range(40)) + "    return x\n"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        f"{LONG!r}\nexec(__doc__)\n",
+        f"{LONG!r}\ne = exec\ne(__doc__)\n",
+        f"{LONG!r}\nimport builtins as b\ngetattr(b, 'ex' + 'ec')(b.__dict__ and globals()['__d' + 'oc__'])\n",
+        f"def f():\n    {LONG!r}\nimport inspect, code\ncode.InteractiveInterpreter().runsource(inspect.getdoc(f))\n",
+        f"def f():\n    {LONG!r}\n__import__('runpy').run_path(f.__doc__)\n",
+        "".join(f"#@{line}\n" for line in LONG.splitlines())
+        + "exec('\\n'.join(line[2:] for line in open(__file__).read().splitlines() if line[:2] == '#@'))\n",
+        f"exec(bytes.fromhex('%x' % 0x{LONG.encode().hex()}))\n",
+        f"from builtins import eval as f\nf(compile('', '', 'exec'))\n# {LONG!r}\n",
+    ],
+)
+def test_a_program_hidden_in_text_is_no_simpler_one(hidden: str) -> None:
+    """It was kept as `simpler`, with everything that a reader of the program wants to know in a comment."""
+    assert not simpler(hidden, LONG)
+
+
+@pytest.mark.parametrize("had", ["exec(open(__file__).read()[:0])\n", "exec(__doc__ or '')\n"])
+def test_where_a_program_can_run_its_text_already_the_text_counts(had: str) -> None:
+    comment = "".join(f"#@{line}\n" for line in LONG.splitlines())
+    moved = f"{LONG!r}\n" if "doc" in had else comment
+    assert not simpler(moved + had, had + LONG)
+    assert simpler(had, had + LONG)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model.eval()",
+        "model = torch.compile(model)",
+        "word = re.compile('[a-z]+')",
+        "data = Path(__file__).resolve().parent / 'data'",
+        "data = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')",
+        "layers = list(model.modules())",
+        "mode = getattr(model, 'mode', 'eval')",
+        "if __name__ == '__main__':\n    main()",
+        "code = trace = profile = types = 1",
+    ],
+)
+def test_what_honest_programs_say_keeps_nobody_from_being_simpler(line: str) -> None:
+    assert simpler(line + "\n", LONG)
+    assert not simpler(f"'Words.'\n{line}\n", f"'More words than those.'\n{line}\n")
+
+
 def test_a_shorter_constant_is_another_value_and_no_simplification() -> None:
     assert not simpler('WINDOWS = "L"\n', 'WINDOWS = "SSSL"\n')
     assert not simpler("RATE = 1.0\n", "RATE = 0.125\n")

@@ -1,0 +1,120 @@
+"""Where a program could hide one: what it mentions by which text is run as code, or by which it reads its own text.
+
+Comments, docstrings and names are free of charge wherever programs are compared. They are so only while nothing runs
+or reads them. A mention is enough: an alias (``e = exec``) is one, too, and what is done with it is not followed.
+Methods of other objects (``model.eval()``, ``torch.compile``, ``re.compile``) are none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Mapping
+
+_SCRIPT = "a name of a Python file"
+_COMPUTED = "getattr of a computed name"
+
+_NAMES_THAT_RUN = frozenset({"exec", "eval", "compile", "__import__", "__builtins__", "execfile"})
+_NAMES = frozenset({"globals", "locals", "vars", "dir", "__loader__", "__spec__", "__doc__", "__file__"})
+_ATTRIBUTES_THAT_RUN = frozenset(
+    {
+        "exec", "__import__", "__builtins__", "__globals__", "__code__", "__subclasses__", "f_globals", "f_builtins",
+        "import_module", "run_path", "run_module", "exec_module", "load_inline", "CompilationUnit", "popen",
+        "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp", "posix_spawn", "get_type_hints",
+    }
+)  # fmt: skip
+_ATTRIBUTES = frozenset(
+    {
+        "__doc__", "__file__", "__loader__", "__spec__", "__name__", "__qualname__", "__annotations__",
+        "orig_argv", "co_consts", "co_names", "co_varnames", "co_filename", "f_code", "f_locals", "tb_frame", "getdoc",
+        "getsource", "getsourcelines", "getsourcefile", "getcomments", "findsource", "get_source", "get_data",
+    }
+)  # fmt: skip
+_ATTRIBUTES_OF = {"sys": frozenset({"modules", "argv"}), "os": frozenset({"system"})}  # models have `modules`, too
+_MODULES_THAT_RUN = frozenset(
+    {
+        "builtins", "importlib", "imp", "runpy", "pkgutil", "zipimport", "code", "codeop", "marshal", "pickle", "dill",
+        "cloudpickle", "shelve", "timeit", "cProfile", "profile", "trace", "bdb", "pdb", "doctest", "subprocess",
+        "ctypes", "cffi", "types",
+    }
+)  # fmt: skip
+_MODULES = frozenset(
+    {"inspect", "linecache", "tokenize", "ast", "pydoc", "codecs", "zlib", "base64", "binascii", "bz2", "lzma", "gzip"}
+)
+_RUN = _NAMES_THAT_RUN | _ATTRIBUTES_THAT_RUN | _MODULES_THAT_RUN | {_COMPUTED, "modules", "system"}
+_READ_DOCUMENTATION = frozenset({"__doc__", "getdoc", "inspect", "pydoc", "doctest", "ast", "co_consts"})
+_READ_TEXT = frozenset(
+    {
+        "__file__", "__loader__", "__spec__", "argv", "orig_argv", "co_filename", "inspect", "linecache", "tokenize",
+        "getsource", "getsourcelines", "getsourcefile", "getcomments", "findsource", "get_source", "get_data", _SCRIPT,
+    }
+)  # fmt: skip
+
+
+def ways(tree: ast.AST) -> Counter[str]:
+    """What a program mentions of the above, and how often. Its own folder is none: there its data lies."""
+    folders = {id(name) for node in ast.walk(tree) if (name := _folder(node)) is not None}
+    return Counter(word for node in ast.walk(tree) if id(node) not in folders for word in _words(node))
+
+
+def runs_text(found: Mapping[str, int]) -> bool:
+    """Whether text can become code by what ``ways`` found."""
+    return not _RUN.isdisjoint(found)
+
+
+def reads_documentation(found: Mapping[str, int]) -> bool:
+    """Whether docstrings can matter to the program."""
+    return not _READ_DOCUMENTATION.isdisjoint(found) or reads_text(found)
+
+
+def reads_text(found: Mapping[str, int]) -> bool:
+    """Whether comments can matter to the program."""
+    return not _READ_TEXT.isdisjoint(found)
+
+
+def _folder(node: ast.AST) -> ast.Name | None:
+    """The ``__file__`` of ``Path(__file__).resolve().parent`` or ``os.path.dirname(os.path.abspath(__file__))``."""
+    match node:
+        case ast.Attribute(attr="parent" | "parents", value=inner):
+            while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and not inner.args:
+                inner = inner.func.value  # resolve(), absolute()
+            names, rest = {"Path"}, inner
+        case ast.Call(func=ast.Attribute(attr="dirname"), args=[inner]):
+            names, rest = {"abspath", "realpath"}, inner
+            if isinstance(rest, ast.Name):
+                return rest if rest.id == "__file__" else None
+        case _:
+            return None
+    match rest:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Name(id="__file__") as found]):
+            return found if name in names else None
+        case _:
+            return None
+
+
+def _words(node: ast.AST) -> list[str]:
+    """The mentions that a node makes by itself."""
+    match node:
+        case ast.Name(id=name) if name in _NAMES_THAT_RUN | _NAMES:
+            return [name]
+        case ast.Attribute(attr=name) if name in _ATTRIBUTES_THAT_RUN | _ATTRIBUTES:
+            return [name]
+        case ast.Attribute(attr=name, value=ast.Name(id=module)) if name in _ATTRIBUTES_OF.get(module, ()):
+            return [name]
+        case ast.Import(names=names):
+            roots = [alias.name.partition(".")[0] for alias in names]
+            return [root for root in roots if root in _MODULES_THAT_RUN | _MODULES]
+        case ast.ImportFrom(module=module, names=names):
+            root = (module or "").partition(".")[0]
+            known = _ATTRIBUTES_THAT_RUN | _ATTRIBUTES | _ATTRIBUTES_OF.get(root, frozenset())
+            found = [alias.name for alias in names if alias.name in known]
+            return [*found, root] if root in _MODULES_THAT_RUN | _MODULES else found
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+            known = _NAMES_THAT_RUN | _NAMES | _ATTRIBUTES_THAT_RUN | _ATTRIBUTES
+            return [name] if name in known - {"eval", "compile"} else []
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, _, *_]):
+            return [_COMPUTED]
+        case ast.Constant(value=str(text)) if ".py" in text and len(text.split()) == 1:
+            return [_SCRIPT]
+        case _:
+            return []
