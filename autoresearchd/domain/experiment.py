@@ -49,6 +49,11 @@ class StageResult:
     detail: str = ""
     cpu_s: float = 0.0
 
+    @property
+    def beyond(self) -> bool:
+        """Whether it was ended for what it used (processes, files, bytes), which its detail says."""
+        return self.outcome == "failed" and self.detail.startswith("it ")
+
 
 @dataclass(frozen=True, slots=True)
 class RunResult:

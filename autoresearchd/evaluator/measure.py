@@ -96,6 +96,8 @@ def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tup
         return _LIMITS[stage.outcome], _limit_words(task, stage)
     if stage.outcome == "tampered":
         return Label.METRIC_TAMPERING, f"{stage.name} was not started: {stage.detail}"
+    if stage.beyond:  # not as it looks: the signal that ended it says "out of memory"
+        return Label.ERROR, f"{stage.name} was ended: {stage.detail}"
     if stage.name == EVALUATION:
         verdict = _verdict(log)
         if verdict:

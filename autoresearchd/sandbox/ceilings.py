@@ -16,6 +16,7 @@ import resource
 from autoresearchd.sandbox.process_tree import descendants, over_memory, stat_fields
 
 _MIB = 1 << 20
+_NO_END = 1 << 62
 _SHARE_OF_MACHINE, _SHARE_LEFT = 0.95, 0.08
 
 TYPE_CHECKING = False
@@ -30,6 +31,9 @@ class Ceilings:
         self.supervisor, self.memory_mb, self.limits = supervisor, memory_mb, limits
         self.tasks = tasks_of_machine()
         self.space = [_space(folder) for folder in limits["folders"]] if limits else []
+        # The output folder of a stage that only reads it is full already, and so is an agent's copy of the workspace.
+        folders = limits["folders"].items() if limits else ()
+        self.before = [size_of(folder, _NO_END, most)[1] for folder, most in folders]
 
     @property
     def any(self) -> bool:
@@ -61,17 +65,28 @@ class Ceilings:
             return "failed", f"it started more than {limits['threads']} threads"
         return None
 
-    def too_large(self, limits: dict[str, Any]) -> tuple[str, str] | None:
-        for folder, (space, files) in zip(limits["folders"], self.space, strict=True):
+    def too_large(self, limits: dict[str, Any], *, ended: bool = False) -> tuple[str, str] | None:
+        """What a folder holds beyond its ceiling. ended: the stage is over, so that a count may take its time."""
+        for (folder, most), (space, files), before in zip(
+            limits["folders"].items(), self.space, self.before, strict=True
+        ):
             space_now, files_now = _space(folder)
-            if space - space_now < limits["bytes"] // 2 and files - files_now < limits["files"] // 2:
+            moved = space - space_now >= limits["bytes"] // 2 or files - files_now >= most // 2
+            if not moved and not ended:
                 continue
-            size, count = size_of(folder, limits["bytes"], limits["files"])
-            if size > limits["bytes"]:
+            size, count = size_of(folder, limits["bytes"], most + before)
+            if size > limits["bytes"] and moved:
                 return "failed", f"it wrote more than {limits['bytes'] // _MIB} MB"
-            if count > limits["files"]:
-                return "failed", f"it made more than {limits['files']} files"
+            if count > most + before:
+                return "failed", f"it made more than {most:,} files"
         return None
+
+    def left(self) -> tuple[str, str] | None:
+        """The same of what a stage has left that ended well, perhaps between two looks.
+
+        Files are counted in any case: some file systems tell no number, and other programs' files hide ours in it.
+        """
+        return self.too_large(self.limits, ended=True) if self.limits else None
 
 
 def apply(limits: dict[str, Any] | None) -> None:

@@ -61,13 +61,15 @@ class RunLimits:
     """What one run may use beside memory and time, so that it cannot bring its machine down.
 
     size: bytes of any one file, and of all in each folder that it may write; None: half of what was free when the run
-    began, from 1 to 64 GiB (below that the disk is full, which is no fault of the run). files: how many in each folder.
+    began, from 1 to 64 GiB (below that the disk is full, which is no fault of the run). files: how many in its output
+    folder, which others read and copy; scratch_files: how many in each other folder.
     """
 
     processes: int = 1024
     threads: int = 8192
     size: int | None = None
-    files: int = 1_000_000
+    files: int = 10_000
+    scratch_files: int = 100_000
 
     def bytes_in(self, folder: Path) -> int:
         """``size``, or what stands for it in a folder."""
@@ -347,8 +349,10 @@ def _limits(plan: Plan) -> dict[str, Any] | None:
         "processes": limits.processes,
         "threads": limits.threads,
         "bytes": limits.bytes_in(plan.output),
-        "files": limits.files,
-        "folders": [str(folder) for folder in (plan.output, *plan.written)],
+        "folders": {
+            **{str(folder): limits.scratch_files for folder in plan.written},
+            str(plan.output): limits.files,
+        },
     }
 
 

@@ -209,7 +209,8 @@ class Supervisor:
         kills = kernel_kills()
         main = Child(stage, self.plan)
         companion = Child(stage["companion"], self.plan) if stage.get("companion") else None
-        outcome, detail = self.watch(stage, main, companion)
+        ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
+        outcome, detail = self.watch(stage, main, companion, ceilings)
         duration = time.monotonic() - began
         left = self.end_tree([c for c in (main, companion) if c])
         code = self.codes.get(main.pid)
@@ -219,6 +220,8 @@ class Supervisor:
                 child.close()
         if not outcome:
             outcome, detail = self.classify(code, kills, main)
+        if outcome == "ok":
+            outcome, detail = ceilings.left() or (outcome, detail)
         if outcome == "ok" and left and self.plan["plain"] and not companion:
             detail = f"it left {left} processes behind, which have been ended"
         return self.result(stage, outcome, detail, code, duration)
@@ -235,10 +238,9 @@ class Supervisor:
             return "disk_full", f"no space left under {self.plan['output']}"
         return "failed", f"ended by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
-    def watch(self, stage: Plan, main: Child, companion: Child | None) -> tuple[str, str]:
+    def watch(self, stage: Plan, main: Child, companion: Child | None, ceilings: Ceilings) -> tuple[str, str]:
         """Wait for the stage's process; an outcome where this had to end it, else nothing."""
         limit = main.started + stage["timeout"] if stage["timeout"] else None
-        ceilings = Ceilings(self.me, self.plan["memory_mb"], self.plan["limits"])
         look = time.monotonic() + LOOK_EVERY if ceilings.any else None
         poll = select.poll()
         for fd in (CONTROL, self.wake, main.pipe, main.pidfd):

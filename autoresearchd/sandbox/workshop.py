@@ -227,7 +227,7 @@ class SandboxedShell:
             ended = f"it printed more than {MOST_OUTPUT >> 20} MiB"
         elif stage.outcome == "timeout":
             ended = f"it took longer than {timeout:.0f} s"
-        elif stage.outcome == "oom" or (stage.outcome == "failed" and stage.detail.startswith("it ")):  # a ceiling
+        elif stage.outcome == "oom" or stage.beyond:
             ended = stage.detail
         with _disk_trouble(self._run_dir):
             head, tail, omitted = _kept(self._log)

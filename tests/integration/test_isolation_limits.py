@@ -57,6 +57,13 @@ for n in range(12):
 print("WRITTEN", flush=True)
 time.sleep(2)
 """
+MANY_FILES = """
+import os, time
+for n in range(400):
+    open(os.environ["AUTORESEARCHD_OUTPUT_DIR"] + f"/{n}", "wb").close()
+print("WRITTEN", flush=True)
+time.sleep(REST)
+"""
 
 KEYRING = """
 import ctypes, os, sys
@@ -124,8 +131,10 @@ def run(tier: Tier, root: Path, source: str, limits: RunLimits, mark: str) -> tu
         (MANY_PROCESSES, RunLimits(processes=30), "more than 30 processes"),
         (MANY_THREADS, RunLimits(threads=100), "more than 100 threads"),
         (MANY_FILES_OF_GOOD_SIZE, RunLimits(size=16 << 20), "more than 16 MB"),
+        (MANY_FILES.replace("REST", "2"), RunLimits(files=300), "more than 300 files"),
+        (MANY_FILES.replace("REST", "0"), RunLimits(files=300), "more than 300 files"),
     ],
-    ids=["processes", "threads", "output"],
+    ids=["processes", "threads", "output", "files", "files-at-the-end"],
 )
 @pytest.mark.parametrize("tier", EVERY_TIER)
 def test_a_run_that_uses_too_much_is_ended_and_told_why(
@@ -136,7 +145,10 @@ def test_a_run_that_uses_too_much_is_ended_and_told_why(
     assert carriers(mark) == []
 
 
-@pytest.mark.parametrize("source", [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE])
+@pytest.mark.parametrize(
+    "source",
+    [MANY_PROCESSES, MANY_THREADS, MANY_FILES_OF_GOOD_SIZE, ONE_LARGE_FILE, MANY_FILES.replace("REST", "0")],
+)
 def test_the_same_programs_run_where_the_limits_are_wide(source: str, tmp_path: Path, mark: str) -> None:
     """Else the test above would show nothing but broken programs."""
     for tier in available()[:1]:

@@ -51,6 +51,13 @@ def test_what_the_executor_saw_counts_more_than_what_was_printed(
     assert m.detail
 
 
+@pytest.mark.parametrize("exit_code", [0, -9])
+def test_a_run_ended_for_its_many_files_is_an_error_that_says_so_and_not_out_of_memory(exit_code: int) -> None:
+    ended = stage(outcome="failed", exit_code=exit_code, detail="it made more than 10,000 files")
+    m = measure(task(), result(ended), {"training": GOOD})
+    assert (m.label, m.detail) == (Label.ERROR, "training was ended: it made more than 10,000 files")
+
+
 def test_a_job_that_overran_is_told_that_it_was_killed_and_what_its_limit_is_made_of() -> None:
     toy, ran = task(), result(stage(outcome="budget_overrun", exit_code=-9))
     budget = toy.execution.budget
