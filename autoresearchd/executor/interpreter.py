@@ -54,8 +54,11 @@ class Interpreter:
 
         Its own folder where it has those names, as every environment does; else also ``tools``, where links are made.
         """
+        names = [self.bin / name for name in ("python", "python3")]
+        if (self.bin.parent / "pyvenv.cfg").is_file() and all(os.access(name, os.X_OK) for name in names):
+            return [self.bin]  # an environment's are its own, also where they are copies and no links
         real = self.executable.resolve()
-        if all((self.bin / name).resolve() == real for name in ("python", "python3")):
+        if all(name.resolve() == real for name in names):
             return [self.bin]
         tools.mkdir(exist_ok=True)
         for name in ("python", "python3"):

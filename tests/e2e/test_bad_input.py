@@ -54,11 +54,6 @@ def test_a_bare_repository(project: Project) -> None:
     assert "bare" in done.stderr
 
 
-def test_a_detached_head(project: Project) -> None:
-    project.git("checkout", "-q", "--detach")
-    refused(project, 2, "detached")
-
-
 def test_a_branch_of_that_name(project: Project) -> None:
     project.git("branch", "autoresearch/t")
     refused(project, 2, "autoresearch/t", arguments=("--tag", "t"))

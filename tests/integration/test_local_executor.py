@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.executor.device import Devices
+from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from autoresearchd.testing.executor_contract import HANG, make_request, make_task
@@ -78,6 +80,7 @@ import sys, time
 from pathlib import Path
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.executor.device import Devices
+from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, TierName
 from autoresearchd.testing.executor_contract import make_request, make_task
@@ -191,6 +194,7 @@ def test_a_full_disk_is_no_fault_of_the_experiment(tmp_path: Path) -> None:
 from pathlib import Path
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.executor.device import Devices
+from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.testing.executor_contract import make_request, make_task
@@ -256,3 +260,11 @@ def test_a_report_whose_log_a_power_cut_took_is_no_result(tmp_path: Path) -> Non
     assert executor.recover(request.run_dir) is None
     log.unlink()
     assert executor.recover(request.run_dir) is None
+
+
+def test_an_environment_whose_programs_are_copies_is_used_where_it_is(tmp_path: Path) -> None:
+    """A link to a copied interpreter finds no pyvenv.cfg beside it, and so none of the environment's packages."""
+    venv.create(tmp_path / "env", symlinks=False)
+    python = inspect(tmp_path / "env/bin/python")
+    assert python.search_folders(tmp_path / "tools") == [tmp_path / "env/bin"]
+    assert inspect(python.search_folders(tmp_path / "tools")[0] / "python3").purelib == python.purelib
