@@ -306,14 +306,15 @@ class _Finder:
         if value is not None:
             value = float(value) if real and isinstance(value, int) and not isinstance(value, bool) else value
             self.gathered.take(name, value, start, end, why=why, options=options)
-        elif computed := self._computed(node):
+        elif computed := self._computed(name, node):
             self.gathered.leave(name, start, end, why or why_not(f"{self.path}:{name}") or computed)
         else:
             self.gathered.forget(name)
 
-    def _computed(self, node: cst.BaseExpression) -> str:
+    def _computed(self, name: str, node: cst.BaseExpression) -> str:
         """Why a value that is no literal is no constant to turn; empty where nobody would take it for one."""
-        if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation)):
+        constant = name.isupper() or "." in name  # what a script computes on its way, it calls loss or x
+        if constant and isinstance(node, (cst.BinaryOperation, cst.UnaryOperation)):
             return "derived: computed from other values"
         if isinstance(node, cst.Call) and _ENVIRONMENT.search(self._code(node)):
             return "read from the environment"

@@ -10,7 +10,8 @@ import pytest
 from autoresearchd.app.admission import require_tunable, say_who_measures, warn_of_unlearnable_answers
 from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.errors import UsageError
+from autoresearchd.domain.task import Search
+from autoresearchd.errors import ConfigError, UsageError
 from autoresearchd.policy.registry import parse_spec
 from autoresearchd.testing.policies import make_task
 
@@ -81,3 +82,19 @@ def test_what_a_score_of_its_own_does_not_protect_is_said_with_what_is_left_alon
     owned = replace(task, scoring=replace(task.scoring, source=MetricSource.EVALUATOR))
     say_who_measures(owned, {"train.py": "SEED = 1\n"})
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("policy", ["search", "random"])
+@pytest.mark.parametrize(
+    ("text", "search", "words"),
+    [
+        ("LR = 0.1\n", Search(fixed=("RL",)), "no constant of train.py is called 'RL'"),
+        ("LR = 0.1  # range: 1..0.1\n", Search(), "train.py:1: LR: a comment gives a range"),
+        ("LR = 0.1\n", Search(ranges={"train.py:LR": (1.0, 2.0)}), "0.1 is outside of the range 1..2"),
+    ],
+)
+def test_a_night_is_not_begun_with_bounds_that_hold_nothing(policy: str, text: str, search: Search, words: str) -> None:
+    task = replace(make_task(editable=("train.py",)), search=search)
+    with pytest.raises(ConfigError) as caught:
+        require_tunable(parse_spec(policy), task, {"train.py": text})
+    assert words in str(caught.value)

@@ -34,6 +34,7 @@ IGNORE = -1
 BETAS = (  # fixed
     0.9, 0.99)
 model = build()
+loss = a + b
 DEPTH = 4
 """
     space = look(text)
