@@ -41,6 +41,8 @@ from autoresearchd.policy.ranges import words_of
 
 _PASSES = 12
 _MOST_DEPTH = 60
+_MOST_STEPS = 30_000
+"""Statements that are gone through, some seconds of work; of a larger program what was found by then counts."""
 _OF_A_MODEL = re.compile(r"(?:^|_)(?:init|forward|predict|model|network|net)(?:$|_(?!_))")
 
 
@@ -88,7 +90,7 @@ class _Flow:
         self._marking = True
         self._changed = False
         self._where: list[Scope] = [self._module]
-        self._depth = 0
+        self._depth = self._steps = 0
 
     def settle(self) -> None:
         """Go through the program until nothing changes: first for what is trained, then for the constants."""
@@ -104,7 +106,9 @@ class _Flow:
     # -- statements
     def _body(self, body: Sequence[ast.stmt]) -> None:
         for statement in body:
-            self._statement(statement)
+            self._steps += 1
+            if self._steps <= _MOST_STEPS:
+                self._statement(statement)
 
     def _function(self, scope: Scope) -> None:
         node = scope.node
@@ -283,12 +287,7 @@ class _Flow:
             return False
         if _OF_A_MODEL.search(name):
             return True
-        return any(scope.names.get(p, NOTHING).model for p in scope.params) and not self._prints(scope)
-
-    def _prints(self, scope: Scope) -> bool:
-        return scope.name in ("main", "run") or any(
-            isinstance(n, ast.Call) and last_name(n.func) == "print" for n in ast.walk(scope.node)
-        )
+        return any(scope.names.get(p, NOTHING).model for p in scope.params) and not scope.prints
 
     def _attribute(self, node: ast.Attribute) -> Value:
         base = self._value(node.value)

@@ -34,6 +34,7 @@ class Scope:
     gives: Value = NOTHING
     owner: str = ""
     trained: frozenset[str] = frozenset()
+    prints: bool = False
 
 
 class Sources:
@@ -79,6 +80,8 @@ class Sources:
                         params=tuple(params),
                         owner=owner,
                         trained=trained_names(node.body),
+                        prints=node.name in ("main", "run")
+                        or any(last_name(call.func) == "print" for call in calls_in(node)),
                     ),
                 )
                 self._definitions(node.body, "")
