@@ -1,0 +1,97 @@
+"""Kept programs that fail on purpose when they run again, and programs that only are noisier, in real sessions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parents[2]
+PROGRAM = """\
+import os, random, sys, time
+SCALE, NOISE = 0.0, 0.03
+# HERE
+print("score:", SCALE + random.Random(f"{os.environ['AUTORESEARCHD_SEED']}/{SCALE}").gauss(0.0, NOISE))
+"""
+TASK = """\
+name: again
+workspace: {target_file: train.py}
+execution: {run_command: python train.py, budget: 1, startup_grace: 1, timeout: 4}
+scoring: {metric: score, direction: maximize, metric_source: stdout}
+"""
+POLICY = """\
+import json, os
+from pathlib import Path
+number = json.loads(Path(os.environ["AUTORESEARCHD_STATE"]).read_text())["experiment"]
+Path("train.py").write_text(json.loads(Path({path!r}).read_text())[number - 1])
+print(json.dumps({{"description": f"program {{number}}", "hypothesis": "it may be better"}}))
+"""
+# As `autoresearchd start --foreground` does, but with a seed that is not drawn.
+START = """\
+import sys
+from pathlib import Path
+from autoresearchd.app.start import StartOptions, start
+from autoresearchd.domain.experiment import Limits
+options = StartOptions(
+    task=None, directory=Path(), tag="again", policy="command:" + sys.argv[1], seed=7, foreground=True,
+    limits=Limits(max_experiments=int(sys.argv[2])),
+)
+sys.exit(start(options))
+"""
+AGAIN = 'if "/again/1/" not in os.environ["AUTORESEARCHD_OUTPUT_DIR"]:\n    '
+POISONERS = {
+    "crashes when it runs again": (AGAIN + 'sys.exit("no more")', "error"),
+    "prints NaN when it runs again": (AGAIN + 'sys.exit(print("score: nan"))', "non_finite"),
+    "never ends when it runs again": (AGAIN + "time.sleep(600)", "budget_overrun"),
+}
+
+
+def edited(scale: float, noise: float = 0.03, extra: str = "") -> str:
+    return PROGRAM.replace("0.0, 0.03", f"{scale}, {noise}", 1).replace("# HERE", extra or "# HERE")
+
+
+def session(folder: Path, programs: list[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What came of programs that were proposed one after another, and how the session stands."""
+    repo, policy = folder / "repo", folder / "policy.py"
+    repo.mkdir()
+    (repo / "train.py").write_text(PROGRAM)
+    (repo / "task.yaml").write_text(TASK)
+    (folder / "programs.json").write_text(json.dumps(programs))
+    policy.write_text(POLICY.format(path=str(folder / "programs.json")))
+    environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": str(HERE), "GIT_CONFIG_NOSYSTEM": "1"}
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=repo, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    user = ("git", "-c", "user.name=User", "-c", "user.email=user@localhost")
+    for command in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-qm", "start")):
+        run(*user, *command)
+    cli = (sys.executable, "-m", "autoresearchd")
+    run(sys.executable, "-c", START, f"{sys.executable} {policy}", str(len(programs)))
+    shown = [json.loads(run(*cli, "show", str(number), "--json")) for number in range(len(programs) + 1)]
+    return shown, json.loads(run(*cli, "status", "--json"))
+
+
+@pytest.mark.parametrize("how", POISONERS)
+def test_a_poisoner_stops_no_later_gain(place: Path, how: str) -> None:
+    """Without its place lost, all that comes after it is discarded, however good."""
+    poison, label = POISONERS[how]
+    found, status = session(place, [edited(0.3, extra=poison), edited(0.8)])
+    assert [(e["status"], e["label"] or "") for e in found] == [("keep", ""), ("crash", label), ("keep", "")]
+    assert "lost its place" in found[1]["reason"] and "Compared without experiment 1" in found[2]["reason"]
+    assert (status["metric"]["best_experiment"], status["session"]["keeps"]) == (2, 1)
+    log = (place / "repo/.autoresearchd/daemon.log").read_text()
+    assert "experiment 0 is the incumbent again" in log
+
+
+def test_a_program_that_only_is_noisier_is_not_kept(place: Path) -> None:
+    """Ten times as noisy, and worse; tests/unit/evaluator/test_raiser.py counts how often luck has it kept."""
+    found, _ = session(place, [edited(-0.05 - 0.001 * k, noise=0.3) for k in range(2)])
+    assert [e["status"] for e in found] == ["keep", "discard", "discard"]
