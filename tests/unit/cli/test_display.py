@@ -143,6 +143,12 @@ def test_the_best_is_the_value_it_was_kept_with_however_often_it_runs_again() ->
     assert "val_bpb 0.970000" in shown(picture, 950.0)
 
 
+def test_the_best_is_the_one_before_where_it_lost_its_place() -> None:
+    picture = picture_at(802.0)
+    picture.apply(decided(2, "discard", 1.1, best=0.995, baseline=1.0, experiments=2, keeps=0, fallen=[1]), 900.0)
+    assert "val_bpb 0.995000" in shown(picture, 900.0)
+
+
 def test_a_baseline_that_ran_again_is_no_gain_over_itself() -> None:
     picture = picture_at(401.0)
     picture.apply(decided(1, "discard", 1.1, best=0.99, baseline=1.0, experiments=1, keeps=0), 500.0)

@@ -76,6 +76,22 @@ def test_runs_of_the_incumbent_are_told_from_those_of_the_experiment(compared: i
     assert "incumbent #1" in lines[head + 2]
 
 
+def test_a_program_that_failed_twice_beside_it_is_not_taken_for_what_it_was_compared_with(
+    repository: Path, command: Command
+) -> None:
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        session = store.session("mar8")
+        e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
+        store.record_proposal(session.id, e.number, Proposal({}, "it helps", "search"), diff="", code_hash="fell")
+        store.record_commit(session.id, e.number, f"{e.number:040x}")
+        for value, of in ((0.97, None), (None, 3), (None, 3), (0.98, 1)):
+            run = store.open_run(session.id, e.number, 700, START, of=of)
+            measured = Measurement(Label.NONE if value else Label.ERROR, value)
+            store.close_run(run.id, measured, None, START + timedelta(minutes=5), last=of == 1)
+    out = command("show", str(e.number)).out
+    assert out.count("failed #3") == 2 and "incumbent #1" in out and "baseline" not in out
+
+
 def test_where_nothing_was_run_beside_it_there_is_no_column_for_that(command: Command) -> None:
     assert "program" not in command("show", "0").out
 
