@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import FORBIDDEN, Label, Status
@@ -97,12 +97,17 @@ class Memory:
     _values: dict[str, float] = field(default_factory=dict)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
+    _keeps: set[int] = field(default_factory=set)
     _last: int = -1
     _incumbent: str = ""
 
     def refresh(self, history: TrialHistory) -> None:
         """Take in what was decided since the last time."""
-        for trial in history.trials(max(-1, self._last - _OVERLAP)):
+        found = history.trials(max(-1, self._last - _OVERLAP))
+        if any(trial.number in self._keeps and trial.status is not Status.KEEP for trial in found):
+            self._forget()  # a keep lost its place, and what was compared with it is judged anew
+            found = history.trials(-1)
+        for trial in found:
             if trial.number not in self._seen:
                 self._seen.add(trial.number)
                 self._last = max(self._last, trial.number)
@@ -115,11 +120,17 @@ class Memory:
         if len(self.tried) > _TRIED:
             self.tried = {k: n for k, n in self.tried.items() if n > self._last - _TRIED // 2}
 
+    def _forget(self) -> None:
+        fresh = Memory(self.metric)
+        for each in fields(self):
+            setattr(self, each.name, getattr(fresh, each.name))
+
     def _take(self, trial: Trial) -> None:
         self._incumbent = self._incumbent or trial.parent  # the first one is made on the baseline
         compared = trial.parent == self._incumbent
         if trial.status is Status.KEEP and trial.commit is not None:
             self._incumbent = trial.commit
+            self._keeps.add(trial.number)
         changes = {str(k): v for k, v in trial.changes.items() if isinstance(v, (int, float, str))}
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
         if trial.commit is not None:  # any of them may be built on, not only keeps

@@ -221,6 +221,19 @@ def test_a_hypothesis_never_calls_a_loss_what_was_decided_to_be_none() -> None:
     assert "cost" not in after_a_lower_rate(delta=0.001).hypothesis
 
 
+def test_a_keep_that_lost_its_place_is_remembered_as_after_a_restart() -> None:
+    """Else a search would go on to build on what it has seen to fail."""
+    kept = Trial(1, BASE, "b" * 40, {"LR": 0.2}, Status.KEEP, Label.NONE, 0.5, 0.5)
+    after = discard(2, {"LR": 0.3}, 0.9)
+    memory = Memory(Metric("loss", Direction.MINIMIZE))
+    memory.refresh(MemoryHistory([BASELINE, kept]))
+    history = MemoryHistory([BASELINE, replace(kept, status=Status.CRASH, label=Label.ERROR, value=None), after])
+    memory.refresh(history)
+    anew = Memory(Metric("loss", Direction.MINIMIZE))
+    anew.refresh(history)
+    assert memory == anew and memory.effects({}, 1.0)[0].failed
+
+
 def test_a_delta_against_another_program_than_the_parent_is_not_quoted_as_the_steps_own() -> None:
     memory, other = Memory(Metric("loss", Direction.MINIMIZE)), "b" * 40
     kept = replace(discard(1, {"LR": 0.02}, 0.9), status=Status.KEEP, label=Label.NONE, commit=other, delta=0.11)
