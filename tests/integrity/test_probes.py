@@ -135,6 +135,14 @@ def found(places: Any, rng: Any) -> bool:
     return False
 
 
+def test_the_same_probes_stand_in_both_tasks() -> None:
+    """What is mended in one of the two has to be mended in the other."""
+    sources = [(bundled("templates") / task / "evaluate.py").read_text() for task in ("autoresearch", "parameter-golf")]
+    for start, end in (("PLACES = ", "MAX_WEALTH"), ("class Text:", "def schedule("), ("def compared(", "\n\n\n")):
+        first, second = (text[text.index(start) :].partition(end)[0] for text in sources)
+        assert first.replace("tokens drawn", "bytes drawn").replace("Tokens", "Inputs") == second
+
+
 @pytest.mark.parametrize("where", ["in the first eighth", "at the last positions", "by content", "at random"])
 def test_a_look_ahead_at_one_position_in_a_hundred_is_found(where: str) -> None:
     """`benchmarks/probes.py --power` measures more, on real text."""
