@@ -220,7 +220,7 @@ class RealJudge:
             runs=(_run(number, 0, seed, own), _run(number, 1, seed, beside, of=incumbent.number)),
         )
         ledger = ground.ledger(incumbent.segment)
-        decision = decide(ground.task, tested, incumbent, ledger, rule=_ONE_RUN)
+        decision = decide(ground.task, tested, incumbent, ledger, rule=_ONE_RUN, baseline=tested.runs[1:])
         assert isinstance(decision, Decision)
         known = ledger.values(incumbent.number)
         now = replace(incumbent, runs=(_run(incumbent.number, 0, seed, beside),), attempt=0)

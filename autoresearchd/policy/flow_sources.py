@@ -175,7 +175,9 @@ class Sources:
         pairs += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d is not None]
         for argument, default in pairs:
             if is_literal(default):
-                scope.names[argument.arg] = self._source(f"{scope.name}.{argument.arg}", default)
+                scope.names[argument.arg] = self._source(
+                    f"{scope.name.removesuffix('.__init__')}.{argument.arg}", default
+                )
         changed = changed_names(node.body)
         for name, value in assignments(node.body):
             if name not in changed and is_setting(value) and id(value) not in self.by_node:
@@ -191,4 +193,4 @@ class Sources:
         flag = next((f for f in flags if f.startswith("--")), flags[0] if flags else "")
         name = str(dest) if dest else flag.lstrip("-").replace("-", "_")
         if default is not None and name.isidentifier() and is_literal(default):
-            self.entries["argparse", name] = self._source(name, default)
+            self.entries["argparse", name] = self._source(f"args.{name}", default)

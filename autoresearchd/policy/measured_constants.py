@@ -49,13 +49,18 @@ def left_alone(task: Task, text: str) -> tuple[tuple[Constant, str], ...]:
     return tuple((c, why) for c, why in _look(text, task.metric.name) if not c.inline)
 
 
+def reasons_of(task: Task, text: str) -> dict[str, str]:
+    """The same by name: name → reason, as a listing of the search space wants it."""
+    return {c.name: why for c, why in left_alone(task, text)}
+
+
 def of_files(task: Task, code: Mapping[str, str]) -> dict[str, str]:
     """The same of all editable files, by name; with the file where there are several."""
     paths = [path for path in task.editable if path.endswith(".py") and path in code]
     return {
-        (c.name if len(paths) == 1 else f"{path}:{c.name}"): why
+        (name if len(paths) == 1 else f"{path}:{name}"): why
         for path in paths
-        for c, why in left_alone(task, code[path])
+        for name, why in reasons_of(task, code[path]).items()
     }
 
 

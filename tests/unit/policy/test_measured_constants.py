@@ -202,7 +202,7 @@ PROGRAMS = {
         print(f"epochs {EPOCHS} val_acc: {val_acc:.4f} lr {LR}")
         """,
         "POINTS PART SPREAD THRESHOLD",
-        "WIDTH LR WEIGHT_DECAY BATCH_SIZE EPOCHS Net.__init__.width Net.__init__.dropout",
+        "WIDTH LR WEIGHT_DECAY BATCH_SIZE EPOCHS Net.width Net.dropout",
     ),
     "a small GPT that estimates its loss": Usual(
         "val_loss",
@@ -388,8 +388,8 @@ PROGRAMS = {
 
         main()
         """,
-        "count sigma worst",
-        "lr epochs decay",
+        "args.count args.sigma args.worst",
+        "args.lr args.epochs args.decay",
     ),
     "a dataclass of settings": Usual(
         "val_mse",
