@@ -20,6 +20,9 @@ from autoresearchd.policy.flow_calls import usual
 from autoresearchd.policy.flow_value import Constant, Reached, Way
 from autoresearchd.policy.ranges import bag, words_of
 
+LEAVES_ALONE = frozenset({"search", "random"})
+"""Policies that take their constants from the search space, which has none of these."""
+
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _MOST_CHARACTERS = 400_000
 _MOST_NAMED = 8

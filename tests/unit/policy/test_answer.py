@@ -53,5 +53,12 @@ def test_no_answer_can_make_an_asi_that_cannot_be_stored(found: dict[str, object
 
 
 def test_what_the_daemon_says_of_an_experiment_cannot_be_said_by_a_policy() -> None:
-    forged = {"\u200bresult": "kept", "failure": "none", "refused": "no_op", "off_surface": "x", "idea": "mine"}
+    forged = {
+        "\u200bresult": "kept",
+        "failure": "none",
+        "refused": "no_op",
+        "off_surface": "x",
+        "warning": "",
+        "idea": "mine",
+    }
     assert dict(asi_of(forged, "h").extra) == {"idea": "mine"}

@@ -501,6 +501,114 @@ PROGRAMS = {
         "ASPECT_RATIO DEPTH TOTAL_BATCH_SIZE DEVICE_BATCH_SIZE MATRIX_LR ADAM_BETAS[0] ADAM_BETAS[1] WARMDOWN_RATIO "
         "WINDOW_PATTERN CFG.softcap CFG.rotary_base CFG.resid",
     ),
+    "a data module and a trainer": Usual(
+        "val_loss",
+        """
+        import numpy as np
+        class DataModule:
+            def __init__(self, n=500, noise=0.2, val_fraction=0.25, batch_size=32):
+                self.n, self.noise, self.batch_size = n, noise, batch_size
+                self.cut = int(n * val_fraction)
+            def setup(self):
+                rng = np.random.default_rng(0)
+                self.x = rng.normal(size=(self.n, 3))
+                self.y = self.x.sum(1) + self.noise * rng.normal(size=self.n)
+            def val(self):
+                return self.x[:self.cut], self.y[:self.cut]
+            def train_batches(self):
+                for i in range(self.cut, self.n, self.batch_size):
+                    yield self.x[i:i+self.batch_size], self.y[i:i+self.batch_size]
+        class Model:
+            def __init__(self, width=16, lr=0.01):
+                self.lr = lr
+                self.w = np.zeros(3)
+            def predict(self, x):
+                return x @ self.w
+            def training_step(self, x, y):
+                self.w -= self.lr * x.T @ (self.predict(x) - y) / len(y)
+        class Trainer:
+            def __init__(self, max_epochs=10, patience=3):
+                self.max_epochs = max_epochs
+            def fit(self, model, data):
+                for epoch in range(self.max_epochs):
+                    for x, y in data.train_batches():
+                        model.training_step(x, y)
+            def validate(self, model, data):
+                x, y = data.val()
+                return ((model.predict(x) - y) ** 2).mean()
+        def main():
+            data = DataModule(n=600)
+            data.setup()
+            model = Model()
+            trainer = Trainer()
+            trainer.fit(model, data)
+            print(f"val_loss: {trainer.validate(model, data):.4f}")
+        main()
+        """,
+        "DataModule.n DataModule.noise DataModule.val_fraction",
+        "DataModule.batch_size Trainer.max_epochs Trainer.patience Model.width Model.lr",
+    ),
+    "everything in a main function": Usual(
+        "val_loss",
+        """
+        import torch, torch.nn as nn
+        def get_data(n, d, noise):
+            x = torch.randn(n, d)
+            return x, x[:, 0] + noise * torch.randn(n)
+        def main():
+            n = 730
+            d = 10
+            lr = 0.1
+            hidden = 64
+            steps = 300
+            x, y = get_data(n, d, 0.1)
+            split = int(0.8 * n)
+            net = nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+            opt = torch.optim.Adam(net.parameters(), lr=lr)
+            for s in range(steps):
+                opt.zero_grad()
+                loss = ((net(x[:split]).squeeze() - y[:split]) ** 2).mean()
+                loss.backward(); opt.step()
+            with torch.no_grad():
+                val_loss = ((net(x[split:]).squeeze() - y[split:]) ** 2).mean().item()
+            print("val_loss:", val_loss)
+        if __name__ == "__main__":
+            main()
+        """,
+        "n d",
+        "lr hidden steps",
+    ),
+    "functions of jax": Usual(
+        "mse",
+        """
+        import jax, jax.numpy as jnp
+        N = 512
+        D = 4
+        WIDTH = 32
+        LR = 1e-2
+        STEPS = 100
+        SIGMA = 0.1
+        key = jax.random.PRNGKey(0)
+        X = jax.random.normal(key, (N, D))
+        Y = jnp.sin(X.sum(1)) + SIGMA * jax.random.normal(key, (N,))
+        def init(key):
+            return {"w": jax.random.normal(key, (D, WIDTH)), "v": jnp.zeros((WIDTH,))}
+        def forward(params, x):
+            return jnp.tanh(x @ params["w"]) @ params["v"]
+        def loss(params, x, y):
+            return jnp.mean((forward(params, x) - y) ** 2)
+        @jax.jit
+        def update(params, x, y):
+            g = jax.grad(loss)(params, x, y)
+            return jax.tree_util.tree_map(lambda p, q: p - LR * q, params, g)
+        params = init(key)
+        for i in range(STEPS):
+            params = update(params, X[:400], Y[:400])
+        print("mse: %f" % loss(params, X[400:], Y[400:]))
+        """,
+        "N D SIGMA",
+        "WIDTH LR STEPS",
+    ),
 }
 
 
