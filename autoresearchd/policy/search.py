@@ -36,7 +36,7 @@ _WHIM = 0.25
 _MARGIN = 1.5
 """How much of the noise a change has to bring before it counts."""
 _RESTS = 6
-"""For how many proposals a move that was discarded in a bundle is put into no other."""
+"""For how many proposals a move that was discarded again in a bundle is put into no other."""
 _FAVOURED = 2
 """Unless so many trials favour it."""
 _ASKED = 1
@@ -248,15 +248,16 @@ class _Turn:
             yield from self._surrogate.judge(self._all[name], [first.value])
 
     def _rests(self, candidate: Candidate) -> bool:
-        """Whether a move was in a bundle that was discarded on this incumbent lately, and one trial at most favours it.
+        """Whether a move was discarded twice on this incumbent, in a bundle lately, and one trial at most favours it.
 
         A single lucky run would else be put beside whatever is tried next, again and again.
         """
         place = where(candidate.parameter, candidate.value)
         rises = self._surrogate.rises(candidate.parameter.name)
         same = [e for before, after, e in rises if (after - before) * place > 0]
-        lately = (e for e in same if e.parent == self._state.parent and self._state.number - e.number <= _RESTS)
-        bundled = any(len(e.changes) > 1 and not e.kept for e in lately)
+        here = [e for e in same if e.parent == self._state.parent and not e.kept]
+        lately = [len(e.changes) for e in here if self._state.number - e.number <= _RESTS]
+        bundled = max(lately, default=0) > 1 and len(here) > 1
         return bundled and sum(e.kept or (e.gain or 0.0) > 0 for e in same) < _FAVOURED
 
     def _beside(self, first: Candidate) -> Iterator[Candidate]:
