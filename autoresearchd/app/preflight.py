@@ -84,12 +84,18 @@ def ask_models(
             failure = _failure(client, settings, charge)
             failures += [failure] if failure else []
     if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
-        advice = "; ".join(dict.fromkeys(map(mend, failures)))
+        advice = "; ".join(dict.fromkeys(map(_advice, failures)))
         raise UsageError(
             f"no model answers: {Unanswered(failures).what}", mend=f"{advice}. --no-preflight starts all the same"
         )
     for failure in failures:
         tell(f"warning: {Unanswered([failure]).what}\n  → {mend(failure)}\n")
+
+
+def _advice(failure: Failure) -> str:
+    if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.mend:
+        return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
+    return mend(failure)
 
 
 def _failure(client: ModelClient, settings: ModelSettings, charge: Callable[..., None]) -> Failure | None:

@@ -303,8 +303,12 @@ class LitellmClient:
     def _trouble(self, litellm: ModuleType, error: Exception) -> ModelError:
         kind = type(error).__name__
         said = provider.words_of(str(error), self._secrets)
+        trouble = _trouble_of(litellm, error)
+        if trouble is Trouble.UNREACHABLE:  # of which litellm says no more than that there is no connection
+            root = provider.words_of(str(list(_causes(error))[-1]), self._secrets)
+            said = said if root in said else f"{said} {root}"
         what = f"{self._model}: {kind}: {said}"
-        return ModelError(_trouble_of(litellm, error), what, retry_after=provider.retry_after(_headers(error)))
+        return ModelError(trouble, what, retry_after=provider.retry_after(_headers(error)))
 
 
 def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,6 +329,8 @@ def _trouble_of(litellm: ModuleType, error: Exception) -> Trouble:
         return Trouble.BROKEN_REPLY
     if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
         return Trouble.UNREACHABLE
+    if "LLM Provider NOT provided" in str(error)[:2_000]:
+        return Trouble.NOT_FOUND
     status = getattr(error, "status_code", None)
     if "APIConnectionError" in kinds:  # its status is always 500, whatever happened
         return Trouble.UNREACHABLE
