@@ -20,8 +20,8 @@ odds, from the places where the text goes on after a like context: of a long one
   all draws: a fair bet. The mean of those of SURE and STAKES exceeds 10^7 with a probability of 10^-7 at most (Ville
   1939; Shafer 2021). A peek at one draw gains about 1 / p.
 
-The scorer of the task `autoresearch` says how much that finds: of models that peek at 1 % of the positions, wherever
-these are, more than 99 %; of those that confine it to whole rows, a share f, 1 - (1 - f)^R with R rows of probes.
+The scorer of the task `autoresearch` says how much that finds: models that peek at 1 % of the positions, wherever these
+are; of those that confine it to whole rows, a share f, 1 - (1 - f)^R with R rows of probes.
 
 Exit codes: 0 scored · 1 no score (one line on stderr says why) · 3 refused, with a LABEL.
 """
