@@ -17,7 +17,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import SLOWER, Task
 from autoresearchd.evaluator.curve import CurveParser, read_curve
 from autoresearchd.evaluator.failure import diagnose, how_it_ended
-from autoresearchd.evaluator.parse import parse_metrics
+from autoresearchd.evaluator.parse import example_pattern, parse_metrics
 from autoresearchd.evaluator.text import as_lines, shorten
 from autoresearchd.evaluator.validation_set import sizes
 
@@ -169,13 +169,28 @@ def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve:
     if name not in metrics:
         aside = " (what the job itself printed does not count)" if claimed is not None else ""
         return Measurement(
-            Label.METRIC_MISSING, metrics=finite, detail=_missing(task, where, metrics) + aside, curve=curve
+            Label.METRIC_MISSING,
+            metrics=finite,
+            detail=_missing(task, where, metrics) + aside + _hint(task, logs.get(TRAINING, "")),
+            curve=curve,
         )
     if name not in finite:
         beyond = f", and what is beyond {_HUGE:g} counts as infinite" if math.isfinite(metrics[name]) else ""
         detail = f"{name} is {metrics[name]} in {where}.log{beyond}"
         return Measurement(Label.NON_FINITE, metrics=finite, detail=detail, curve=curve)
     return Measurement(Label.NONE, finite[name], finite, curve=curve)
+
+
+def _hint(task: Task, log: str) -> str:
+    """How task.yaml can say where the metric is; made of the job's own line, never of the evaluation's log."""
+    if task.scoring.parse_mode == "regex":
+        return ""
+    pattern = "" if task.evaluation is not None else example_pattern(log, task.metric.name)
+    return (
+        f"; its line can be named in task.yaml: `scoring: {{parse_mode: regex, pattern: '{pattern}'}}`"
+        if pattern
+        else ""
+    )
 
 
 def _missing(task: Task, where: str, metrics: Mapping[str, float]) -> str:

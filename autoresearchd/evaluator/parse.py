@@ -2,8 +2,9 @@
 
 Forms: ``METRIC name=value`` lines (pi-autoresearch), ``name: value`` lines (karpathy/autoresearch,
 autoresearch-distillation), JSON objects, one a line or in a result file, and a regular expression of the task. The
-last value of a name wins. Values that are not finite are returned as such: what reads them labels them, and never
-takes them for good.
+last value of a name wins. Where nobody chose a form, ``name=value`` is one, too, and a name that none of them gave is
+looked for as people write it (``Validation RMSE: 1.2``). Values that are not finite are returned as such: what reads
+them labels them, and never takes them for good.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from autoresearchd.domain.task import Scoring
+from autoresearchd.errors import ConfigError
 from autoresearchd.evaluator.patterns import LineMatcher
 from autoresearchd.evaluator.text import NUMBER_THEN_UNIT, as_lines, to_float
 
@@ -24,9 +27,12 @@ NAME = r"[\w.µ/@-]{1,128}"
 
 _WINDOW = 2**20
 _MATCHES = 100_000
+_LONGEST_LINE = 2_000
 _JSON_DEPTH = 4
 _METRIC_LINE = re.compile(rf"\n[ \t]{{0,32}}METRIC[ \t]{{1,32}}({NAME})[ \t]{{0,32}}=[ \t]{{0,32}}({NUMBER_THEN_UNIT})")
 _JSON_LINE = re.compile(r"\n[ \t]{0,32}(\{[^\n]{1,65536})")
+_BEFORE = r"(?:final|validation|valid|val|test|eval|evaluation)"
+"""Words that may stand before a metric's name and say what it was measured on; not ``best`` or ``train``."""
 _NUMBER_IN_TEXT = re.compile(NUMBER_THEN_UNIT)
 
 _Found = dict[str, tuple[int, float]]
@@ -55,6 +61,9 @@ def parse_metrics(text: str, scoring: Scoring, *, result_file: str | None = None
 def _parse_log(text: str, scoring: Scoring, mode: str | None = None) -> dict[str, float]:
     text = "\n" + as_lines(text)
     mode = mode or scoring.parse_mode
+    if mode == "auto":
+        found = _scan(text, mode, known_names(scoring))
+        return {**_as_people_write(text, [name for name in known_names(scoring) if name not in found]), **found}
     if mode != "regex":
         return _scan(text, mode, known_names(scoring))
     # The pattern alone decides on the names that it gives; the other forms may add to them.
@@ -75,7 +84,7 @@ def _windows(text: str) -> Iterator[tuple[int, int]]:
 
 def _scan(text: str, mode: str, known: tuple[str, ...]) -> dict[str, float]:
     """All forms but the pattern. Bounded: earlier windows are left out once the later ones gave very many matches."""
-    key_line = _key_line(known)
+    key_line = _key_line(known, "[:=]" if mode == "auto" else ":")
     found: dict[str, float] = {}
     seen = 0
     for low, high in _windows(text):
@@ -95,10 +104,50 @@ def _scan(text: str, mode: str, known: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _key_line(known: tuple[str, ...]) -> re.Pattern[str]:
+def _key_line(known: tuple[str, ...], sign: str) -> re.Pattern[str]:
     # The longest first, so that ``loss`` does not hide ``loss_val``; quotes are those of pretty-printed JSON.
     names = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
-    return re.compile(rf"\n[ \t]{{0,32}}[\"']?({names})[\"']?[ \t]{{0,32}}:[ \t]{{0,32}}({NUMBER_THEN_UNIT})")
+    return re.compile(rf"\n[ \t]{{0,32}}[\"']?({names})[\"']?[ \t]{{0,32}}{sign}[ \t]{{0,32}}({NUMBER_THEN_UNIT})")
+
+
+def _as_people_write(text: str, names: Sequence[str]) -> dict[str, float]:
+    """``Validation RMSE: 1.2`` for ``rmse``: in any case of letters, a space for an underscore, a few words before it.
+
+    Nothing where it is written with different words before it: which is meant only the task's pattern can say.
+    """
+    found: dict[str, float] = {}
+    for name in names:
+        written = "[ _-]".join(re.escape(part) for part in re.split(r"[_-]", name))
+        space = r"[ \t]{0,32}"
+        line = re.compile(
+            rf"\n{space}((?:{_BEFORE}[ \t_-]{{1,4}}){{0,2}}){written}{space}[:=]{space}({NUMBER_THEN_UNIT})",
+            re.IGNORECASE,
+        )
+        low, high = next(_windows(text), (0, 0))
+        matches = list(islice(line.finditer(text, low, high), _MATCHES))
+        if len({match[1].lower().strip(" \t_-") for match in matches}) == 1:
+            found[name] = to_float(matches[-1][2])
+    return found
+
+
+def example_pattern(text: str, name: str) -> str:
+    """A ``scoring.pattern`` for the last line of a log that has a metric's name, and a number after it; or nothing.
+
+    It is made of the line's own words between the two, and reads that line.
+    """
+    between = r"[^\w\n]{0,12}(?:[a-z]{1,12}[^\w\n]{1,6}){0,3}?"
+    near = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w.])({between})({NUMBER_THEN_UNIT})", re.IGNORECASE)
+    for line in reversed(as_lines(text[-_WINDOW:]).split("\n")):
+        match = near.search(line[:_LONGEST_LINE])
+        if match is None or not math.isfinite(to_float(match[2])):
+            continue
+        pattern = re.escape(match[0][: match.start(2) - match.start()]).replace("\\ ", " ") + r"(\S+)"
+        try:
+            known = LineMatcher(pattern, key="scoring.pattern").search(line)
+        except ConfigError:
+            return ""
+        return pattern if known is not None and pattern.isprintable() and "'" not in pattern else ""
+    return ""
 
 
 def _take(here: _Found, matches: Iterator[re.Match[str]]) -> int:

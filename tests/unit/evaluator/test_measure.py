@@ -58,6 +58,12 @@ def test_a_run_ended_for_its_many_files_is_an_error_that_says_so_and_not_out_of_
     assert (m.label, m.detail) == (Label.ERROR, "training was ended: it made more than 10,000 files")
 
 
+def test_a_metric_that_is_not_found_is_told_with_the_pattern_that_reads_its_line() -> None:
+    m = measure(task(), result(stage()), {"training": "epoch 3 | val_bpb is now 0.5\n"})
+    assert m.label is Label.METRIC_MISSING
+    assert "`scoring: {parse_mode: regex, pattern: 'val_bpb is now (\\S+)'}`" in m.detail
+
+
 def test_a_job_that_overran_is_told_that_it_was_killed_and_what_its_limit_is_made_of() -> None:
     toy, ran = task(), result(stage(outcome="budget_overrun", exit_code=-9))
     budget = toy.execution.budget

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.task import Constraint
 from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.parse import MAX_NAMES, MODES, parse_metrics
+from autoresearchd.evaluator.parse import MAX_NAMES, MODES, example_pattern, parse_metrics
 from tests.timing import seconds
 from tests.unit.evaluator.builders import scoring
 
@@ -91,6 +91,60 @@ def test_metric_lines_may_bring_any_name_and_colon_lines_only_known_ones() -> No
 
 def test_a_name_inside_a_longer_line_is_no_metric() -> None:
     assert parse_metrics("best val_bpb: 0.1\nprint('METRIC val_bpb=0.1')\nmy_val_bpb: 3\n", scoring()) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("rmse=1.14923", "rmse"),
+        ("  rmse = 1.14923", "rmse"),
+        ("val_loss = 1.14923", "val_loss"),
+        ("Validation RMSE: 1.14923", "rmse"),
+        ("RMSE: 1.14923", "rmse"),
+        ("Final test rmse = 1.14923", "rmse"),
+        ("Val loss: 1.14923", "val_loss"),
+        ("test accuracy: 1.14923%", "accuracy"),
+    ],
+)
+def test_a_metric_is_read_as_people_print_it(line: str, name: str) -> None:
+    """Else the first run of a program that is in order ends as one without a metric."""
+    assert parse_metrics(f"begin\n{line}\nend\n", scoring(name))[name] == 1.14923
+    if "=" in line:
+        assert name not in parse_metrics(line, scoring(name, parse_mode="key_value"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "best rmse: 0.1", "train RMSE: 0.1", "Epoch 3 rmse: 0.1", "rmse of 3", "rmses: 2", "a rmse=1", "rmse == 3",
+        "rmse: see below", "RMSE", "my_rmse=3", "rmse_std=0.1", "rmse=1.2.3", "rmse=lambda: 3", "lr=0.1 rmse=0.2",
+        "Validation RMSE: 1\nTest RMSE: 2",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_the_metric_is_not_taken_for_it(text: str) -> None:
+    assert "rmse" not in parse_metrics(text + "\n", scoring("rmse"))
+
+
+def test_the_name_as_it_is_wins_over_what_is_only_like_it() -> None:
+    assert parse_metrics("loss: 0.5\nValidation loss: 0.9\n", scoring("loss"))["loss"] == 0.5
+    assert parse_metrics("loss: 0.5\nloss=0.4\n", scoring("loss"))["loss"] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern"),
+    [
+        ("Epoch 3 | rmse -> 1.5 | lr 3", r"rmse \-> (\S+)"),
+        ("the best RMSE is 1.5", r"RMSE is (\S+)"),
+        ("[eval] rmse (lower is better): 1.5", r"rmse \(lower is better\): (\S+)"),
+        ("nothing of the kind", ""),
+        ("rmse: none yet", ""),
+    ],
+)
+def test_the_hint_for_a_metric_that_is_not_found_is_a_pattern_that_finds_it(line: str, pattern: str) -> None:
+    made = example_pattern(f"x\n{line}\ny\n", "rmse")
+    assert made == pattern
+    if made:
+        assert parse_metrics(line, scoring("rmse", parse_mode="regex", pattern=made))["rmse"] == 1.5
 
 
 def test_each_parse_mode_reads_its_own_form_only() -> None:
