@@ -20,7 +20,9 @@ from autoresearchd.app.journal import check_journal
 from autoresearchd.app.project import Project
 from autoresearchd.app.restore import Restorer, plan_session
 from autoresearchd.config import parse_task
-from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.counting import counted
+from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import Phase
 from autoresearchd.errors import EnvironmentFailure, StoreDamaged, StoreError, UsageError
 from autoresearchd.loop.lock import SessionLock
@@ -222,9 +224,20 @@ def _from_git(project: Project, draft: Draft, tag: str, report: Report) -> Sessi
     new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
     report.notes.append(
         f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
-        f"task and folder are those of its first commit, policy {new.policy}, no limits"
+        f"task and folder are those of its first commit, policy {new.policy}, {_limits(new.limits)}"
     )
     return draft.create_session(new, at)
+
+
+def _limits(limits: Limits) -> str:
+    """The limits of a rebuilt session, in words: who goes on with it is to know where it ends."""
+    words = [
+        counted(limits.max_experiments, "experiment") if limits.max_experiments is not None else "",
+        format_duration(limits.max_seconds) if limits.max_seconds is not None else "",
+        f"{limits.max_usd:g} USD" if limits.max_usd is not None else "",
+    ]
+    told = ", ".join(word for word in words if word)
+    return f"limits as its log tells: {told}" if told else "no limits (`resume --max-experiments N` sets one)"
 
 
 def _accept(project: Project, new: Path) -> None:

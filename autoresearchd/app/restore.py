@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, parse_task
@@ -241,6 +241,27 @@ def _number(text: str) -> float | None:
 
 
 # ---------------------------------------------------------------------- a session of which only git is left
+def ends_after(limits: Limits) -> str:
+    """The end of the line that a daemon begins its log with, from which a repair knows the session's limits again."""
+    told = {"experiments": limits.max_experiments, "seconds": limits.max_seconds, "usd": limits.max_usd}
+    words = " ".join(f"{name}={value:.12g}" for name, value in told.items() if value is not None)
+    return f"; ends after {words}" if words else "; ends when it is stopped"
+
+
+def _limits_in_log(log: Path, tag: str) -> Limits:
+    """The limits that the latest daemon of a session wrote into its log; none where it wrote none."""
+    begins = rf"[0-9-]{{10}} [0-9:]{{8}}Z {re.escape(tag)} session_(?:started|resumed) "
+    lines = re.findall(
+        rf"^{begins}.*; ends (?:after (.*)|when it is stopped)$",
+        read_tail(log, _LOG_BYTES),
+        re.MULTILINE,
+    )
+    told = dict(re.findall(r"(experiments|seconds|usd)=([0-9.e+-]{1,20})(?: |$)", lines[-1] if lines else ""))
+    found = {name: value for name, text in told.items() if (value := _number(text)) is not None}
+    most = found.get("experiments")
+    return Limits(None if most is None else int(most), found.get("seconds"), found.get("usd"))
+
+
 def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, datetime]:
     """What a session can be created from again, and when it began."""
     probe = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
@@ -267,7 +288,7 @@ def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, 
         executor="local",
         base_commit=base,
         seed=seed,
-        limits=Limits(),
+        limits=_limits_in_log(layout.daemon_log(project.root), tag),
         folder=(task_folder / task.source_dir).as_posix(),
     )
     return new, at

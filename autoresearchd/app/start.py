@@ -43,6 +43,7 @@ from autoresearchd.app.pinned import empty_submodules, with_large_files
 from autoresearchd.app.policies import require_model
 from autoresearchd.app.preflight import ask_models
 from autoresearchd.app.project import Project
+from autoresearchd.app.restore import ends_after
 from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
 from autoresearchd.app.tools import require_bits, require_programs, require_tool
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
@@ -325,7 +326,7 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
     lab.emit(
         kind,
         f"session {session.tag} on {session.branch}: {lab.task.name}, {lab.task.metric.name} "
-        f"({lab.task.metric.direction.value}), policy {session.policy}",
+        f"({lab.task.metric.direction.value}), policy {session.policy}{ends_after(session.limits)}",
         tag=session.tag,
         task=lab.task.name,
         metric=lab.task.metric.name,

@@ -256,7 +256,11 @@ class Housekeeping:
     def _has_young_backup(self) -> bool:
         oldest = f"{self._lab.clock.now() - timedelta(seconds=BACKUP_S):%Y%m%dT%H%M%S}"
         found = backups.generations(self._backup)
-        return bool(found) and found[0].name > oldest
+        if not found or found[0].name <= oldest:
+            return False
+        session = self._lab.store.session(self._lab.tag)
+        # A repair would forget where a session that the backup does not know as it is now was to end.
+        return backups.knows(found[0], session.tag, session.seed, session.limits)
 
     def _quietly(self, job: Callable[[], None]) -> bool:
         """Whether a job succeeded; one that fails is reported and tried again at its next turn."""

@@ -16,11 +16,15 @@ import pytest
 from autoresearchd.app.journal import check_database, check_journal
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import Report, repair
+from autoresearchd.app.restore import _limits_in_log, ends_after
+from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.errors import SessionLocked, StoreDamaged, UsageError
+from autoresearchd.loop.housekeeping import Housekeeping
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.sinks import FileSink
 from autoresearchd.store import backups, health
 from autoresearchd.store.migrate import open_store
 from autoresearchd.workspace import layout
@@ -310,3 +314,58 @@ def test_a_session_created_after_the_last_backup_is_rebuilt_from_git(site: Site)
     site.database.write_bytes(b"nonsense" * 1000)
     site.repair()
     site.check(site.go_on(AFTER + 3))
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits"),
+    [
+        (["t session_started x; ends after experiments=20"], Limits(max_experiments=20)),
+        (
+            [
+                "t session_started x; ends after experiments=20",
+                "t session_resumed x; ends after experiments=40 seconds=3600.5 usd=1e-05",
+                "u session_resumed x; ends after experiments=7",
+            ],
+            Limits(40, 3600.5, 1e-05),
+        ),
+        (["t session_started x; ends after experiments=20", "t session_resumed y; ends when it is stopped"], Limits()),
+        (["t session_started policy command:echo; ends after experiments=3 more"], Limits(max_experiments=3)),
+        ([], Limits()),
+    ],
+)
+def test_a_session_rebuilt_from_git_ends_where_it_was_to_end(site: Site, lines: list[str], limits: Limits) -> None:
+    """Else `resume` after a repair would go on for ever where `--max-experiments` was given."""
+    shutil.rmtree(site.bench.state / "backups")
+    site.stop(checkpoint=True)
+    site.database.unlink()
+    log = layout.daemon_log(site.bench.root)
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("".join(f"2026-11-22 10:00:0{n}Z {line}\n" for n, line in enumerate(lines)))
+    site.repair()
+    with open_store(f"sqlite:///{site.database}") as store:
+        assert store.session("t").limits == limits
+
+
+def test_what_a_daemon_says_as_it_begins_is_what_a_repair_reads(site: Site, tmp_path: Path) -> None:
+    for number, limits in enumerate((Limits(), Limits(1), Limits(123456789, 0.125, 12.5), Limits(max_usd=3.0))):
+        log = tmp_path / f"{number}.log"
+        text = f"session t on b: toy, score (minimize), policy search{ends_after(limits)}"
+        with closing(FileSink(log, "t")) as sink:
+            sink.emit(Event(EventKind.SESSION_STARTED, datetime.now(UTC), text))
+        assert _limits_in_log(log, "t") == limits
+        assert _limits_in_log(log, "u") == Limits()
+
+
+def test_a_young_backup_that_does_not_know_the_session_or_its_limits_is_not_enough(tmp_path: Path) -> None:
+    """A daemon that found one made none, and a repair from it forgot `--max-experiments`."""
+    bench = Bench(tmp_path)
+    made = backups.make(bench.store.backup, tmp_path / "backups", datetime.now(UTC))
+    known = (made, "t", bench.session.seed)
+    assert backups.knows(*known, bench.session.limits)
+    assert not backups.knows(*known, Limits(max_experiments=3))
+    assert not backups.knows(made, "u", bench.session.seed, bench.session.limits)
+    bench.store.set_limits(bench.session.id, Limits(max_experiments=3))
+    with Housekeeping(bench.laboratory(), lambda: 0.0, tmp_path / "backups") as housekeeping:
+        assert not housekeeping._has_young_backup()
+    assert backups.knows(backups.generations(tmp_path / "backups")[0], "t", bench.session.seed, Limits(3))
+    bench.close()
