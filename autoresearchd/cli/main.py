@@ -19,6 +19,7 @@ from autoresearchd.cli import (
     report_commands,
     serve,
     session,
+    sessions,
     skills,
     status,
     task,
@@ -70,6 +71,7 @@ def build() -> typer.Typer:
         f"{PROGRAM} show 12", f"{PROGRAM} show 12 --diff", f"{PROGRAM} show 12 --answers"
     ))(experiments.show)  # fmt: skip
     app.command("logs", epilog=examples(f"{PROGRAM} logs -f", f"{PROGRAM} logs -n 20"))(logs.logs)
+    app.add_typer(_sessions(), name="sessions")
     app.add_typer(_tasks(), name="task")
     app.command("plot", epilog=examples(f"{PROGRAM} plot -o progress.png"))(report_commands.plot)
     app.command("export", epilog=examples(
@@ -137,6 +139,15 @@ def _tasks() -> typer.Typer:
         task_space.space
     )
     return tasks
+
+
+def _sessions() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and remove sessions.")
+    group.command("list", epilog=examples(f"{PROGRAM} sessions list", f"{PROGRAM} sessions list --json"))(
+        sessions.list_sessions
+    )
+    group.command("remove", epilog=examples(f"{PROGRAM} sessions remove nov21"))(sessions.remove)
+    return group
 
 
 def _adapters() -> typer.Typer:

@@ -100,6 +100,11 @@ class SqlStore(SqlShelf):
         with self._db.write() as c:
             sessions.remove(c, tag)
 
+    def remove_session(self, tag: str) -> None:
+        """Delete a session with all that it found out. KeyError when there is none."""
+        with self._db.write() as c:
+            sessions.remove(c, tag, whatever=True)
+
     def session(self, tag: str) -> Session:
         with self._db.read() as c:
             row = c.execute(rows.SESSIONS.where(SessionTable.tag == tag)).one_or_none()

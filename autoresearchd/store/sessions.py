@@ -49,8 +49,8 @@ def create(c: Connection, new: NewSession, at: datetime) -> Session:
     return rows.session(c.execute(rows.SESSIONS.where(SessionTable.id == session_id)).one())
 
 
-def remove(c: Connection, tag: str) -> None:
-    """Delete a session that kept nothing. KeyError when there is none."""
+def remove(c: Connection, tag: str, *, whatever: bool = False) -> None:
+    """Delete a session that kept nothing, or whatever it kept. KeyError when there is none."""
     row = c.execute(
         select(SessionTable.id, TotalsTable.keeps)
         .join(TotalsTable, TotalsTable.session_id == SessionTable.id)
@@ -58,7 +58,7 @@ def remove(c: Connection, tag: str) -> None:
     ).one_or_none()
     if row is None:
         raise KeyError(f"no session {tag!r}")
-    if row.keeps:
+    if row.keeps and not whatever:
         raise StoreError(f"session {tag!r} holds {row.keeps} kept experiments and is not deleted")
     c.execute(delete(SessionTable).where(SessionTable.id == row.id))
 

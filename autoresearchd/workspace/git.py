@@ -237,6 +237,21 @@ class GitWorkspace:
         self._refs.abandon()
         self._slots.remove()
 
+    def forget(self, base: str) -> None:
+        """Remove the branch, refs and worktrees of a session that began at ``base``, whatever it kept.
+
+        Raises RepositoryError where the branch holds a commit that is none of the session's: nothing is removed then.
+        """
+        history = self.history()
+        tip = history.tip()
+        if tip not in (None, base) and tip not in history.experiments().values() and history.read(tip).number is None:
+            raise RepositoryError(
+                f"branch {self.branch} is at {tip}, which is none of the session's commits: nothing was removed",
+                mend=f"give that commit a branch of its own, then `git branch -D {self.branch}`",
+            )
+        self._refs.forget()
+        self._slots.remove()
+
     def parent(self, commit: str) -> str:
         parents = self._objects.commit(commit).parents
         if not parents:

@@ -172,6 +172,11 @@ class SessionRefs:
                 f"branch {self.branch} is at {tip}, not where the session began: it is left as it is",
                 mend=f"look at it; `git branch -D {self.branch}` deletes it",
             )
+        self.forget()
+
+    def forget(self) -> None:
+        """Delete the branch, wherever it is, and the refs of all experiments."""
+        tip = self.read(self.branch_ref)
         names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
         # The branch goes first: a git that is killed between the two leaves what ``begin`` completes.
         commands = [] if tip is None else [f"delete {self.branch_ref} {tip}"]

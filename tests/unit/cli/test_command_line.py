@@ -20,7 +20,7 @@ from tests.unit.cli.conftest import Command
 COMMANDS = [
     "start", "resume", "stop", "pause", "unpause", "status", "note", "experiments", "show", "logs", "task list",
     "task init", "task check", "task space", "plot", "export", "import", "serve", "learn", "doctor", "adapters list",
-    "adapters promote", "adapters rollback", "skills list", "skills add",
+    "adapters promote", "adapters rollback", "skills list", "skills add", "sessions list", "sessions remove",
 ]  # fmt: skip
 LATER = ["report", "finalize", "web"]
 
