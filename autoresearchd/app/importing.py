@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from autoresearchd.app.project import Project
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
@@ -34,7 +35,8 @@ def import_log(directory: Path, path: Path) -> str:
     finally:
         store.close()
     warnings = "".join(f"\n  {warning}" for warning in log.warnings[:10])
-    return f"{len(log.experiments)} experiments of {path} are now session {tag}{warnings}"
+    experiments = counted(len(log.experiments), "experiment")
+    return f"{experiments} of {path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
 
 
 def _store(store: SqlStore, tag: str, log: ImportedLog) -> None:

@@ -20,6 +20,7 @@ from autoresearchd.app.lengths import Lengths, prompt_tokens, within
 from autoresearchd.app.live import LiveRounds
 from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion
 from autoresearchd.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
 from autoresearchd.learner import checkpoint, memory
@@ -246,7 +247,9 @@ class _Run:
         """The version that was learned; Interrupted where the training was stopped before its end."""
         self._steps = trained.steps
         if trained.stopped == CANCELLED:
-            raise Interrupted(f"the learner was stopped after {trained.steps} steps; {GOES_ON[self._request.mode]}")
+            raise Interrupted(
+                f"the learner was stopped after {counted(trained.steps, 'step')}; {GOES_ON[self._request.mode]}"
+            )
         for text in (
             trained.cold_start and f"cold start, on kept answers first: {trained.cold_start}",
             trained.stopped,
@@ -263,7 +266,7 @@ class _Run:
             learner_run_id=run_id,
         )
         version = self._shelf.add(model.save, made)
-        self._tell(f"learned: {version.version} ({trained.steps} steps)")
+        self._tell(f"learned: {version.version} ({counted(trained.steps, 'step')})")
         return version
 
     def _train(self, model: LocalModel, ground: _Ground, tracking: Tracking, answer: int) -> Trained:

@@ -66,7 +66,7 @@ class Report:
         found = [f"damage: {fault}" for fault in self.faults]
         if self.base is not None:
             found.append(f"built on the backup {self.base.name}")
-        found.append(f"{self.rows} rows were read from the damaged database")
+        found.append(f"{counted(self.rows, 'row was', 'rows were')} read from the damaged database")
         found += self.notes
         if self.kept is not None:
             found.append(f"the damaged database is kept in {self.kept}")

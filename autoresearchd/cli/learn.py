@@ -17,6 +17,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import json_text, strip_controls
 from autoresearchd.cli.session import here
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import MissingCapability, UsageError
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _look(
             print(strip_controls(line))
     sys.stdout.flush()
     if export is not None:
-        say(f"wrote {export}: {len(found.data.trajectories):,} answers")
+        say(f"wrote {export}: {counted(len(found.data.trajectories), 'answer')}")
 
 
 def _check_target(export: Path | None) -> None:
@@ -305,7 +306,7 @@ def _text(value: object) -> str:
 
 def _session_line(session: ReadSession) -> str:
     task = f"task {session.task.name}" if session.task is not None else "a task that cannot be read"
-    counts = f"{session.answers:,} answers, {session.decided:,} experiments"
+    counts = f"{counted(session.answers, 'answer')}, {counted(session.decided, 'experiment')}"
     where = ", foreign (of another repository)" if session.foreign else ""
     return f"{session.name}: {counts}, policy {session.policy}, {task}{where}"
 

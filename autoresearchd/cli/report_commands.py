@@ -14,6 +14,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import SessionOption
 from autoresearchd.cli.place import Place, find_place
 from autoresearchd.cli.session import here
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.report.export import SessionHead, write
 
@@ -39,7 +40,7 @@ def plot(
     tag = place.pick(session)
     head = session_head(place, tag)
     chart = draw(place.experiments(tag), output, metric=head.metric, direction=head.direction)
-    say(f"wrote {output}: {chart.tried:,} experiments beside the baseline, {chart.improvements:,} kept")
+    say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {chart.improvements:,} kept")
 
 
 def export(

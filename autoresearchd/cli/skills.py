@@ -12,6 +12,7 @@ from autoresearchd.cli import render
 from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, json_text
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
 
 
@@ -52,7 +53,7 @@ def add(
             say(f"replaced {place}")
         count = len(added.written) + len(added.replaced)
         names = ", ".join(skill.name for skill in skills.skills())
-        say(f"{names} in {target}: {count} files written, {len(added.same)} there already")
+        say(f"{names} in {target}: {counted(count, 'file')} written, {len(added.same)} there already")
 
 
 def _columns() -> int | None:

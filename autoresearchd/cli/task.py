@@ -16,13 +16,16 @@ TASK_FILE = "task.yaml"
 
 
 def list_tasks(as_json: JsonOption = False) -> None:
-    """List the bundled tasks."""
+    """List the bundled tasks, with the extra of autoresearchd that each needs, and what of it is missing here."""
     found = [_facts(folder) for folder in bundled_tasks()]
     if as_json:
         print(json_text(found, indent=2))
         return
-    rows = [[f["name"], f["metric"], f["direction"], ", ".join(f["profiles"]) or "—", f["path"]] for f in found]
-    headers = ("name", "metric", "direction", "profiles", "path")
+    rows = [
+        [f["name"], f["metric"], f["direction"], ", ".join(f["profiles"]) or "—", f["needs"]["words"], f["path"]]
+        for f in found
+    ]
+    headers = ("name", "metric", "direction", "profiles", "needs", "path")
     print("\n".join(render.table(headers, rows, paint=Paint(sys.stdout))))
 
 
@@ -49,8 +52,10 @@ def find_task(which: str | None) -> Path:
 
 def _facts(folder: Path) -> dict[str, Any]:
     """What ``task list --json`` says of a task, read from its file as it is written."""
+    from autoresearchd.app.needs import needs_of
     from autoresearchd.config.document import parse_yaml, read_text
 
+    needs = needs_of(folder)
     path = folder / TASK_FILE
     root = parse_yaml(read_text(path), str(path)).root
     inner = root.get("task")
@@ -66,4 +71,5 @@ def _facts(folder: Path) -> dict[str, Any]:
         "direction": str(scoring.get("direction") or "minimize"),
         "path": str(folder),
         "profiles": sorted(profiles) if isinstance(profiles, dict) else [],
+        "needs": {"extras": list(needs.extras), "missing": list(needs.missing), "words": needs.words},
     }

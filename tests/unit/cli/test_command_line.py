@@ -312,9 +312,10 @@ def test_a_stream_without_unicode_ends_no_command(repository: Path) -> None:
 
 def test_task_list_says_what_there_is(command: Command) -> None:
     tasks = json.loads(command("task", "list", "--json").out)
-    assert all(set(task) == {"name", "metric", "direction", "path", "profiles"} for task in tasks)
+    assert all(set(task) == {"name", "metric", "direction", "path", "profiles", "needs"} for task in tasks)
     own = next(task for task in tasks if task["name"] == "autoresearch")
     assert (own["metric"], own["direction"], own["profiles"]) == ("val_bpb", "minimize", ["cpu", "cuda"])
+    assert own["needs"]["extras"] == ["train"]
     assert Path(own["path"], "task.yaml").is_file()
 
 
