@@ -101,7 +101,7 @@ def test_a_project_of_karpathy_s_is_adopted_and_researched(empty: Project) -> No
     tsv = "commit\tval_bpb\tmemory_gb\tstatus\tdescription\n" + "a1b2c3d\t1.080000\t44.0\tkeep\tbaseline\n"
     files = {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 1\n", "program.md": "Never stop.\n", "results.tsv": tsv}
     made = project(empty, {**files, ".gitignore": "results.tsv\n__pycache__/\n"})
-    told = adopted(made, "night", "karpathy/autoresearch", "1 experiments of results.tsv", "3 runs, up to")
+    told = adopted(made, "night", "karpathy/autoresearch", "1 experiment of results.tsv", "3 runs, up to")
     assert "baseline: val_bpb 1.08 ± 0 over 3 runs" in told
     task = (made.root / "task.yaml").read_text()
     assert "baseline: 1.08 " in task and 'protected: ["prepare.py", "program.md"]'.replace('"', "") in task
