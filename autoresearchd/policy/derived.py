@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from autoresearchd.config.markup import kind_of
 from autoresearchd.policy.answer import MAX_LINE, clean
 
 Value = int | float | str | bool
@@ -78,6 +79,8 @@ def _told(path: str, old: str, new: str) -> str:
 
 def _constants(path: str, old: str, new: str) -> list[Changed] | None:
     """The constants with another literal; None where anything else differs but comments and blank lines."""
+    if kind_of(path):  # ``lr = 0.1`` is another constant in each table of a TOML file
+        return None
     lines, others = list(_code(old)), list(_code(new))
     if len(lines) != len(others):
         return None

@@ -168,7 +168,7 @@ class Parameter:
 
     def _decimals(self) -> int:
         """Of a linear axis: two, and more where the whole range is narrow."""
-        return max(2, 1 - math.floor(math.log10(self.range.high - self.range.low)))
+        return max(2, 1 - math.floor(math.log10(max(self.range.high - self.range.low, 1e-12))))
 
     def others(self) -> tuple[Value, ...]:
         """The alternatives of a choice."""

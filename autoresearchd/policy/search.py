@@ -272,7 +272,8 @@ class _Turn:
             rows = parameter.range.family == BATCH and set(words_of(parameter.name)) & PER_PASS
             if rows and parameter.path == moved.path and isinstance(parameter.value, int):
                 exact = parameter.value * moved.value / first.value
-                if exact >= 1 and exact.is_integer() and not self._barred(parameter, int(exact)):
+                whole = exact >= 1 and exact.is_integer() and parameter.legal(exact)
+                if whole and not self._barred(parameter, int(exact)):
                     yield from self._surrogate.judge(parameter, [int(exact)])
                 return
 

@@ -14,6 +14,14 @@ from autoresearchd.policy.space import apply, find
 from autoresearchd.testing.policy_contract import SAMPLE
 
 
+def test_a_line_of_a_toml_file_is_not_taken_for_a_constant_of_another_table() -> None:
+    """``a.toml:lr`` is nobody's name there: the search would learn from what it never tried."""
+    old = {"a.toml": "[a]\nlr = 0.1\n[b]\nlr = 0.1\n"}
+    new = {"a.toml": "[a]\nlr = 0.1\n[b]\nlr = 0.2\n"}
+    assert changes(old, new) == {}
+    assert "a.toml" in hypothesis(old, new)
+
+
 def changed(old: str, new: str) -> dict[str, object]:
     return dict(changes({"train.py": old}, {"train.py": new}))
 

@@ -18,6 +18,7 @@ from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.metric import Direction, Metric
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.task import Search
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.pace import HELD
 from autoresearchd.policy.memory import Memory
@@ -92,6 +93,26 @@ def test_another_context_length_comes_with_rows_that_keep_the_tokens_of_a_pass()
             lengths.add(changes["train.py:SEQ_LEN"])
             assert int(changes["train.py:SEQ_LEN"]) * int(changes["train.py:DEVICE_BATCH_SIZE"]) == 256 * 8
     assert lengths == {128, 512}
+
+
+@pytest.mark.parametrize("kind", ["search", "random"])
+def test_no_proposal_leaves_the_bounds_that_a_person_gave(kind: str) -> None:
+    """Rows that keep the tokens of a pass would do so here, and a proposal outside would be no proposal at all."""
+    code = "SEQ_LEN = 256\nDEVICE_BATCH_SIZE = 8  # range: 6..10\nLR = 0.1\nBETA = 0.9\nOPT = 'a'\n"
+    bounds = Search(fixed=("BETA",), ranges={"train.py:LR": (0.09, 0.2)}, choices={"OPT": ("a", "b")})
+    task = replace(make_task(), search=bounds)
+    policy = SearchPolicy(MemoryHistory([BASELINE])) if kind == "search" else RandomPolicy()
+    lengths, names = set(), set()
+    for seed in range(40):
+        state = replace(make_state(code, number=1, seed=seed, parent=BASE, sigma=0.002), task=task)
+        changes = policy.propose(state, threading.Event()).changes
+        names |= set(changes)
+        lengths.add(changes.get("train.py:SEQ_LEN"))
+        assert 6 <= int(changes.get("train.py:DEVICE_BATCH_SIZE", 8)) <= 10
+        assert 0.09 <= float(changes.get("train.py:LR", 0.1)) <= 0.2
+        assert changes.get("train.py:OPT", "a") in ("a", "b")
+    assert {128, 512} & lengths and {"train.py:LR", "train.py:OPT"} <= names
+    assert "train.py:BETA" not in names
 
 
 def test_a_restarted_search_proposes_what_the_old_one_would_have() -> None:
