@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -24,7 +25,9 @@ _YAML, _JSON, _TOML = "YAML", "JSON", "TOML"
 _KINDS = {".yaml": _YAML, ".yml": _YAML, ".json": _JSON, ".toml": _TOML}
 _MOST_NODES = 5_000
 _MOST_DEPTH = 40
-_MOST_LINES = 400
+_MOST_DOTS = 200
+_MOST_PROVED = 4_000_000
+"""Characters of TOML that are read to prove where values stand: the file once for each of them."""
 _MOST_IN_LIST = 16
 _KEY = re.compile(r"[\w-]{1,80}")
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][\d_]*)(?:\.\d[\d_]*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?|[-+]?\d+\.")
@@ -62,6 +65,7 @@ def kind_of(path: str) -> str:
     return _KINDS.get(PurePosixPath(path).suffix.lower(), "")
 
 
+@lru_cache(maxsize=8)  # one edit is looked at several times
 def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str:
     """What a file holds, whatever its comments and layout: the same for files that mean the same.
 
@@ -137,6 +141,10 @@ def _json(text: str) -> Any:
 
 def _toml(text: str) -> dict[str, Any]:
     _bounded(text)
+    for number, line in enumerate(text.splitlines(), 1):
+        keys = line.partition("=")[0]
+        if keys.count(".") > _MOST_DOTS and not keys.lstrip().startswith("#"):  # they would take seconds
+            raise MarkupError("a key has too many parts", number)
     try:
         return tomllib.loads(text)
     except ValueError as error:
@@ -228,7 +236,7 @@ def _toml_scalars(text: str) -> Iterator[Scalar]:
     table: Place = ()
     heads: tuple[tuple[int, int], ...] = ()
     arrays: dict[Place, int] = {}
-    start, tried = 0, 0
+    start, tried, most = 0, 0, _MOST_PROVED // max(len(text), 1)
     for line in text.splitlines(keepends=True):
         if found := _HEADER.fullmatch(line.rstrip("\r\n")):
             table = tuple(part.strip() for part in found[2].split("."))
@@ -236,7 +244,7 @@ def _toml_scalars(text: str) -> Iterator[Scalar]:
                 arrays[table] = arrays.get(table, -1) + 1
             table = _with_index(table, arrays)
             heads = ((start + found.start(2), start + found.end(2)),)
-        elif (pair := _PAIR.match(line)) and tried < _MOST_LINES:
+        elif (pair := _PAIR.match(line)) and tried < most:
             tried += 1
             keys = tuple(part.strip() for part in pair[1].split("."))
             for place, begin, end in _values_in(line, pair.end(), (*table, *keys)):

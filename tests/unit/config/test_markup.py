@@ -139,6 +139,7 @@ def _as_toml(tree: dict[str, object], table: str) -> str:
         ("a.toml", "a = 1\nb = \n", "not TOML", 2),
         ("a.yaml", "a: " + "[" * 3000, "nested too deeply", None),
         ("a.json", "[" * 50_000, "nested too deeply", None),
+        ("a.toml", "x = 1\n" + "a." * 20_000 + "a = 1", "too many parts", 2),
         ("a.yaml", "a: 1\n" * MOST_CHARACTERS, "larger than 64 KiB", None),
     ],
 )
