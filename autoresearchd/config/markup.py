@@ -141,8 +141,8 @@ def _json(text: str) -> Any:
 
 def _toml(text: str) -> dict[str, Any]:
     _bounded(text)
-    for number, line in enumerate(text.splitlines(), 1):
-        keys = line.partition("=")[0]
+    for number, row in enumerate(text.splitlines(), 1):
+        keys = row.partition("=")[0]
         if keys.count(".") > _MOST_DOTS and not keys.lstrip().startswith("#"):  # they would take seconds
             raise MarkupError("a key has too many parts", number)
     try:

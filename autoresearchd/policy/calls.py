@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from autoresearchd.policy.parameter import Value
-from autoresearchd.policy.ranges import bag, range_of
+from autoresearchd.policy.ranges import bag, range_of, words_of
 
 _OPTIMISER = bag("lr betas weight_decay eps momentum nesterov alpha dampening ns_steps rho beta1 beta2 initial_lr")
 _OPTIMISERS = re.compile(
@@ -68,6 +68,7 @@ def arguments_of(callee: str, given: frozenset[str]) -> frozenset[str]:
 _RECIPE = (_OPTIMISER | _ESTIMATOR | frozenset().union(*_OTHERS.values())) - bag("""
     eps p C alpha gamma power factor rho T_max T_0 T_mult total_iters max_iter step_size dampening""")
 _FAMILIES = frozenset({"learning rate", "weight decay", "dropout", "average", "width", "depth", "batch size"})
+_DETAILS = bag("group idx index feature")
 _LEAST_WIDTH = 8
 """Of an argument called ``dim``: less than that is an axis."""
 
@@ -76,7 +77,7 @@ def is_recipe(name: str, value: Value) -> bool:
     """Whether the default of a function's argument is a part of a training recipe, and no detail of a computation."""
     if isinstance(value, (bool, str)):
         return False
-    found = range_of(name, value)
-    if found is None or (name in ("dim", "n", "size") and value < _LEAST_WIDTH):
+    found, words = range_of(name, value), set(words_of(name))
+    if found is None or words & _DETAILS or (name in ("dim", "n", "size") and value < _LEAST_WIDTH):
         return False
-    return name in _RECIPE or found.family in _FAMILIES
+    return name in _RECIPE or found.family in _FAMILIES or "epoch" in words

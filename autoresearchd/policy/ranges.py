@@ -40,6 +40,8 @@ _NEVER = {
 }
 _NOT_OWN = ("what the data is", "what is measured", "what is printed or stored")
 """What a function is for, if its defaults are not the program's own recipe."""
+_ASIDE = bag("validate plot draw show report predict generate export")
+"""Functions that do something beside the training."""
 _LEARNING_RATE_NOT = bag("frac fraction ratio pct decay mult scale factor step iter warmup warmdown schedule")
 _SCHEDULE = bag("warmup warmdown cooldown decay anneal lr final pct start")
 _FRACTION = bag("ratio frac fraction pct percent prob probability p smoothing warmup warmdown cooldown alpha")
@@ -99,7 +101,8 @@ def is_seed(name: str) -> bool:
 
 def is_not_own(function: str) -> bool:
     """Whether a function of that name loads data, measures, prints: what it is given by default is no recipe."""
-    return any(set(words_of(part)) & _NEVER[what] for part in function.split(".") for what in _NOT_OWN)
+    words = {word for part in function.split(".") for word in words_of(part)}
+    return bool(words & _ASIDE) or any(words & _NEVER[what] for what in _NOT_OWN)
 
 
 def range_of(name: str, value: int | float) -> Range | None:

@@ -50,6 +50,7 @@ def test_numbers_of_a_computation_are_no_recipe() -> None:
         "def f(x, eps=1e-8, axis=1, dim=-1, keepdim=True, p=2, n=3, start=0, k=5, size=4, scale=1.0, mode='a'): pass\n"
     )
     text += "def softmax(x, dim=1, power=2.0): pass\n"
+    text += "def conv(x, kernel=3, stride=1, padding=1, groups=1, rate=2, batch_idx=0, features=10): pass\n"
     assert tuned(text) == {}
 
 
@@ -77,7 +78,7 @@ isinstance(net, build)
 
 def test_defaults_of_functions_about_data_and_measurement_are_left_alone() -> None:
     text = "def evaluate(model, batch_size=64): ...\ndef load_data(batch_size=32): ...\nclass Evaluator:\n"
-    text += "    def run(self, batch_size=8): ...\n"
+    text += "    def run(self, batch_size=8): ...\ndef validate(batch_size=2): ...\ndef plot(width=8): ...\n"
     assert tuned(text) == {"Evaluator.run.batch_size": 8}
     assert "evaluate" in why(text)["evaluate.batch_size"]
 
