@@ -12,6 +12,8 @@ TrainingTime = Literal["auto", "budget", "baseline"]
 
 SLOWER = 3.0
 """How much longer by the clock a machine that does other work as well may take for the same work."""
+WAITS_S = 5.0
+"""Seconds that a busy machine may keep a program waiting, however short it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Budget:
     @property
     def limit(self) -> float:
         """After how many seconds training is ended."""
-        return self.training + self.grace if self.most is None else SLOWER * self.most
+        return self.training + self.grace if self.most is None else SLOWER * self.most + WAITS_S
 
     @staticmethod
     def usual_wall(training: float, grace: float) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from autoresearchd.domain.experiment import CurvePoint, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SLOWER, Task
+from autoresearchd.domain.task import SLOWER, WAITS_S, Task
 from autoresearchd.evaluator.curve import CurveParser, read_curve
 from autoresearchd.evaluator.failure import diagnose, how_it_ended
 from autoresearchd.evaluator.parse import example_pattern, parse_metrics
@@ -132,7 +132,7 @@ def _limit_words(task: Task, stage: StageResult) -> str:
     if stage.outcome == "budget_overrun":
         made_of = f"budget {budget.training:g} s + startup_grace {budget.grace:g} s"
         if budget.most is not None:
-            made_of = f"{SLOWER:g} × {budget.most:.3g} s (training_time: baseline)"
+            made_of = f"{SLOWER:g} × {budget.most:.3g} s + {WAITS_S:g} s (training_time: baseline)"
         return f"{stage.name} was killed after {budget.limit:.3g} s, its limit: {made_of}"
     limit = task.execution.memory_mb
     return f"{stage.name} needed more memory than " + (f"its {limit} MB" if limit else "there was")

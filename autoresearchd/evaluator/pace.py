@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SLOWER, Task
+from autoresearchd.domain.task import SLOWER, WAITS_S, Task
 from autoresearchd.evaluator.measure import TRAINING
 
 BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
@@ -40,6 +40,8 @@ BUSY = 0.5
 """Processor time per second of a program that is held back by nothing but the processor."""
 LEAST_S = 0.5
 """Seconds by the clock that no start-up is refused for: a cold disk takes them."""
+IDLE_S = 2.0
+"""Seconds by the clock that a program which mostly waits may take beyond its baseline: a busy machine takes them."""
 PLAINLY, PLAINLY_S = 3.0, 30.0
 """A baseline that took so many budgets, and so many seconds more, did not end by its budget, whatever it reads."""
 OTHER, OTHER_S = 2.0, 2.0
@@ -140,9 +142,13 @@ def overrun(task: Task, result: RunResult, pace: Pace) -> str:
 
 
 def _beyond_baseline(stage: StageResult, pace: Pace, most: float) -> str:
-    # Of a program that waits for something else, a GPU say, processor time tells little.
-    worked = min(stage.duration_s, stage.cpu_s / pace.busy) if pace.busy >= BUSY else stage.duration_s
-    if worked <= most and stage.duration_s < SLOWER * most:
+    # Of a program that waits for something else, a GPU say, processor time tells little, and the clock of moments less.
+    waits = pace.busy < BUSY
+    worked = stage.duration_s if waits else min(stage.duration_s, stage.cpu_s / pace.busy)
+    if (
+        worked <= max(most, (pace.whole or 0.0) + IDLE_S if waits else 0.0)
+        and stage.duration_s < SLOWER * most + WAITS_S
+    ):
         return ""
     return (
         f"{TRAINING} took {stage.duration_s:.3g} s; the baseline takes {pace.whole:.3g} s and {most:.3g} s are allowed "

@@ -61,7 +61,7 @@ with open(os.path.join(os.environ["AUTORESEARCHD_OUTPUT_DIR"], "model")) as file
 TASK = """\
 name: bowl
 workspace: {target_file: train.py, protected: [evaluate.py]}
-execution: {run_command: python -S train.py, budget: 20, startup_grace: 10}
+execution: {run_command: python -S train.py, budget: 20, startup_grace: 10, training_time: budget}
 evaluation: {command: python -S evaluate.py}
 scoring: {metric: score, direction: minimize}
 """
