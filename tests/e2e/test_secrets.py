@@ -217,7 +217,7 @@ def test_a_key_that_the_users_own_program_holds_already_is_no_new_leak(project: 
 def test_a_policy_that_copies_the_mark_into_the_program_is_told_so(project: Project) -> None:
     command = "command:sed -i 's/^SCALE = .*/SCALE = 2.0; KEY = \"«redacted:npm»\"/' train.py"
     done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "1")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     shown = project.json("show", "1", "--json")
     assert shown["label"] == "illegal_edit"
     assert "stands for a secret" in shown["reason"]

@@ -158,7 +158,8 @@ def test_a_note_reaches_the_next_prompt_of_a_command_policy(project: Project) ->
 
 def test_an_edit_that_changes_nothing_costs_no_run(project: Project) -> None:
     done = project.cli("start", "--foreground", "--tag", "t", "--policy", "command:true", "--max-experiments", "2")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert "none of 2 proposals could be used" in done.stderr, "nobody should find a night of nothing in the morning"
     found = project.json("experiments", "--json")
     assert [(e["status"], e["label"], len(e["runs"])) for e in found[1:]] == [("discard", "no_op", 0)] * 2
 

@@ -32,7 +32,7 @@ print(f"score: {{(SCALE - 2.0) ** 2}}")
 TASK = """\
 name: loud
 workspace: {target_file: train.py}
-execution: {run_command: python train.py, budget: 100, startup_grace: 20}
+execution: {run_command: python train.py, budget: 100, startup_grace: 20, training_time: budget}
 scoring: {metric: score, direction: minimize, metric_source: stdout}
 """
 
