@@ -316,8 +316,10 @@ def _score(picture: Picture, now: float, columns: int) -> Iterator[Text]:
         elif picture.experiment is not None:
             yield text.append("measuring the baseline", style="dim")
         return
-    text.append(f"{picture.metric} ").append(number(picture.best), style="bold green").append(f"  {picture.gain()}")
-    text.append(f"  (baseline {number(picture.baseline)})", style="dim")
+    whole = render.all_whole((picture.best, picture.baseline))
+    best, baseline = (number(value, whole=whole) for value in (picture.best, picture.baseline))
+    text.append(f"{picture.metric} ").append(best, style="bold green").append(f"  {picture.gain()}")
+    text.append(f"  (baseline {baseline})", style="dim")
     if picture.source == "self-reported":
         mark = "self-reported"
         text.append("  " if text.cell_len + 2 + len(mark) < columns else "\n         ").append(mark, style="yellow")

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from autoresearchd.domain.counting import is_whole
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.report.text import clean, cut, json_text, strip_controls
 
 __all__ = [
     "Paint",
     "age",
+    "all_whole",
     "bar",
     "change_word",
     "clean",
@@ -109,24 +111,36 @@ def real(value: Any) -> float | None:
     return found if -_LARGEST <= found <= _LARGEST else None
 
 
-def number(value: Any, digits: int = 6) -> str:
-    """A metric as people compare it: fixed decimals in the usual range, an em dash where there is none."""
+def number(value: Any, digits: int = 6, *, whole: bool = True) -> str:
+    """A metric as people compare it: fixed decimals in the usual range, an em dash where there is none.
+
+    whole: show an integer as one; off in a column where it stands among others.
+    """
     value = real(value)
     if value is None:
         return "—"
+    if whole and is_whole(value):
+        return f"{value + 0.0:.0f}"  # no -0
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.{max(0, digits - max(0, len(str(int(abs(value)))) - 1))}f}"
     return f"{value:.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
 
 
-def signed(value: Any, digits: int = 6) -> str:
-    """A difference with its sign; an em dash where there is none."""
+def signed(value: Any, digits: int = 6, *, whole: bool = True) -> str:
+    """A difference with its sign; an em dash where there is none. whole: as for ``number``."""
     value = real(value)
     if value is None:
         return "—"
+    if whole and is_whole(value):
+        return f"{value + 0.0:+.0f}"
     if value == 0 or 1e-5 <= abs(value) < 1e6:
         return f"{value:+.{digits}f}"
     return f"{value:+.3g}"
+
+
+def all_whole(values: Iterable[Any]) -> bool:
+    """Whether all the figures of a column, as far as there are any, are integers."""
+    return all(is_whole(found) for found in map(real, values) if found is not None)
 
 
 def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
@@ -134,6 +148,8 @@ def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
     value, spread = real(value), real(sigma)
     if value is None:
         return "—"
+    if is_whole(value):
+        return f"{value + 0.0:{sign}.0f}"
     scale = spread if spread is not None and spread > 0 else abs(value) / 1000
     if value == 0 or scale == 0 or not 1e-9 < scale < 1e12:
         return f"{value:{sign}.5g}"

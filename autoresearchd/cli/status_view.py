@@ -96,6 +96,7 @@ def experiment_table(records: Sequence[Mapping[str, Any]], paint: Paint, *, tota
     """Experiments as a table: number, status, label, metric, delta, role where there are any, description."""
     rows, colours = [], []
     roles = any(record.get("role") for record in records)
+    metrics, deltas = (render.all_whole(record.get(name) for record in records) for name in ("metric", "delta"))
     for record in records:
         status = record.get("status")
         rows.append(
@@ -103,8 +104,8 @@ def experiment_table(records: Sequence[Mapping[str, Any]], paint: Paint, *, tota
                 str(record.get("experiment", "")),
                 str(status or record.get("phase") or "…"),
                 clean(record.get("label") or ""),
-                number(record.get("metric")),
-                signed(record.get("delta")),
+                number(record.get("metric"), whole=metrics),
+                signed(record.get("delta"), whole=deltas),
                 *([clean(record.get("role") or "", 20)] if roles else []),
                 clean(record.get("description") or ""),
             ]
@@ -192,7 +193,9 @@ def _metric_words(metric: Mapping[str, Any], paint: Paint) -> str:
     if baseline is None:
         return f"{paint(name, 'bold')}  no baseline yet{tail}"
     better = (metric.get("improvement_pct") or 0) > 0
-    words = f"{paint(name, 'bold')}  {number(baseline)} → {paint(number(best), 'green' if better else '', 'bold')}"
+    whole = render.all_whole((baseline, best))
+    first, now = number(baseline, whole=whole), number(best, whole=whole)
+    words = f"{paint(name, 'bold')}  {first} → {paint(now, 'green' if better else '', 'bold')}"
     gain, sigma = render.change_word(metric.get("improvement_pct")), metric.get("sigma")
     known = isinstance(sigma, (int, float)) and sigma > 0
     if better and known and isinstance(best, (int, float)):

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from autoresearchd.domain.counting import is_whole
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
@@ -107,7 +108,9 @@ def with_fallen(reason: str, fallen: Sequence[int]) -> str:
 
 
 def short(value: float, sign: str = "-") -> str:
-    """A figure with six decimals; one too large for that in the form 1.23457e+08."""
+    """A figure with six decimals, an integer with none; one too large for that in the form 1.23457e+08."""
+    if is_whole(value):
+        return f"{value + 0.0:{sign}.0f}"  # no -0
     return f"{value:{sign}.6f}" if abs(value) < 1e6 else f"{value:{sign}.6g}"
 
 

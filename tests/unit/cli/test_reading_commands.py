@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.cli.render import Paint
+from autoresearchd.cli.status_view import experiment_table, status_lines
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.store.repository import SqlStore
@@ -121,6 +123,22 @@ def test_experiments_are_a_table_in_order(command: Command) -> None:
         "3  crash    oom             —          —  batch 131K",
         "4  discard  no_gain  0.990000  +0.007900  try a red [bold]herring[/bold] gnirts $x_{",
     ]
+
+
+def test_integers_are_shown_as_such_where_all_of_a_column_are() -> None:
+    def column(*values: float) -> list[str]:
+        records = [{"experiment": i, "status": "keep", "metric": v, "delta": v - 10} for i, v in enumerate(values)]
+        return [" ".join(line.split()[2:4]) for line in experiment_table(records, Paint(enabled=False))[1:]]
+
+    assert column(10.0, 17.0) == ["10 +0", "17 +7"]
+    assert column(10.0, 17.5) == ["10.00000 +0.000000", "17.50000 +7.500000"]
+
+
+def test_a_status_of_integers_has_no_decimals() -> None:
+    metric = {"name": "score", "direction": "maximize", "baseline": 10.0, "best": 17.0, "improvement_pct": 70.0}
+    assert "score  10 → 17  70.00% better" in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
+    metric["best"] = 17.5
+    assert "score  10.00000 → 17.50000" in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
 
 
 def test_experiments_for_scripts_are_one_list(command: Command) -> None:

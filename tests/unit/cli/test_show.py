@@ -146,6 +146,8 @@ def test_times_are_local_and_end_at_the_second(repository: Path, command: Comman
         (0.000012345678, None, "0.000012346"),
         (0.001, 0.5, "0.001"),
         (0.0, 0.1, "0"),
+        (17.0, None, "17"),
+        (-3.0, 0.25, "-3"),
         (-0.5, None, "-0.50000"),
         (1e-30, None, "1e-30"),
         (1e300, 1e-300, "1e+300"),

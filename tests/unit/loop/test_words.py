@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.domain.events import Event, EventKind
-from autoresearchd.domain.experiment import Decision, Experiment
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import PolicyError
@@ -52,6 +52,13 @@ def test_a_failed_proposal_is_described_by_its_failure_once() -> None:
 def test_an_astronomic_metric_takes_no_three_hundred_columns() -> None:
     decision = Decision(Status.DISCARD, Label.NO_GAIN, 4.01e250, -4.01e250, reason="worse")
     assert len(words.decided(experiment("x"), decision, task())) < 80
+
+
+def test_an_integer_metric_claims_no_six_decimals() -> None:
+    kept = Decision(Status.KEEP, Label.NONE, 17.0, 7.0, reason="kept")
+    assert words.decided(experiment("x"), kept, task()) == "keep: val_bpb 17 (+7) · x"
+    assert words.run_finished(task(), Measurement(Label.NONE, 1_234_567.0)) == "val_bpb 1234567"
+    assert [words.short(value) for value in (-0.0, 3.5, -2.0)] == ["0", "3.500000", "-2"]
 
 
 def test_a_gain_that_is_not_kept_is_said_to_be_doubtful() -> None:
