@@ -22,6 +22,7 @@ from autoresearchd.cli.render import Paint, clean, json_text, measured, number, 
 from autoresearchd.cli.session import here
 from autoresearchd.domain.experiment import FAILURES
 from autoresearchd.errors import UsageError
+from autoresearchd.evaluator.text import tells
 
 if TYPE_CHECKING:
     from autoresearchd.cli.place import Place
@@ -151,7 +152,9 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
     head = f"{paint('●', colour)} {name} {paint(str(status), colour, 'bold')}"
     if record.get("label"):
         head += f" ({clean(record['label'])})"
-    lines = [f"{head}  {clean(record.get('description') or '')}".rstrip(), ""]
+    described, reason = clean(record.get("description") or ""), clean(record.get("reason") or "")
+    # A failed proposal is described by its failure, which the reason tells at length.
+    lines = [head if tells(reason, described) else f"{head}  {described}", ""]
     for name, words in _facts(record):
         if words:
             lines.append(f"  {paint(f'{name:<12}', 'dim')}{words}")

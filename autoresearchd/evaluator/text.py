@@ -54,3 +54,9 @@ def shorten(text: str, limit: int) -> str:
     line = " ".join(without_control_codes(text[: 4 * limit]).split())
     line = "".join(c if c.isprintable() else "?" for c in line)
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def tells(text: str, what: str) -> bool:
+    """Whether ``text`` begins with all that ``what`` says, which may have been cut where it is too long."""
+    begin = " ".join(what.split()).removesuffix("…").rstrip(" .")
+    return " ".join(text.split()).startswith(begin)

@@ -12,7 +12,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError, StoreError
-from autoresearchd.evaluator.text import shorten
+from autoresearchd.evaluator.text import shorten, tells
 from autoresearchd.workspace.message import commit_message as format_message
 
 
@@ -96,7 +96,7 @@ def decided(e: Experiment, decision: Decision, task: Task) -> str:
     better = decision.delta is not None and decision.delta > 0 and decision.label is Label.NO_GAIN
     doubt = ", not surely better" if better else ""  # else a gain that was not kept is a riddle; `show N` tells it all
     delta = f" ({short(decision.delta, sign='+')}{doubt})" if decision.delta is not None else ""
-    if reason.removesuffix(".").startswith(what):  # a failed proposal is described by its failure
+    if tells(reason, what):  # a failed proposal is described by its failure
         what = ""
     return f"{decision.status.value}{label}: {value}{delta}" + (f" · {what}" if what else "")
 

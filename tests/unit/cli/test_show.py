@@ -116,6 +116,13 @@ def test_a_reason_is_told_once(repository: Path, command: Command) -> None:
     assert "failure" not in out and "seen" in out
 
 
+def test_why_there_is_no_proposal_is_told_once(refused: int, command: Command) -> None:
+    """Its failure is what such an experiment is described by: it stood in the headline and below it again."""
+    out = command("show", str(refused)).out
+    assert out.count("the command ended with exit code 3") == 1, out
+    assert out.splitlines()[0].endswith(f"#{refused} crash (error)")
+
+
 def test_what_a_policy_says_of_its_edit_stands_in_the_column_and_in_words(repository: Path, command: Command) -> None:
     said = ASI(arch_change="DEPTH 8 → 12", next_action_hint="try it with warm-up", extra={"seen_before": "no"})
     lines = command("show", str(decided(repository, sigma=None, asi=said))).out.splitlines()

@@ -11,6 +11,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import PolicyError
+from autoresearchd.evaluator.decide import decide_failed_proposal
 from autoresearchd.loop import words
 from autoresearchd.loop.sinks import FileSink
 from tests.unit.evaluator.builders import task
@@ -47,6 +48,18 @@ def test_a_failed_proposal_is_described_by_its_failure_once() -> None:
     assert description == "the command ended with exit code 3"
     decision = Decision(Status.CRASH, Label.ERROR, reason="the command ended with exit code 3: no key.")
     assert words.decided(experiment(description), decision, task()).count("exit code 3") == 1
+
+
+def test_a_reason_too_long_for_a_description_is_told_once_too() -> None:
+    """What a malformed answer is refused for is long: cut as the description, it stood again at the end of the line."""
+    told = (
+        "none of 3 answers could be used, the last: the answer holds no edit: neither a diff, nor blocks of text, nor "
+    )
+    error = PolicyError(f"{told}a whole file", label=Label.MALFORMED_ANSWER, mend="answer with one of them")
+    description = words.failed_proposal(error)
+    assert description.endswith("…")
+    line = words.decided(experiment(description), decide_failed_proposal(error.label, str(error)), task())
+    assert line == f"crash/malformed_answer: {told}a whole file → answer with one of them."
 
 
 def test_an_astronomic_metric_takes_no_three_hundred_columns() -> None:
