@@ -13,7 +13,8 @@ from autoresearchd.cli import render
 from autoresearchd.cli.daemon_facts import DaemonFacts, Meanwhile, daemon_facts
 from autoresearchd.cli.ended import show_ended
 from autoresearchd.cli.place import Place, find_place, way_to
-from autoresearchd.cli.render import Paint, clean, json_text, number, signed
+from autoresearchd.cli.render import Paint, clean, json_text, number, real, signed
+from autoresearchd.domain import busy
 from autoresearchd.errors import UsageError
 
 _RECENT = 5
@@ -73,6 +74,7 @@ def status_lines(
     session, metric = status.get("session") or {}, status.get("metric") or {}
     lines = [_head(session, status.get("policy") or {}, paint, facts, now), ""]
     lines += _row("metric", _metric_words(metric, paint), paint)
+    lines += _row("noise", _noise_words(metric, paint), paint)
     lines += _row("tried", _tried_words(session, paint), paint)
     if facts.meanwhile is not None:
         lines += _row("now", _meanwhile_words(facts.meanwhile, paint, now, columns), paint)
@@ -204,6 +206,14 @@ def _metric_words(metric: Mapping[str, Any], paint: Paint) -> str:
         gain += f" in #{metric['best_experiment']}"
     noise = f"σ {sigma:.2g}" if known else ""
     return f"{words}  {' · '.join(filter(None, (gain, noise)))}{tail}"
+
+
+def _noise_words(metric: Mapping[str, Any], paint: Paint) -> str:
+    """That hardly anything can be told from the noise any more; empty where that is not so."""
+    sigma, first = real(metric.get("sigma")), real(metric.get("baseline_sigma"))
+    if sigma is None or first is None or not busy.grown(sigma, first):
+        return ""
+    return paint(busy.told(sigma, first), "yellow")
 
 
 def _tried_words(session: Mapping[str, Any], paint: Paint) -> str:

@@ -28,6 +28,7 @@ from autoresearchd.loop.hints import mend_job
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.proposing import Proposals
+from autoresearchd.loop.quiet import Quiet
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.seals import Watch
 from autoresearchd.loop.standing import BASELINE, Standing, is_baseline
@@ -60,6 +61,7 @@ class Cycle:
         self._ended_by: Look | None = None
         self._starving = Starving(lab)
         self._allowance = Allowance(lab, standing)
+        self._quiet = Quiet(standing)
         self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
         self._worktree: Path | None = None
 
@@ -390,7 +392,7 @@ class Cycle:
             fallen=list(lost),
             **self._standing.figures(),
         )
-        told = self._allowance.words() if is_baseline(e) else ""
+        told = self._allowance.words() if is_baseline(e) else self._quiet.words(e)
         if told:
             lab.emit(EventKind.WARNING, told, experiment=e.number)
         return e

@@ -152,6 +152,11 @@ class Standing:
         return self._baseline.decision.value if self._baseline and self._baseline.decision else None
 
     @property
+    def baseline_sigma(self) -> float | None:
+        """Standard deviation of the metric between the first runs of the baseline."""
+        return self._baseline.decision.sigma if self._baseline and self._baseline.decision else None
+
+    @property
     def baseline_runs(self) -> tuple[Run, ...]:
         """The runs of the segment's baseline that ended well."""
         return self._baseline.good_runs if self._baseline else ()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from autoresearchd.domain import busy
 from autoresearchd.domain.limits import limit_reached
 from autoresearchd.store import figures
 from autoresearchd.store.documents import ROLES, iso, micros, role_facts, task_facts
@@ -100,6 +101,8 @@ def _metric_block(db: sqlite3.Connection, session: sqlite3.Row, task: Mapping[st
     ).fetchone()
     number, first = (segment["number"], segment["first"]) if segment else (0, 0)
     baseline = _kept_value(db, session_id, first)
+    sigma = _sigma(db, session_id, first) if baseline is not None else None
+    at_first = _first_sigma(db, session_id, first)
     holder = max(session["incumbent_experiment"], first)
     best = _kept_value(db, session_id, holder)
     values = db.execute(
@@ -113,7 +116,9 @@ def _metric_block(db: sqlite3.Connection, session: sqlite3.Row, task: Mapping[st
         "best": best,
         "best_experiment": holder if best is not None else None,
         "improvement_pct": figures.improvement_pct(best, baseline, task["direction"]),
-        "sigma": _sigma(db, session_id, first) if baseline is not None else None,
+        "sigma": sigma,
+        "baseline_sigma": at_first,
+        "too_noisy": busy.grown(sigma, at_first),
         "confidence": figures.mad_confidence(best, baseline, [row[0] for row in values]),
         "source": task["source"],
     }
@@ -124,6 +129,14 @@ def _kept_value(db: sqlite3.Connection, session_id: int, number: int) -> float |
         "SELECT value FROM experiment WHERE session_id = ? AND number = ? AND status = 'keep'", (session_id, number)
     ).fetchone()
     return row["value"] if row else None
+
+
+def _first_sigma(db: sqlite3.Connection, session_id: int, baseline: int) -> float | None:
+    """That of the baseline when it was first measured."""
+    row = db.execute(
+        "SELECT sigma FROM experiment WHERE session_id = ? AND number = ? AND status = 'keep'", (session_id, baseline)
+    ).fetchone()
+    return row["sigma"] if row else None
 
 
 def _sigma(db: sqlite3.Connection, session_id: int, baseline: int) -> float | None:

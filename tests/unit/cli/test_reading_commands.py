@@ -141,6 +141,14 @@ def test_a_status_of_integers_has_no_decimals() -> None:
     assert "score  10.00000 → 17.50000" in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
 
 
+def test_a_machine_too_busy_to_conclude_is_a_line_of_the_status() -> None:
+    metric = {"name": "score", "baseline": 1.5, "best": 1.25, "sigma": 0.52, "baseline_sigma": 0.1}
+    said = "σ is 0.52, 5 times the 0.1 of when the baseline was first measured"
+    assert said in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
+    for quiet in ({"sigma": 0.4}, {"baseline_sigma": 0.0}, {"baseline_sigma": None}, {"sigma": "much"}):
+        assert "first measured" not in "\n".join(status_lines({"metric": metric | quiet}, [], Paint(enabled=False)))
+
+
 def test_experiments_for_scripts_are_one_list(command: Command) -> None:
     records = json.loads(command("experiments", "--json").out)
     assert [r["experiment"] for r in records] == [0, 1, 2, 3, 4]

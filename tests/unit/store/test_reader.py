@@ -265,6 +265,27 @@ def test_figures_are_those_of_the_current_segment(lab: Driver, path: Path) -> No
     assert metric["sigma"] == pytest.approx(0.5)
 
 
+def test_noise_that_has_grown_fivefold_since_the_baseline_is_told_until_it_is_down_again(
+    lab: Driver, path: Path
+) -> None:
+    """A busy machine ends all gains without a word: every proposal is discarded, and nobody knows why."""
+    e = lab.propose(lab.open(), Proposal({}, "as it is", "baseline"))
+    e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
+    e = lab.run(e, Measurement(Label.NONE, 1.0), last=True)
+    lab.decide(e, Decision(Status.KEEP, Label.NONE, 1.0, sigma=0.1), commit_of(e.number))
+
+    def then(sigma: float | None) -> tuple[float | None, float | None, bool]:
+        lab.decide(lab.measured(1.2), Decision(Status.DISCARD, Label.NO_GAIN, 1.2, sigma=sigma))
+        with Reader(path) as reader:
+            metric = reader.status("nov21")["metric"]
+        return metric["sigma"], metric["baseline_sigma"], metric["too_noisy"]
+
+    assert then(0.49) == (0.49, 0.1, False)
+    assert then(0.51) == (0.51, 0.1, True)
+    assert then(None) == (0.51, 0.1, True), "a crash tells nothing of it"
+    assert then(0.2) == (0.2, 0.1, False)
+
+
 def test_sessions_are_listed(lab: Driver, path: Path) -> None:
     lab.store.create_session(new_session("other"), AT)
     with Reader(path) as reader:
