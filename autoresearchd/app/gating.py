@@ -14,6 +14,7 @@ from autoresearchd.learner.gate import GateOptions, Verdict, compare
 from autoresearchd.learner.judging import Attempt, HeldOutState, Judge, PredictingJudge
 from autoresearchd.learner.outcomes import Outcome
 from autoresearchd.learner.predict import Calibration, Predictor, together
+from autoresearchd.learner.promotion import runs_experiments
 from autoresearchd.learner.proposals import fitting, fresh
 from autoresearchd.learner.reading import ReadSession
 from autoresearchd.learner.seen import TRAINED, Seen
@@ -22,9 +23,6 @@ from autoresearchd.ports import Cancel
 
 if TYPE_CHECKING:
     from autoresearchd.learner.objectives import Sampler, Who
-
-QUICK_S = 10.0
-"""Experiments that train for so long at most are run for the gate, where nothing else is said."""
 
 
 class Rehearsing(Judge, Protocol):
@@ -205,11 +203,12 @@ class Gate:
         """Whether proposals are run, and not only predicted; a foreign task has no say in it."""
         grounds = [held.ground(state.session) for state in states]
         settings = self._exam.settings
-        if settings.judge == "real" or not grounds:
-            return bool(grounds)
-        quick = all(ground.task.execution.budget.training <= QUICK_S for ground in grounds)
-        allowed = settings.run_foreign or not any(ground.foreign for ground in grounds)
-        return settings.judge == "auto" and quick and allowed
+        return runs_experiments(
+            settings.judge,
+            [ground.task.execution.budget.training for ground in grounds],
+            foreign=any(ground.foreign for ground in grounds),
+            run_foreign=settings.run_foreign,
+        )
 
     def _lose(self, session: str, error: Exception) -> None:
         self._lost[session] = reason_of(error)

@@ -20,6 +20,7 @@ from autoresearchd.learner.options import (
     TrainOptions,
 )
 from autoresearchd.learner.ppo import PpoOptions
+from autoresearchd.learner.promotion import COUNT, JUDGE, STATES
 from autoresearchd.learner.ratios import Level
 from autoresearchd.learner.sdpo import SdpoOptions
 
@@ -34,9 +35,9 @@ class GateSettings:
     run_foreign: whether experiments of other repositories' sessions may be run, too.
     """
 
-    judge: str = "auto"
-    states: int = 40
-    count: int = 4
+    judge: str = JUDGE
+    states: int = STATES
+    count: int = COUNT
     max_tokens: int = 0
     temperature: float = 1.0
     run_foreign: bool = False

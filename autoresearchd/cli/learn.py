@@ -240,6 +240,8 @@ def lines(
     values: Mapping[str, Any],
 ) -> list[str]:
     """The look as text."""
+    from autoresearchd.learner.promotion import lines as promotion_lines
+    from autoresearchd.learner.promotion import promotion
     from autoresearchd.learner.reading import UNKNOWN_MEND
     from autoresearchd.learner.summary import describe
 
@@ -269,6 +271,7 @@ def lines(
         out.append(f"constants: {', '.join(f'{name}={_text(value)}' for name, value in values.items())}")
     if "max_length" in values:
         out.append("max_length is looked at once the model is there, whose tokens it counts")
+    out += ["", *promotion_lines(promotion(found, reading.sessions, values), "" if base is None else base.name, values)]
     if found.problem:
         out += [f"not enough: {found.problem}", f"  → {found.mend}"]
     return out
@@ -321,6 +324,7 @@ def document(
     values: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The look as JSON."""
+    from autoresearchd.learner.promotion import LEAST, promotion
     from autoresearchd.learner.signal import lacking
 
     replay = mode == "replay"
@@ -374,6 +378,7 @@ def document(
         "signal": asdict(found.signal) if replay else None,
         "lacking": lacking(found.signal, algo) if replay else "",
         "cold_start": _cold(found.signal, algo, values) if replay else "",
+        "promotion": {"states_needed": LEAST, **asdict(promotion(found, reading.sessions, values))},
         "problem": found.problem,
         "mend": found.mend,
     }

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.outcomes import Outcome, Tally, tallies
 from autoresearchd.learner.predict import Calibration
+from autoresearchd.learner.promotion import LEAST
 
 Array = NDArray[np.float64]
 Of = Callable[[Tally], float]
@@ -44,7 +45,7 @@ class GateOptions:
     """
 
     confidence: float = 0.95
-    least: int = 20
+    least: int = LEAST
     valid_lost: float = 0.15
     novelty_kept: float = 0.5
     gain: float = 0.5

@@ -9,13 +9,17 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.cli.learn import parse_options
+from autoresearchd.config import dump_task
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import Budget
 from autoresearchd.errors import UsageError
+from autoresearchd.testing.policies import make_task
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import Command
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
@@ -48,6 +52,12 @@ def test_a_dry_run_tells_what_is_there_and_what_grpo_would_do_with_it(empty_repo
         "",
         "GRPO compares within 2 of 3 groups of several answers, and 0 of 0 single answers with their neighbours, which "
         "is an approximation",
+        "",
+        "a promotion takes, beside a new policy that earns surely more:",
+        "  held-out states: 20; there: 1 state of 1 session; run about 76 more states first",
+        "  decided proposals in them: 2; the gate asks for 8 proposals (both policies, 1 state × 4); up to 9 "
+        "experiments would be run",
+        "  base model: none is named: --model DIR, a folder with config.json, tokenizer and safetensors",
     ]
     assert done.err == ""
 
@@ -63,6 +73,28 @@ def test_a_script_reads_the_same_as_one_json_document(empty_repository: Path, co
     assert (found["cold_start"], found["lacking"], found["problem"]) == ("", "", "")
     assert [session["name"] for session in found["sessions"]] == ["mar8", "apr2"]
     assert found["model"] is None
+
+
+def test_a_dry_run_says_what_a_promotion_takes_beside_what_is_there(empty_repository: Path, command: Command) -> None:
+    """Else hours of learning end with: too few held-out states, which was known before."""
+    add_session(empty_repository, outcomes=ONE_EACH * 11, group=1)
+    there = json.loads(command(*DRY, "--json").out)["promotion"]
+    assert (there["states_needed"], there["states"], there["sessions"], there["more"]) == (20, 22, 1, 0)
+    assert (there["proposals"], there["experiments"]) == (2 * 22 * 4, 2 * 22 * 4 + 1), "one run of the best so far, too"
+    asked = ("--set", "states=10", "--set", "count=2")
+    assert "40 proposals (both policies, 10 states × 2); up to 41 experiments would be run" in command(*DRY, *asked).out
+    slow = replace(make_task(), execution=replace(make_task().execution, budget=Budget(60.0, 0.0, 90.0)))
+    predicted = json.loads(command(*DRY, *asked, "--set", "judge=predicted", "--json").out)["promotion"]
+    assert (predicted["proposals"], predicted["experiments"]) == (40, 0)
+    add_session(empty_repository, "apr2", ONE_EACH * 5, group=1, task_json=dump_task(slow), days=20)
+    assert "none is run" in command(*DRY).out, "runs of a minute are predicted, where nothing else is said"
+
+
+def test_where_nothing_is_held_out_a_promotion_takes_all_of_it(empty_repository: Path, command: Command) -> None:
+    add_session(empty_repository, tokens=False)
+    out = command(*DRY).out
+    assert "held-out states: 20; there: none; run about 80 more states first" in out
+    assert "the gate has nothing to ask about yet" in out
 
 
 def test_a_dry_run_says_that_it_would_start_cold(empty_repository: Path, command: Command) -> None:
