@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autoresearchd.app.held_out import UNUSABLE, Gathered, HeldOut, reason_of, unusable
 from autoresearchd.app.learn_options import GateSettings
+from autoresearchd.domain.counting import counted
 from autoresearchd.learner.gate import GateOptions, Verdict, compare
 from autoresearchd.learner.judging import Attempt, HeldOutState, Judge, PredictingJudge
 from autoresearchd.learner.outcomes import Outcome
@@ -102,11 +103,12 @@ class Gate:
                 self._lost |= self._bench.real(held).rehearse(gathered.states)
                 gathered = self._gathered(held)
         for why, count in gathered.left_out.items():
-            self._tell(f"{count} held-out states are not asked about: {why}")
+            self._tell(f"{_states(count)} not asked about: {why}")
         count = len(gathered.states)
         if count < self._options.least:
             self._tell(
-                f"{count or 'no'} held-out states can be asked about, and a promotion takes at least "
+                f"{counted(count, 'held-out state') if count else 'no held-out states'} can be asked about, and a "
+                "promotion takes at least "
                 f"{self._options.least}: what is learned now will be kept and not used"
             )
         return count
@@ -131,8 +133,8 @@ class Gate:
             states, too_long = fitting(model, gathered.states, max_tokens)
             left_out = Counter({**gathered.left_out, **too_long})
             for why, count in too_long.items():
-                self._tell(f"{count} held-out states are not asked about: {why}")
-            asked = f"{len(states)} held-out states, {settings.count} proposals each"
+                self._tell(f"{_states(count)} not asked about: {why}")
+            asked = f"{counted(len(states), 'held-out state')}, {counted(settings.count, 'proposal')} each"
             self._tell(f"the new and the old policy are asked about {asked}")
             drawn = [
                 fresh(
@@ -213,3 +215,7 @@ class Gate:
     def _lose(self, session: str, error: Exception) -> None:
         self._lost[session] = reason_of(error)
         self._tell(f"nothing is judged for session {session}: {self._lost[session]}")
+
+
+def _states(count: int) -> str:
+    return f"{counted(count, 'held-out state')} {'is' if count == 1 else 'are'}"

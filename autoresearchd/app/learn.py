@@ -238,7 +238,9 @@ class _Run:
             count=constants.gate.count,
         )
         if found.left_out:
-            self._tell(f"{found.left_out} answers are left out: with their prompts longer than {constants.max_length}")
+            self._tell(
+                f"longer than {constants.max_length} with the prompt, and left out: {counted(found.left_out, 'answer')}"
+            )
         return found
 
     def _kept(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from autoresearchd.app.held_out import HeldOut
 from autoresearchd.app.learn_options import Constants
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.errors import UsageError
@@ -81,7 +82,8 @@ class LiveRounds:
                 counts["rounds_without_signal"] += 1
                 self._tell(f"round {number + 1}: all proposals of each state earned the same, nothing to learn")
                 continue
-            self._tell(f"round {number + 1}: mean reward {sum(rewards) / len(rewards):.2f} over {len(made)} proposals")
+            mean = sum(rewards) / len(rewards)
+            self._tell(f"round {number + 1}: mean reward {mean:.2f} over {counted(len(made), 'proposal')}")
             seed = derive_seed(constants.train.seed, number, "live")
             # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
             alone = replace(constants.train.mdp, gamma=0.0)

@@ -173,7 +173,8 @@ def _rebuild(project: Project, tags: list[str], faults: list[str], executor: Exe
             found = salvage(project.database, folder / "scratch", sound)
             report.rows = found.count
             if found.unreadable or found.rejected:
-                report.notes.append(f"{found.unreadable} places could not be read, {found.rejected} rows held nonsense")
+                places, rows = counted(found.unreadable, "place"), counted(found.rejected, "row")
+                report.notes.append(f"{places} could not be read, {rows} held nonsense")
             new = folder / "state.db"
             with Draft(new, report.base) as draft:
                 draft.merge(found)

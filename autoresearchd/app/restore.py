@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, parse_task
 from autoresearchd.config.load import read_task_text
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Session
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import ASI, Proposal
@@ -210,7 +211,7 @@ class Restorer:
             value = told if told is not None else value
             return Decision(Status.KEEP, Label.NONE, value, delta, reason="kept, as its commit on the branch says")
         if is_baseline and value is not None:
-            return Decision(Status.KEEP, Label.NONE, value, reason=f"the baseline, from {len(values)} runs")
+            return Decision(Status.KEEP, Label.NONE, value, reason=f"the baseline, from {counted(len(values), 'run')}")
         failed = next((run for run in e.counted_runs if run.label is not Label.NONE), None)
         if failed is not None and not is_baseline and value is None:
             status = RULES[failed.label].status or Status.CRASH

@@ -249,7 +249,7 @@ def lines(
     silent = [session.name for session in reading.sessions if not session.answers]
     out = [_session_line(session) for session in answered[-_MOST_SESSIONS:]]
     if len(answered) > _MOST_SESSIONS:
-        out.insert(0, f"… and {len(answered) - _MOST_SESSIONS:,} older sessions")
+        out.insert(0, f"… and {counted(len(answered) - _MOST_SESSIONS, 'older session')}")
     if silent:
         more = "" if len(silent) <= _MOST_NAMED else f" and {len(silent) - _MOST_NAMED:,} more"
         out.append(f"no model answered in: {', '.join(silent[:_MOST_NAMED])}{more}")
@@ -287,7 +287,7 @@ def _outlook(found: Signal, algo: str, values: Mapping[str, Any]) -> list[str]:
     cold, missing = _cold(found, algo, values), lacking(found, algo)
     if cold and found.good:
         how = "for all of its steps" if missing else "for its first steps"
-        last = f"cold start: {how} it imitates the {found.good:,} kept answers, because {cold}"
+        last = f"cold start: {how} it imitates the {counted(found.good, 'kept answer')}, because {cold}"
     else:
         last = f"nothing can be learned: {missing}" if missing else "no cold start"
     return [*told[:1], last]

@@ -20,6 +20,7 @@ from autoresearchd.config.document import parse_yaml, read_text
 from autoresearchd.config.environments import RUNNERS, how_to_run
 from autoresearchd.config.load import FILE_NAME, read_task_text
 from autoresearchd.config.paths import PathError, inside_path
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import ConfigError, UsageError
 
 KARPATHY, PI, DISTILLATION = "karpathy/autoresearch", "pi-autoresearch", "autoresearch-distillation"
@@ -182,7 +183,8 @@ def _pi_notes(folder: Path, files: _PiFiles) -> Iterator[str]:
     config = _json(_text(folder / files.config))
     most, elsewhere = config.get("maxIterations"), config.get("workingDir")
     if isinstance(most, (int, float)) and most >= 1:
-        yield f"{files.config} ends after {int(most)} experiments: `start --max-experiments {int(most)}` does the same"
+        ends = counted(int(most), "experiment")
+        yield f"{files.config} ends after {ends}: `start --max-experiments {int(most)}` does the same"
     if isinstance(elsewhere, str) and elsewhere.strip(" ./"):
         yield f"{files.config} works in {elsewhere!r}: this task works here"
     if (folder / Path(files.prompt).parent / "hooks").is_dir() or (folder / "autoresearch.hooks").is_dir():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
@@ -123,7 +124,7 @@ def plain(value: float) -> str:
 
 def runs(count: int) -> str:
     """So many runs in words."""
-    return "1 run" if count == 1 else f"{count} runs"
+    return counted(count, "run")
 
 
 def sentence(text: str) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.outcomes import Outcome, Tally, tallies
 from autoresearchd.learner.predict import Calibration
@@ -289,7 +290,7 @@ def _findings(f: Mapping[str, float]) -> list[str]:
     limits = f", {f['reward_low']:+.2f} to {f['reward_high']:+.2f}" if "reward_low" in f else ""
     found = [
         f"reward {f['reward_old']:.2f} → {f['reward_new']:.2f} (gain {f['reward_gain']:+.2f}{limits}) over "
-        f"{int(f['states'])} states, {int(f['proposals_old'])} and {int(f['proposals_new'])} proposals",
+        f"{counted(int(f['states']), 'state')}, {int(f['proposals_old'])} and {int(f['proposals_new'])} proposals",
         f"valid edits {f['valid_old']:.0%} → {f['valid_new']:.0%}",
     ]
     if "reward_of_valid_old" in f:

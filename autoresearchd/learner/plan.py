@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.examples import Examples, imitable, replayable
 from autoresearchd.learner.grpo_objective import GrpoObjective, advantages_of
@@ -57,7 +58,7 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
         _count(counts, kept)
         if not kept.kept:
             raise UsageError(
-                f"none of {len(trajectories)} answers was kept with a reward above {options.sft.above:g}: "
+                f"none of {counted(len(trajectories), 'answer')} was kept with a reward above {options.sft.above:g}: "
                 "there is nothing to imitate",
                 mend="run more experiments, or begin with a larger model",
             )
@@ -67,7 +68,7 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
     if not examples.kept:
         why = ", ".join(f"{name} {count}" for name, count in sorted(examples.left_out.items()))
         raise UsageError(
-            f"none of {len(trajectories)} answers can be replayed: {why}",
+            f"none of {counted(len(trajectories), 'answer')} can be replayed: {why}",
             mend="let a local model propose, whose tokens and log-probabilities are stored",
         )
     begin, silent = _ALGORITHMS[options.algo](Scorer(model, examples.kept, options.micro), options, counts)
@@ -99,7 +100,7 @@ def _cold(silent: str, counts: Mapping[str, int], options: TrainOptions) -> tupl
     if share < cold.valid_share and options.steps > 1:
         wanted = min(cold.steps, options.steps // 2)
         few = f"{share:.0%}, below {cold.valid_share:.0%}"
-        return f"{counts['usable']} of {total} answers could be used ({few})", wanted
+        return f"{counts['usable']} of {counted(total, 'answer')} could be used ({few})", wanted
     return "", 0
 
 
@@ -117,7 +118,7 @@ def _grpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[
         alone=found.alone,
         with_signal=int(found.signal.sum()),
     )
-    silent = "" if bool(found.signal.any()) else f"none of {found.groups} groups has rewards that differ"
+    silent = "" if bool(found.signal.any()) else f"none of {counted(found.groups, 'group')} has rewards that differ"
     return lambda: GrpoObjective(scorer, found, options), silent
 
 
@@ -133,7 +134,7 @@ def _sdpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[
     counts["untaught"] = sum(lesson is None for lesson in taught)
     if counts["untaught"] == len(taught):
         raise UsageError(
-            f"none of {len(taught)} answers has feedback that the teacher could read",
+            f"none of {counted(len(taught), 'answer')} has feedback that the teacher could read",
             mend="learn from decided experiments, or by --algo grpo, which needs rewards only",
         )
     return lambda: SdpoObjective(scorer, taught, options), ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.evaluator.novelty import changed_lines, novelty
 from autoresearchd.policy.derived import Value, changes
 
@@ -89,7 +90,8 @@ class Calibration:
         if not self.runs:
             return "nothing was run to learn from"
         mean = math.sqrt(self.by_mean / self.runs)
-        return f"R² {self.r2:.2f}, error {self.error:.2f} (of the mean alone {mean:.2f}) over {self.runs} runs"
+        runs = counted(self.runs, "run")
+        return f"R² {self.r2:.2f}, error {self.error:.2f} (of the mean alone {mean:.2f}) over {runs}"
 
 
 def change_of(before: Mapping[str, str], after: Mapping[str, str], diff: str) -> Change:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoresearchd.config.codec import parse_task
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.domain.version import BaseModel
 from autoresearchd.errors import RepositoryError, StoreError, UsageError
@@ -175,7 +176,7 @@ def material(reading: Reading, filters: Filters, share: float = 0.25, *, at_home
     """
     data = dataset(reading.records, filters, reading.dropped)
     if not data.trajectories:
-        problem = f"none of {data.read:,} answers can be learned from"
+        problem = f"none of {counted(data.read, 'answer')} can be learned from"
         return Material(data, None, signal(()), problem, _mend(data))
     try:
         own = {session.name for session in reading.sessions if not session.foreign}

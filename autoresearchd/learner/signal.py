@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.learner.trajectories import Trajectory, all_equal, grouped
 
@@ -100,7 +101,7 @@ def cold_start(found: Signal, algo: str, least: float = LEAST_USABLE) -> str:
     if missing:
         return missing
     if found.usable_share < least:
-        return f"only {found.usable:,} of {found.answers:,} answers held an edit that could be used"
+        return f"only {found.usable:,} of {counted(found.answers, 'answer')} held an edit that could be used"
     return ""
 
 
@@ -109,18 +110,19 @@ def outlook(found: Signal, algo: str) -> list[str]:
     lines = []
     if algo == "grpo":
         lines.append(
-            f"GRPO compares within {found.informative:,} of {found.groups:,} groups of several answers, and "
-            f"{found.comparable:,} of {found.singles:,} single answers with their neighbours, which is an approximation"
+            f"GRPO compares within {found.informative:,} of {counted(found.groups, 'group')} of several answers, and "
+            f"{found.comparable:,} of {counted(found.singles, 'single answer')} with their neighbours, which is an "
+            "approximation"
         )
     elif algo == "ppo":
-        lines.append(f"PPO learns from the order of {found.answers:,} answers in their sessions")
+        lines.append(f"PPO learns from the order of {counted(found.answers, 'answer')} in their sessions")
     elif algo == "sdpo":
-        lines.append(f"SDPO is taught by the feedback on {found.taught:,} of {found.answers:,} answers")
+        lines.append(f"SDPO is taught by the feedback on {found.taught:,} of {counted(found.answers, 'answer')}")
     cold = cold_start(found, algo)
     missing = lacking(found, algo)
     if cold and found.good:
         how = "for all of its steps" if missing else "for its first steps"
-        lines.append(f"cold start: {how} it imitates the {found.good:,} kept answers, because {cold}")
+        lines.append(f"cold start: {how} it imitates the {counted(found.good, 'kept answer')}, because {cold}")
     elif cold and missing:
         lines.append(f"nothing can be learned: {cold}, and no answer was kept that could be imitated")
     elif cold:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.errors import MissingCapability
 from autoresearchd.learner.trajectories import Dataset, Reason, Split, Trajectory, all_equal, grouped
 
@@ -84,7 +85,8 @@ def summarise(data: Dataset, parts: Split | None = None) -> Summary:
 
 def describe(found: Summary) -> str:
     """The summary in lines of text."""
-    lines = [f"{found.kept:,} of {found.read:,} answers can be learned from; sessions: {found.sessions}{_days(found)}"]
+    answers = counted(found.read, "answer")
+    lines = [f"{found.kept:,} of {answers} can be learned from; sessions: {found.sessions}{_days(found)}"]
     if found.dropped:
         lines.append("left out:")
         ordered = sorted(found.dropped.items(), key=lambda item: (-item[1], item[0].value))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Limits
@@ -319,7 +320,7 @@ class SessionLoop:
                 mend="run the policy's command by hand in a copy of the task's folder until it ends with exit code 0",
             )
         raise PolicyError(
-            f"{reached}, but none of {len(decided)} proposals could be used, the last: {said}",
+            f"{reached}, but none of {counted(len(decided), 'proposal')} could be used, the last: {said}",
             mend=mend or _SEE,
         )
 

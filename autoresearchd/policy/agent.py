@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.settings import ModelSettings
@@ -179,7 +180,7 @@ class _Work:
             told = outcome + agent_words.left(self._turns_left)
             # An empty turn is refused by most providers.
             self._conversation.add(storable(reply.text) if reply.text.strip() else "(nothing)", told)
-        raise self._limit(f"within {turns} answers", "agent.turns")
+        raise self._limit(f"within {counted(turns, 'answer')}", "agent.turns")
 
     def _ask(self, turn: int) -> Reply:
         """The reply to the conversation so far: it is shortened until the model takes it, or the next one does."""
@@ -229,7 +230,8 @@ class _Work:
         self._malformed += 1
         if self._malformed > self._settings.reasks:
             raise PolicyError(
-                f"none of {self._malformed} answers in a row held a command that could be run, the last: {step.error}",
+                f"none of {counted(self._malformed, 'answer')} in a row held a command that could be run, the last: "
+                f"{step.error}",
                 label=Label.MALFORMED_ANSWER,
             )
         return step.error

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
@@ -87,8 +88,8 @@ When the edit is complete, submit it. Write, before the block, one line that is 
 echo {SENTINEL}
 ```
 
-You have {settings.agent_turns} answers and {settings.agent_seconds:.0f} seconds. What is not submitted by then is \
-lost.{repair}"""
+You have {counted(settings.agent_turns, "answer")} and {settings.agent_seconds:.0f} seconds. What is not submitted by \
+then is lost.{repair}"""
 
 
 def read(text: str, finish: str = "stop") -> Step:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autoresearchd.config.markup import kind_of
+from autoresearchd.domain.counting import counted
 from autoresearchd.policy.answer import MAX_LINE, clean
 
 Value = int | float | str | bool
@@ -73,7 +74,7 @@ def _told(path: str, old: str, new: str) -> str:
     gone, come = Counter(old.splitlines()), Counter(new.splitlines())
     added, removed = come - gone, gone - come
     first = next((line.strip() for line in new.splitlines() if line in added and line.strip()), "")
-    words = f"Change {path}: {added.total()} lines added, {removed.total()} removed"
+    words = f"Change {path}: {counted(added.total(), 'line')} added, {removed.total()} removed"
     return f"{words}, from `{first}`" if first else words
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.state import ResearchState
@@ -291,7 +292,7 @@ class _Turn:
             if chosen and fits and self._new(chosen):
                 return chosen
         raise PolicyError(
-            f"all values of the {len(free)} constants have been tried on this program{self._left_alone()}",
+            f"all values of {counted(len(free), 'constant')} have been tried on this program{self._left_alone()}",
             label=Label.NO_OP,
             mend="add constants to the editable file, or take a policy with a model (--policy litellm:MODEL)",
         )

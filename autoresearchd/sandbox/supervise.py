@@ -223,7 +223,8 @@ class Supervisor:
         if outcome == "ok":
             outcome, detail = ceilings.left() or (outcome, detail)
         if outcome == "ok" and left and self.plan["plain"] and not companion:
-            detail = f"it left {left} processes behind, which have been ended"
+            some = "1 process behind, which has" if left == 1 else f"{left} processes behind, which have"
+            detail = f"it left {some} been ended"
         return self.result(stage, outcome, detail, code, duration)
 
     def classify(self, code: int | None, kills: int, main: Child) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Limits, Segment, Session
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.errors import StoreError
@@ -59,7 +60,7 @@ def remove(c: Connection, tag: str, *, whatever: bool = False) -> None:
     if row is None:
         raise KeyError(f"no session {tag!r}")
     if row.keeps and not whatever:
-        raise StoreError(f"session {tag!r} holds {row.keeps} kept experiments and is not deleted")
+        raise StoreError(f"session {tag!r} holds {counted(row.keeps, 'kept experiment')} and is not deleted")
     c.execute(delete(SessionTable).where(SessionTable.id == row.id))
 
 

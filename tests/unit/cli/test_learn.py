@@ -101,7 +101,7 @@ def test_a_dry_run_says_that_it_would_start_cold(empty_repository: Path, command
     bad = ((-2.0, Label.MALFORMED_ANSWER),) * 12
     add_session(empty_repository, outcomes=((2.0, Label.NONE), *bad), group=1)
     out = command(*DRY).out
-    assert "cold start: for its first steps it imitates the 1 kept answers, because only 1 of" in out
+    assert "cold start: for its first steps it imitates the 1 kept answer, because only 1 of" in out
 
 
 def test_the_constants_decide_what_a_dry_run_tells(empty_repository: Path, command: Command) -> None:

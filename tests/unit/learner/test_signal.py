@@ -43,7 +43,7 @@ def test_a_policy_that_can_hardly_write_an_edit_is_first_shown_how() -> None:
     found = signal([*bad, good])
     assert (found.usable, found.good) == (1, 1)
     assert cold_start(found, "grpo") == "only 1 of 10 answers held an edit that could be used"
-    assert "for its first steps it imitates the 1 kept answers" in outlook(found, "grpo")[-1]
+    assert "for its first steps it imitates the 1 kept answer" in outlook(found, "grpo")[-1]
     assert cold_start(found, "grpo", least=0.05) == ""
 
 
@@ -72,3 +72,13 @@ def test_of_nothing_nothing_can_be_learned(algo: str) -> None:
 def test_a_discard_that_earned_something_is_not_imitated() -> None:
     assert signal(made(0.2, label=Label.NO_GAIN)).good == 0
     assert signal(made(0.2, label=Label.SIMPLER)).good == 1
+
+
+def test_one_answer_is_one() -> None:
+    """What a first try of learning reads; it said: the order of 1 answers."""
+    assert "the order of 1 answer in" in outlook(signal(made(1.0)), "ppo")[0]
+    assert (
+        "1 of 1 group of several answers, and 0 of 0 single answers"
+        in outlook(signal(made(1.0, -1.0, round_id="r")), "grpo")[0]
+    )
+    assert "on 1 of 1 answer" in outlook(signal(made(1.0)), "sdpo")[0]

@@ -89,7 +89,7 @@ def test_changes_in_several_files_are_all_found_or_none() -> None:
             "A = 2\nB = 2\nC = 2\nD = 2\n",
             "Change A 1 → 2, B 1 → 2, C 1 → 2 and 1 more in train.py",
         ),
-        ("x = 1\n", "x = 1\nx = norm(x)\n", "Change train.py: 1 lines added, 0 removed, from `x = norm(x)`"),
+        ("x = 1\n", "x = 1\nx = norm(x)\n", "Change train.py: 1 line added, 0 removed, from `x = norm(x)`"),
         ("x = 1\ny = 2\n", "x = 1\n", "Change train.py: 0 lines added, 1 removed"),
     ],
 )
