@@ -25,6 +25,13 @@ Record = Mapping[str, Any]
 
 LABEL_LENGTH = 45
 _MARGIN = 0.15
+_NAME_LENGTH = 50
+"""Of the metric's name, beside the axis."""
+_CUTS = (LABEL_LENGTH, 37, 30, 24, 20)
+"""Characters of the words at a keep: as many as there is room for."""
+_LEFT, _RIGHT = 0.065, 0.985
+_EDGE, _MOST_MORE = 10.0, 0.1
+"""Pixels that stay free on the left; by which share of the figure the axis is moved at most."""
 _SIZE = (16.0, 9.0)
 _DPI = 100
 _GREEN, _GREY, _RED, _INK = "#2ca05a", "#b5b8bd", "#d64545", "#30343b"
@@ -163,8 +170,9 @@ def _figure(chart: Chart) -> Figure:
     with rc_context({"font.size": 11, "text.parse_math": False, "axes.unicode_minus": False}):
         figure = Figure(figsize=_SIZE, dpi=_DPI, layout=None)
         FigureCanvasAgg(figure)
-        axes = figure.add_axes((0.065, 0.115, 0.92, 0.815))
+        axes = figure.add_axes((_LEFT, 0.115, _RIGHT - _LEFT, 0.815))
         _set_axes(chart, axes)
+        _make_room(figure, axes)
         _draw_points(chart, axes)
         _draw_best(chart, axes)
         _draw_labels(chart, figure, axes)
@@ -176,19 +184,31 @@ def _figure(chart: Chart) -> Figure:
     return figure
 
 
+def _make_room(figure: Figure, axes: Axes) -> None:
+    """Move the value axis to the right where its figures and its name take more room than they usually do."""
+    figure.draw_without_rendering()
+    missing = _EDGE - axes.yaxis.label.get_window_extent().x0
+    if missing > 0:
+        left = _LEFT + min(_MOST_MORE, missing / figure.bbox.width)
+        axes.set_position((left, axes.get_position().y0, _RIGHT - left, axes.get_position().height))
+
+
 def _set_axes(chart: Chart, axes: Axes) -> None:
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
     low, high = axis_limits(chart)
     last = _last_number(chart)
-    # Room on the right for the words of the last keep.
-    axes.set_xlim(-max(0.25, 0.012 * last), last + max(0.9, 0.1 * last))
+    # Room on the right for the words of the last keep; for all of them where it is one of the latest experiments.
+    late = bool(chart.keeps) and chart.keeps[-1].number > 0.9 * last
+    axes.set_xlim(-max(0.25, 0.012 * last), last + max(0.9, (0.22 if late else 0.1) * last))
     axes.set_ylim(low, high)
     counts = f"{chart.tried:,} Experiment{'' if chart.tried == 1 else 's'}"
     kept = f"{chart.improvements:,} Kept Improvement{'' if chart.improvements == 1 else 's'}"
     axes.set_title(f"Autoresearch Progress: {counts}, {kept}", fontsize=15, color=_INK, pad=12)
     axes.set_xlabel("Experiment", color=_INK)
-    axes.set_ylabel(f"{clean(chart.metric)} ({'lower' if chart.minimize else 'higher'} is better)", color=_INK)
+    axes.set_ylabel(
+        f"{clean(chart.metric, _NAME_LENGTH)} ({'lower' if chart.minimize else 'higher'} is better)", color=_INK
+    )
     axes.grid(visible=True, color="#ececec", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.ticklabel_format(axis="y", useOffset=False, style="plain" if 1e-4 < max(abs(low), abs(high)) < 1e7 else "sci")
@@ -269,7 +289,7 @@ def _draw_labels(chart: Chart, figure: Figure, axes: Axes) -> None:
         if len(placed) >= room:
             break
         x, y = axes.transData.transform((point.number, point.value))
-        for text in (point.text, cut(point.text, 30), cut(point.text, 20)):
+        for text in dict.fromkeys(cut(point.text, most) for most in _CUTS):
             strip = _place(text, float(x), float(y), chart, figure, placed, (frame.x0, frame.y0, frame.x1, frame.y1))
             if strip is None:
                 continue

@@ -95,6 +95,32 @@ def test_the_legend_hides_no_point_and_crosses_no_words(direction: str, count: i
     assert not any(box.overlaps(text.get_window_extent()) for text in axes.texts)
 
 
+@pytest.mark.parametrize("metric", ["loss", "a_metric_whose_name_tells_all_of_how_it_is_measured_" * 4])
+@pytest.mark.parametrize("scale", [1.0, 6e6, 1e-4])
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_the_name_of_the_metric_is_cut_neither_by_the_edge_nor_by_the_figures(
+    metric: str, scale: float, direction: str
+) -> None:
+    records = [record(0, "keep", 1.23457 * scale, "baseline"), record(1, "keep", 1.13457 * scale, "x")]
+    figure = _figure(chart_of(records, metric=metric, direction=direction))
+    axes = figure.axes[0]
+    name = axes.yaxis.label.get_window_extent()
+    assert figure.bbox.x0 <= name.x0 and figure.bbox.y0 <= name.y0 and name.y1 <= figure.bbox.y1
+    assert not any(name.overlaps(label.get_window_extent()) for label in axes.get_yticklabels())
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_the_words_of_a_keep_at_the_very_end_have_room_within_the_figure(direction: str) -> None:
+    """The latest best is what a reader looks for: its words were cut at twenty characters, or by the edge."""
+    step, words = (-0.1 if direction == "minimize" else 0.1), "replace two layers of 64 by three of 48 units"
+    records = [record(0, "keep", 1.0, "baseline"), *(record(n, "discard", 1.0, words) for n in range(1, 12))]
+    records.append(record(12, "keep", 1.0 + step, words))
+    figure = _figure(chart_of(records, metric="loss", direction=direction))
+    shown = [text for text in figure.axes[0].texts if text.get_text() == words]
+    assert len(words) == LABEL_LENGTH and len(shown) == 1, [text.get_text() for text in figure.axes[0].texts]
+    assert all(box.x1 <= figure.bbox.x1 for box in (text.get_window_extent() for text in shown))
+
+
 def test_ten_thousand_experiments_are_drawn(tmp_path: Path) -> None:
     chance = random.Random(3)
     records, best = [record(0, "keep", 2.0, "baseline")], 2.0
