@@ -1,10 +1,11 @@
 """How simple a program is: the number of nodes in its syntax tree (the simplicity rule of the autoresearch-ml skill).
 
 Nodes do not change with layout, comments, names, docstrings or the values of constants: another value is a change and
-no simplification, however short it is. Nor can they be hidden: beside them text is weighed by its length, and a program
-with more of it is not simpler, so that code moved into a string gains nothing. A program that gains a mention of what
-runs text as code or reads its own text (``hidden``) is never simpler; where one has them already, its docstrings are
-weighed as well, and its comments if it could run them. The text comes from a model and is only parsed.
+no simplification, however short it is. Nor can they be hidden: beside them text, numbers and long names are weighed by
+their length, and a program with more of that is not simpler, so that code moved into a string gains nothing. A
+program that gains a mention of what runs text as code or reads its own text (``hidden``) is never simpler; where one
+has them already, its docstrings are weighed as well, and its comments if it could run them. The text comes from a model
+and is only parsed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import io
 import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autoresearchd.evaluator.hidden import reads_documentation, reads_text, runs_text, ways
 
 _TEXT_PER_NODE = 2
 """Characters of a string constant that count as one more node; code has two or three characters for each."""
-_BITS_PER_NODE = 64
-"""Bits of a whole number that count as one more node: a number holds text as well as a string does."""
+_BITS_PER_CHARACTER = 8
+"""Of a number, which holds text as well as a string does."""
+_FREE_NAME = 40
+"""Bytes of a name that are not weighed: text is read from a longer one (``[*dict(a=0)]``, ``NameError.name``)."""
+_FREE_NAME_WHERE_TEXT_RUNS = 12
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -48,11 +52,13 @@ def size(text: str) -> Size | None:
     documentation = {id(part) for node in documented for part in (node, node.value)}
     counted = [node for node in ast.walk(tree) if id(node) not in documentation]
     found = ways(tree)
-    per_node = 1 if runs_text(found) else _TEXT_PER_NODE  # code that is run from text counts in full, however dense
-    weight = sum(_weight(node, per_node) for node in counted)
+    runs = runs_text(found)
+    per_node = 1 if runs else _TEXT_PER_NODE  # code that is run from text counts in full, however dense
+    free = _FREE_NAME_WHERE_TEXT_RUNS if runs else _FREE_NAME
+    weight = sum(_weight(node, per_node, free) for node in counted)
     if reads_documentation(found):
-        weight += sum(_weight(node.value, per_node) for node in documented)
-    if reads_text(found) and runs_text(found):
+        weight += sum(_weight(node.value, per_node, free) for node in documented)
+    if reads_text(found) and runs:
         weight += _comments(text)
     return Size(len(counted), weight, found)
 
@@ -92,9 +98,31 @@ def _comments(text: str) -> int:
         return len(text)
 
 
-def _weight(node: ast.AST, per_node: int) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
-        return 1 + len(node.value) // per_node
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return 1 + node.value.bit_length() // _BITS_PER_NODE
-    return 1
+def _weight(node: ast.AST, per_node: int, free: int) -> int:
+    if not isinstance(node, ast.Constant):
+        return 1 + sum(_name_weight(node, name, free) for name in _names(node)) // per_node
+    match node.value:
+        case str(text):
+            return 1 + len(text.encode("utf-8", "surrogatepass")) // per_node
+        case bytes(data):
+            return 1 + len(data) // per_node
+        case int(number):
+            return 1 + number.bit_length() // (_BITS_PER_CHARACTER * per_node)
+        case float() | complex() as number:
+            return 1 + len(repr(number)) // (2 * per_node)  # a digit is a third of a byte, a short one is no text
+        case _:
+            return 1
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The names that a node itself holds: of a variable, an attribute, an argument, a module."""
+    for field_name in node._fields:
+        value = getattr(node, field_name, None)
+        for name in value if isinstance(value, list) else (value,):
+            if isinstance(name, str):
+                yield name
+
+
+def _name_weight(node: ast.AST, name: str, free: int) -> int:
+    """Bytes of a name beyond those that are free; of an argument's in a call all of them, as of the key of a dict."""
+    return max(0, len(name.encode("utf-8", "surrogatepass")) - (0 if isinstance(node, ast.keyword) else free))

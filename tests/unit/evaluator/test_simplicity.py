@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +66,51 @@ def test_a_program_hidden_in_text_is_no_simpler_one(hidden: str) -> None:
     assert not simpler(hidden, LONG)
 
 
+DOCUMENTED = f"def g():\n    {LONG!r}\n"
+NAME = "".join(chr(0x4E00 + byte) for byte in LONG.encode())
+"""The program as letters, of which a name may consist."""
+PAIRS = "".join(chr(0x10000 + 256 * ord(a) + ord(b)) for a, b in zip(LONG[::2], LONG[1::2], strict=False))
+NUMBERS = [struct.unpack("d", LONG.encode().ljust(8000)[at : at + 8])[0] for at in range(0, 8000, 8)]
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        DOCUMENTED + "print.__self__.__dict__['exec']('{.__doc__}'.format(g))\n",
+        DOCUMENTED + "match print, g:\n    case object(__self__=object(exec=e)), object(__doc__=t):\n        e(t)\n",
+        DOCUMENTED + "import os as o\no.system('python -c \\'' + '{.__doc__}'.format(g) + '\\'')\n",
+        DOCUMENTED + "import os\no = os\no.system('python -c \\'' + next(iter(g.__code__.co_consts)) + '\\'')\n",
+        DOCUMENTED + "from os import *\nspawnv(0, 'python', ['p', '-c', '{.__doc__}'.format(g)])\n",
+        DOCUMENTED + "import random\nrandom._os.system('{.__doc__}'.format(g))\n",
+        DOCUMENTED + "a = getattr\na(a(print, '__se' 'lf__'), 'ex' + 'ec')(a(g, '__d' + 'oc__'))\n",
+        DOCUMENTED + "import operator as o\no.attrgetter('exec')(print)(o.attrgetter('_' '_doc__')(g))\n",
+        DOCUMENTED + "import gc\n[o for o in gc.get_objects() if 'exec' in o][0]['exec']('{.__doc__}'.format(g))\n",
+        DOCUMENTED + "import numpy\nnumpy.load(file, allow_pickle=True)\n",
+        DOCUMENTED + "import torch\ntorch.load(file, weights_only=False)\n",
+        f"run(bytes(ord(c) - 0x4e00 for c in [*dict({NAME}=0)][0]).decode())\n",
+        f"try:\n    {NAME}\nexcept NameError as e:\n    run(bytes(ord(c) - 0x4e00 for c in e.name))\n",
+        f"import enum\nclass A(enum.Enum):\n    {NAME} = 0\nrun(A(0).name)\n",
+        f"import numpy\nrun(numpy.array({NUMBERS!r}).tobytes())\n",
+    ],
+)
+def test_a_program_found_by_another_way_is_no_simpler_one(hidden: str) -> None:
+    """None of these says ``exec`` or ``__doc__`` as a name or an attribute, and each was kept as `simpler`."""
+    assert not simpler(hidden, LONG)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"0x{LONG.encode().hex()}.to_bytes({len(LONG)}, 'big')",
+        f"bytes(ord(c) - 0x4e00 for c in [*dict({NAME}=0)][0])",
+        f"''.join({PAIRS!r})",
+    ],
+)
+def test_a_program_that_starts_processes_packs_none_into_a_number_or_a_name(text: str) -> None:
+    """Eight characters of a number, and any of a name, weighed no more than one of code."""
+    assert not simpler(f"import subprocess\nsubprocess.run(['python', '-c', {text}])\n", "import subprocess\n" + LONG)
+
+
 @pytest.mark.parametrize("had", ["exec(open(__file__).read()[:0])\n", "exec(__doc__ or '')\n"])
 def test_where_a_program_can_run_its_text_already_the_text_counts(had: str) -> None:
     comment = "".join(f"#@{line}\n" for line in LONG.splitlines())
@@ -84,6 +131,10 @@ def test_where_a_program_can_run_its_text_already_the_text_counts(had: str) -> N
         "mode = getattr(model, 'mode', 'eval')",
         "if __name__ == '__main__':\n    main()",
         "code = trace = profile = types = 1",
+        "mode = os.environ.get('MODE', 'eval')",
+        "print('loss', file=sys.stderr)",
+        "weights = torch.load('weights.pt', map_location='cpu', weights_only=True)",
+        "optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)",
     ],
 )
 def test_what_honest_programs_say_keeps_nobody_from_being_simpler(line: str) -> None:
