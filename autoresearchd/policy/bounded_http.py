@@ -85,7 +85,9 @@ class _Body(httpx.SyncByteStream):
         self._response, self._bounds = response, bounds
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._bounds.read(self._response.iter_raw())
+        body = b"".join(self._bounds.read(self._response.iter_raw()))
+        self._bounds.check_parts(body)
+        yield body
 
     def close(self) -> None:
         self._response.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,27 +23,35 @@ if TYPE_CHECKING:
     import httpx2
 
 _CONNECT_S = 10.0
+_BEGINNING = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What an endpoint answered, whatever its status. headers: names in lower case."""
+    """What an endpoint answered, whatever its status. headers: names in lower case; key: as it was sent.
+
+    What sent the answer may say the key again, which is not to be shown.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    key: str = field(default="", repr=False)
 
     def object(self) -> dict[str, Any]:
         """The body as a JSON object; ModelError(BROKEN_REPLY) when it is none."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise ModelError(
-                Trouble.BROKEN_REPLY, f"the reply is no JSON: {words_of(self.body[:200].decode('utf-8', 'replace'))!r}"
-            ) from error
+            said = words_of(self.text(), [self.key])[:_BEGINNING]
+            raise ModelError(Trouble.BROKEN_REPLY, f"the reply is no JSON: {said!r}") from error
         if not isinstance(found, dict):
             raise ModelError(Trouble.BROKEN_REPLY, "the reply is JSON, but no object")
         return found
+
+    def text(self) -> str:
+        """The body as text, whatever it holds."""
+        return self.body.decode("utf-8", "replace")
 
 
 class Endpoint:
@@ -85,7 +93,8 @@ class Endpoint:
             ) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 bounds.check_head(response.status_code, headers)
-                return Answered(response.status_code, headers, b"".join(bounds.read(response.iter_raw())))
+                body = b"".join(bounds.read(response.iter_raw()))
+                return Answered(response.status_code, headers, body, self._key)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise ModelError(
                 Trouble.UNREACHABLE,
@@ -102,7 +111,7 @@ class Endpoint:
 
     def words(self, answered: Answered) -> str:
         """What an answer with an error says: its code and message, or how its body begins."""
-        text = answered.body.decode("utf-8", "replace")
+        text = answered.text()
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
             error = found.get("error", found) if isinstance(found, dict) else text
@@ -111,7 +120,7 @@ class Endpoint:
                 text = " ".join(str(part) for part in parts if part) or text
             elif isinstance(error, str):
                 text = error
-        return words_of(text[:20_000], [self._key])
+        return words_of(text, [self._key])
 
     def _open(self) -> httpx2.Client:
         if self._client is None:

@@ -7,6 +7,7 @@ neither pass the question on nor have its answer unpacked to any size.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -19,10 +20,17 @@ from autoresearchd.policy.provider import MAX_REPLY_BYTES
 
 _BYTES_PER_TOKEN = 512
 """Of JSON, for a token with its log-probability."""
+_MAX_ERROR_BYTES = _MAX_BESIDE_TEXT = 512 * 1024
+"""Of an answer that tells of an error, which may repeat the prompt; and of what is no text in another, as where it is
+no JSON. Libraries search an error with patterns, at seconds a megabyte."""
+_MAX_PARTS = 50_000
+"""Of a JSON answer: lists, objects, and what is in them. A library makes an object of kilobytes of each."""
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_PART = re.compile(rb"[\[{,]")
 
 
 class TooLong(ModelError):
-    """A reply that was not read to its end, where it would have told what it cost."""
+    """A reply that was not read to its end, or not at all, where it would have told what it cost."""
 
 
 class Line:
@@ -87,6 +95,17 @@ class Bounds:
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             what = "the reply is compressed, which was not asked for"
             raise self._ended(ModelError(Trouble.BROKEN_REPLY, what))
+
+        if status >= 400:
+            self.most = min(self.most, _MAX_ERROR_BYTES)
+
+    def check_parts(self, body: bytes) -> None:
+        """Refuse a whole answer that would fill the memory as objects, before a library makes those of it."""
+        beside_text = _STRING.sub(b"", body)
+        parts = sum(1 for _ in _PART.finditer(beside_text))
+        if parts > _MAX_PARTS or len(beside_text) > _MAX_BESIDE_TEXT:
+            what = f"the reply has {parts:,} parts and {len(beside_text):,} bytes beside its text and was thrown away"
+            raise self._ended(TooLong(Trouble.BROKEN_REPLY, what))
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """The chunks of a body, as they come over the connection, until they are too many or too late."""

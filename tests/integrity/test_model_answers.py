@@ -144,6 +144,31 @@ def bomb(handler: Handler) -> None:
     handler.body(packed)
 
 
+def crowded(handler: Handler) -> None:
+    text = b'{"model": "m", "choices": [{"message": {"tool_calls": [' + b",".join([b"{}"] * 1_000_000) + b"]}}]}"
+    handler.head(**{"Content-Length": str(len(text))})
+    handler.body(text)
+
+
+def nested(handler: Handler) -> None:
+    text = b"[" * 1_000_000 + b"]" * 1_000_000
+    handler.head(**{"Content-Length": str(len(text))})
+    handler.body(text)
+
+
+def no_json(handler: Handler) -> None:
+    text = b"x" * 3_000_000
+    handler.head(**{"Content-Length": str(len(text))})
+    handler.body(text)
+
+
+def repeats_its_key(handler: Handler) -> None:
+    key = handler.headers.get("authorization") or handler.headers.get("x-api-key") or ""
+    text = (" " * (205 - len(key)) + key).encode()
+    handler.head(**{"Content-Length": str(len(text))})
+    handler.body(text)
+
+
 def slow_body(handler: Handler) -> None:
     handler.head()
     handler.drip(b" ")
@@ -198,6 +223,37 @@ def test_an_answer_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(way
         error = fails(way(hostile.url))
     assert error.trouble is Trouble.BROKEN_REPLY
     assert "compressed" in error.what
+
+
+@pytest.mark.parametrize("attack", [crowded, nested, no_json])
+def test_an_answer_of_a_million_parts_is_made_no_objects_of(
+    way: Callable[[str], ModelClient], attack: Callable[[Handler], None], request: pytest.FixtureRequest
+) -> None:
+    """Of 2 MB litellm made 2.6 GB and went on after the time-out, or searched them for secrets for 12 seconds."""
+    with Hostile(attack) as hostile:
+        if "local" in request.node.callspec.params["way"]:
+            pytest.skip("it makes no objects of its own of what is no answer")
+        error = fails(way(hostile.url))
+    assert "was thrown away" in error.what
+    assert error.cost is not None and error.cost.tokens_out == QUESTION.max_tokens, "a cap must see what was billed"
+
+
+def test_a_long_error_is_not_read_to_its_end(way: Callable[[str], ModelClient]) -> None:
+    """litellm searches all of it for secrets, at 7 seconds a megabyte, in which nothing else of the daemon runs."""
+
+    def failed(handler: Handler) -> None:
+        handler.head(400)
+        handler.body(b"x" * 2**20)
+
+    with Hostile(failed) as hostile:
+        assert "not read to its end" in fails(way(hostile.url)).what
+
+
+def test_a_server_that_repeats_its_key_does_not_have_it_shown(way: Callable[[str], ModelClient]) -> None:
+    """Neither whole nor cut: half of a key is known to nobody who redacts."""
+    with Hostile(repeats_its_key) as hostile:
+        error = fails(way(hostile.url))
+    assert KEY[:12] not in str(error)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
