@@ -11,7 +11,8 @@ The answer must come from a language model: a prediction may depend on the bytes
 nothing else. All choices of a question are asked in different batches, in a random order, and what is predicted within
 their common context must be the same; some batches are sent again with other text from a random place in each choice,
 or from its end, and what is predicted up to there must be the same (`not_causal`, exit 3). So no model gets to judge a
-choice as a whole: of those that look on to its end in a share f of them, about 1 - (1 - f)^300 are found.
+choice as a whole: of those that look on to its end in a share f of them, about 1 - (1 - f)^300 are found. What fits
+into the tolerance of that comparison decides nothing: a question whose best two choices are that close is a guess.
 """
 
 from __future__ import annotations
@@ -106,15 +107,21 @@ class Scorer:
             raise Refused(f"logits moved by {moved:.3g} when only later bytes or other rows of the batch changed")
 
 
-def centred(asked: dict[str, Integers], bits: Floats) -> dict[str, float]:
-    """(accuracy - chance) / (1 - chance) of each kind of question."""
+def centred(asked: dict[str, Integers], bits: Floats, tolerance: float) -> dict[str, float]:
+    """(accuracy - chance) / (1 - chance) of each kind of question; one that only the tolerance decides is a guess.
+
+    Logits that move by no more than the tolerance with what comes later move ln p of a choice by as much, up or down.
+    """
     table = np.full((len(asked["right"]), max(KINDS.values())), np.inf)
     table[asked["question"], asked["slot"]] = bits
+    best = np.sort(table, axis=1)
+    decided = best[:, 1] - best[:, 0] > 2 * tolerance / np.log(2)
     hits = table.argmin(1) == asked["right"]
     found = {}
     for index, (kind, choices) in enumerate(KINDS.items()):
         chance = 1 / choices
-        found[kind] = float((hits[asked["kind"] == index].mean() - chance) / (1 - chance))
+        right = np.where(decided, hits, chance)[asked["kind"] == index].mean()
+        found[kind] = float((right - chance) / (1 - chance))
     return found
 
 
@@ -128,7 +135,8 @@ def main() -> int:
         if not (Path(os.environ["AUTORESEARCHD_OUTPUT_DIR"]) / "checkpoint.pt").is_file():
             raise EvaluationError("no checkpoint.pt in the output folder: training has to write one")
         channel = Channel(Path(os.environ["AUTORESEARCHD_EXCHANGE_DIR"]), ROWS, WIDTH)
-        scores = centred(asked, Scorer(asked, channel, TOLERANCES[profile]).bits())
+        tolerance = TOLERANCES[profile]
+        scores = centred(asked, Scorer(asked, channel, tolerance).bits(), tolerance)
     except Refused as refused:
         print("METRIC causal=0\nLABEL not_causal", flush=True)
         print(f"evaluate.py: the score would mean nothing: {refused}", file=sys.stderr)

@@ -162,9 +162,9 @@ def test_guessing_is_worth_nothing_and_knowing_is_worth_one(pristine: Path) -> N
     with np.load(pristine / "data/questions.npz") as stored:
         asked = {name: stored[name].astype(np.int64) for name in stored.files}
     right = asked["right"][asked["question"]] == asked["slot"]
-    assert evaluate.centred(asked, np.where(right, 0.0, 1.0)) == dict.fromkeys(evaluate.KINDS, 1.0)
+    assert evaluate.centred(asked, np.where(right, 0.0, 1.0), 0.1) == dict.fromkeys(evaluate.KINDS, 1.0)
     rng = np.random.default_rng(0)
-    guesses = [list(evaluate.centred(asked, rng.random(right.size)).values()) for _ in range(300)]
+    guesses = [list(evaluate.centred(asked, rng.random(right.size), 0.1).values()) for _ in range(300)]
     assert np.mean(guesses) == pytest.approx(0.0, abs=0.03)
 
 
@@ -184,3 +184,17 @@ def test_only_what_came_before_may_tell(pristine: Path, tmp_path: Path, logits: 
     assert done.returncode == (3 if label else 0), done.stderr
     assert label in done.stdout
     assert ("METRIC core=" in done.stdout) == (not label)
+
+
+def test_who_judges_whole_choices_within_the_tolerance_gains_nothing(pristine: Path, tmp_path: Path) -> None:
+    """Flat logits hold any judgement in less than kernels round by: this one scored 1.0 on `copy`, and was causal."""
+    pytest.importorskip("torch")
+    whole_choice_is_known = "torch.stack([(row[:88].unfold(0, 5, 1) == row[88:93]).all(1).any() for row in idx])"
+    done = score(
+        pristine,
+        tmp_path,
+        f"torch.nn.functional.one_hot(idx.roll(-1, 1).long(), 256) * 9e-4 * {whole_choice_is_known}[:, None, None]"
+        " * (torch.arange(idx.size(1)) > 86)[:, None]",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "METRIC copy=0.0000" in done.stdout, done.stdout
