@@ -18,8 +18,10 @@ _SCRIPT = "a name of a Python file"
 _COMPUTED = "getattr of a computed name"
 _ALIASED = "another name of a module that runs commands"
 
-_NAMES_THAT_RUN = frozenset({"exec", "eval", "compile", "__import__", "__builtins__", "execfile"})
-_NAMES = frozenset({"globals", "locals", "vars", "dir", "__loader__", "__spec__", "__doc__", "__file__", "__cached__"})
+_NAMES_THAT_RUN = frozenset({"exec", "eval", "compile", "__import__", "__builtins__", "execfile", "breakpoint"})
+_NAMES = frozenset(
+    {"help", "globals", "locals", "vars", "dir", "__loader__", "__spec__", "__doc__", "__file__", "__cached__"}
+)
 _ATTRIBUTES_THAT_RUN = frozenset(
     {
         "exec", "__import__", "__builtins__", "__globals__", "__code__", "__subclasses__", "f_globals", "f_builtins",
@@ -28,8 +30,9 @@ _ATTRIBUTES_THAT_RUN = frozenset(
         "spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe", "get_type_hints",
         "create_subprocess_exec", "create_subprocess_shell", "subprocess_exec", "subprocess_shell", "ForwardRef",
         "__self__", "__dict__", "__getattribute__", "attrgetter", "methodcaller", "get_objects", "get_referrers",
-        "get_referents", "ForkingPickler", "Unpickler", "fileConfig", "_create_fn", "subprocess", "builtins",
-        "importlib", "runpy", "pickle", "marshal", "ctypes", "codeop", "_os", "_sys",
+        "get_referents", "ForkingPickler", "Unpickler", "fileConfig", "dictConfig", "BaseConfigurator", "runstring",
+        "rundocs", "breakpointhook", "_create_fn", "subprocess", "builtins", "importlib", "runpy", "pickle",
+        "marshal", "ctypes", "codeop", "_os", "_sys",
     }
 )  # fmt: skip
 _ATTRIBUTES = frozenset(
@@ -46,7 +49,7 @@ _MODULES_THAT_RUN = frozenset(
         "builtins", "importlib", "imp", "runpy", "pkgutil", "zipimport", "code", "codeop", "marshal", "pickle", "dill",
         "cloudpickle", "shelve", "timeit", "cProfile", "profile", "trace", "bdb", "pdb", "doctest", "subprocess",
         "ctypes", "cffi", "types", "pty", "operator", "_pickle", "_ctypes", "_posixsubprocess", "_imp", "posix", "nt",
-        "_operator", "rlcompleter", "_interpreters", "_xxsubinterpreters",
+        "_operator", "rlcompleter", "_interpreters", "_xxsubinterpreters", "logging.config", "numpy.testing",
     }
 )  # fmt: skip
 _MODULES = frozenset(
@@ -59,7 +62,7 @@ _PICKLED = "a file that may hold code"
 _RUN = _NAMES_THAT_RUN | _ATTRIBUTES_THAT_RUN | _MODULES_THAT_RUN | {_COMPUTED, _ALIASED, _PICKLED, "modules", "system"}
 _KNOWN = _ATTRIBUTES_THAT_RUN | _ATTRIBUTES
 _WORD = re.compile(r"__[a-z_]+?__")
-_READ_DOCUMENTATION = frozenset({"__doc__", "getdoc", "inspect", "pydoc", "doctest", "ast", "co_consts"})
+_READ_DOCUMENTATION = frozenset({"help", "__doc__", "getdoc", "inspect", "pydoc", "doctest", "ast", "co_consts"})
 _READ_TEXT = frozenset(
     {
         "__file__", "__cached__", "__loader__", "__spec__", "argv", "orig_argv", "co_filename", "inspect", "linecache",
@@ -136,14 +139,15 @@ def _words(node: ast.AST) -> list[str]:
         case ast.Attribute(attr=name, value=ast.Name(id=module) | ast.Attribute(attr=module)):
             return [name] if name in _ATTRIBUTES_OF.get(module, ()) else []
         case ast.Import(names=names):
-            roots = [alias.name.partition(".")[0] for alias in names]
+            found = [word for alias in names for word in _modules(alias.name)]
             aliased = [_ALIASED for alias in names if alias.name in _ATTRIBUTES_OF and alias.asname]
-            return [*aliased, *(root for root in roots if root in _MODULES_THAT_RUN | _MODULES)]
+            return [*aliased, *found]
         case ast.ImportFrom(module=module, names=names):
             root = (module or "").partition(".")[0]
             known = _KNOWN | _ATTRIBUTES_OF.get(root, frozenset()) | _ATTRIBUTES_OF.keys()
             found = [alias.name for alias in names if alias.name in known or (alias.name == "*" and root in known)]
-            return [*found, root] if root in _MODULES_THAT_RUN | _MODULES else found
+            inner = {word for alias in names for word in _modules(f"{module}.{alias.name}")}
+            return [*found, *sorted(inner)]
         case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
             known = _NAMES_THAT_RUN | _NAMES | _KNOWN
             return [name] if name in known - {"eval", "compile"} else []
@@ -158,3 +162,10 @@ def _words(node: ast.AST) -> list[str]:
             return [*[_SCRIPT][: int(script)], *(word for word in _WORD.findall(text) if word in _KNOWN)]
         case _:
             return []
+
+
+def _modules(name: str) -> list[str]:
+    """Which of the above modules are imported with one of this name: itself, or the packages that it lies in."""
+    parts = name.split(".")
+    every = (".".join(parts[: length + 1]) for length in range(len(parts)))
+    return [module for module in every if module in _MODULES_THAT_RUN | _MODULES]

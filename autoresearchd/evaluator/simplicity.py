@@ -4,8 +4,8 @@ Nodes do not change with layout, comments, names, docstrings or the values of co
 no simplification, however short it is. Nor can they be hidden: beside them text, numbers and long names are weighed by
 their length, and a program with more of that is not simpler, so that code moved into a string gains nothing. A
 program that gains a mention of what runs text as code or reads its own text (``hidden``) is never simpler; where one
-has them already, its docstrings are weighed as well, and its comments if it could run them. The text comes from a model
-and is only parsed.
+has a way to run text already, its docstrings and comments are weighed as well. The text comes from a model and is only
+parsed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from autoresearchd.evaluator.hidden import reads_documentation, reads_text, runs_text, ways
+from autoresearchd.evaluator.hidden import reads_documentation, runs_text, ways
 
 _TEXT_PER_NODE = 2
 """Characters of a string constant that count as one more node; code has two or three characters for each."""
@@ -56,9 +56,9 @@ def size(text: str) -> Size | None:
     per_node = 1 if runs else _TEXT_PER_NODE  # code that is run from text counts in full, however dense
     free = _FREE_NAME_WHERE_TEXT_RUNS if runs else _FREE_NAME
     weight = sum(_weight(node, per_node, free) for node in counted)
-    if reads_documentation(found):
+    if runs or reads_documentation(found):
         weight += sum(_weight(node.value, per_node, free) for node in documented)
-    if reads_text(found) and runs:
+    if runs:  # by which file it could read them is not followed
         weight += _comments(text)
     return Size(len(counted), weight, found)
 

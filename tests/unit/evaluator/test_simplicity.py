@@ -85,6 +85,10 @@ NUMBERS = [struct.unpack("d", LONG.encode().ljust(8000)[at : at + 8])[0] for at 
         DOCUMENTED + "a = getattr\na(a(print, '__se' 'lf__'), 'ex' + 'ec')(a(g, '__d' + 'oc__'))\n",
         DOCUMENTED + "import operator as o\no.attrgetter('exec')(print)(o.attrgetter('_' '_doc__')(g))\n",
         DOCUMENTED + "import gc\n[o for o in gc.get_objects() if 'exec' in o][0]['exec']('{.__doc__}'.format(g))\n",
+        DOCUMENTED + "import os\nos.environ['PYTHONBREAKPOINT'] = 'builtins.exec'\nbreakpoint(text)\n",
+        DOCUMENTED + "import logging.config as c\nc.BaseConfigurator({}).resolve('builtins.exec')(text)\n",
+        DOCUMENTED + "from logging import config as c\nc.dictConfig(text)\n",
+        DOCUMENTED + "import numpy.testing as t\nt.runstring(text, {})\n",
         DOCUMENTED + "import numpy\nnumpy.load(file, allow_pickle=True)\n",
         DOCUMENTED + "import torch\ntorch.load(file, weights_only=False)\n",
         f"run(bytes(ord(c) - 0x4e00 for c in [*dict({NAME}=0)][0]).decode())\n",
@@ -109,6 +113,19 @@ def test_a_program_found_by_another_way_is_no_simpler_one(hidden: str) -> None:
 def test_a_program_that_starts_processes_packs_none_into_a_number_or_a_name(text: str) -> None:
     """Eight characters of a number, and any of a name, weighed no more than one of code."""
     assert not simpler(f"import subprocess\nsubprocess.run(['python', '-c', {text}])\n", "import subprocess\n" + LONG)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        DOCUMENTED + "subprocess.run(['python', '-c', ('{.__' + 'doc__}').format(g)])\n",
+        "".join(f"#@{line}\n" for line in LONG.splitlines())
+        + "t = open(glob.glob('*')[0]).read()\nsubprocess.run(['python', '-c', t.replace('#@', '')])\n",
+    ],
+)
+def test_a_program_that_starts_processes_moves_none_into_its_words(moved: str) -> None:
+    """How it reads them, no list of names can say."""
+    assert not simpler("import subprocess, glob\n" + moved, "import subprocess, glob\n" + LONG)
 
 
 @pytest.mark.parametrize("had", ["exec(open(__file__).read()[:0])\n", "exec(__doc__ or '')\n"])
