@@ -95,11 +95,16 @@ def reads_text(found: Mapping[str, int]) -> bool:
 
 
 def _plain(node: ast.AST) -> ast.Name | None:
-    """The name in a node that is no mention there: its own folder, the module of ``os.path``, a call of ``getattr``."""
+    """The name in a node that is no mention there: its own folder, the module of ``os.path``, a call of ``getattr``.
+
+    What ``hasattr`` is asked of is none either.
+    """
     match node:
         case ast.Attribute(value=ast.Name(id=name) as found) if name in _ATTRIBUTES_OF:
             return found
         case ast.Call(func=ast.Name(id="getattr") as found):
+            return found
+        case ast.Call(func=ast.Name(id="hasattr"), args=[ast.Name(id=name) as found, _]) if name in _ATTRIBUTES_OF:
             return found
         case _:
             return _folder(node)

@@ -150,6 +150,7 @@ def test_where_a_program_can_run_its_text_already_the_text_counts(had: str) -> N
         "code = trace = profile = types = 1",
         "mode = os.environ.get('MODE', 'eval')",
         "print('loss', file=sys.stderr)",
+        "cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1",
         "weights = torch.load('weights.pt', map_location='cpu', weights_only=True)",
         "optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)",
     ],
