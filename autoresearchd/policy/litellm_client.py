@@ -265,7 +265,7 @@ class LitellmClient:
     def _reply(
         self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any], response: Any, seconds: float
     ) -> Reply:
-        cost = self._cost(litellm, response, seconds)
+        cost = self._cost(litellm, question, response, seconds)
         try:
             choice = response.choices[0]
             content, finish = choice.message.content, clean(choice.finish_reason, 40) or "stop"
@@ -283,10 +283,10 @@ class LitellmClient:
             sampling=_sampling(arguments),
         )
 
-    def _cost(self, litellm: ModuleType, response: Any, seconds: float) -> Cost:
+    def _cost(self, litellm: ModuleType, question: Question, response: Any, seconds: float) -> Cost:
         usage = getattr(response, "usage", None)
-        tokens_in = provider.count(getattr(usage, "prompt_tokens", None))
-        tokens_out = provider.count(getattr(usage, "completion_tokens", None))
+        told = (getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
+        tokens_in, tokens_out = provider.counts(question, *told)
         usd = self._listed(litellm, lambda: litellm.completion_cost(completion_response=response, model=self._model))
         cost = Cost(usd=usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
         return priced(cost, self._prices, self._model)

@@ -276,9 +276,9 @@ class OpenAIClient:
         choice = choices[0] if isinstance(choices, list) and choices else None
         message = choice.get("message") if isinstance(choice, dict) else None
         usage = found.get("usage")
-        counts = usage if isinstance(usage, dict) else {}
-        tokens_in, tokens_out = (provider.count(counts.get(f"{kind}_tokens")) for kind in ("prompt", "completion"))
-        cost = self._cost(tokens_in, tokens_out, seconds)
+        told = usage if isinstance(usage, dict) else {}
+        tokens = provider.counts(question, told.get("prompt_tokens"), told.get("completion_tokens"))
+        cost = self._cost(*tokens, seconds)
         if not isinstance(choice, dict) or not isinstance(message, dict):
             raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost)
         content, refusal = message.get("content"), message.get("refusal")

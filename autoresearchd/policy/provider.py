@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.policy.answer import clean
-from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.policy.client import ModelError, Question, Trouble
 
 MAX_REPLY_BYTES = 2_000_000
 """Of the text of a reply, in UTF-8. No edit of a program is as long; a model in a loop is."""
@@ -31,6 +31,7 @@ _KEYED = {
 
 LONGEST_WAIT_S = 24 * 3600.0
 _MAX_WORDS = 400
+_UNSEEN_TOKENS = 100_000
 
 _TOO_LONG = re.compile(
     r"context[ _-]?(?:length|window|size)|prompt is too long|too many (?:input )?tokens|maximum model length"
@@ -150,6 +151,17 @@ def before_stop(text: str, stops: Iterable[str]) -> str:
 def count(value: object) -> int:
     """A number of tokens as a provider tells it; 0 for what is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
+
+
+def counts(question: Question, tokens_in: object, tokens_out: object) -> tuple[int, int]:
+    """The tokens of a question and its answer as a provider tells them, held to what they may have been.
+
+    A server that tells of a billion would use up the user's cap of the day. A token has a byte at least; what a
+    provider adds to a prompt, and thinks beyond ``max_tokens``, is allowed for.
+    """
+    asked = sum(len(part.encode("utf-8", "replace")) for message in question.messages for part in message.values())
+    most_in, most_out = asked + _UNSEEN_TOKENS, 4 * question.max_tokens + _UNSEEN_TOKENS
+    return min(count(tokens_in), most_in), min(count(tokens_out), most_out)
 
 
 @contextlib.contextmanager

@@ -238,6 +238,24 @@ def test_an_answer_of_a_million_parts_is_made_no_objects_of(
     assert error.cost is not None and error.cost.tokens_out == QUESTION.max_tokens, "a cap must see what was billed"
 
 
+@pytest.mark.parametrize("name", ["local", "litellm:openai"])
+def test_a_server_that_tells_of_a_billion_tokens_does_not_use_up_the_cap_of_the_day(name: str) -> None:
+    """At $15 a million it was $18,000 for an answer of 16 tokens, in the book that all of a user's sessions share."""
+    package = "httpx2" if name == "local" else "litellm"
+    pytest.importorskip(package)
+
+    def greedy(handler: Handler) -> None:
+        message = b'{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "OK"}}'
+        usage = b'{"prompt_tokens": 999999999, "completion_tokens": 999999999, "total_tokens": 1999999998}'
+        text = b'{"id": "1", "model": "m", "choices": [' + message + b'], "usage": ' + usage + b"}"
+        handler.head(**{"Content-Length": str(len(text))})
+        handler.body(text)
+
+    with Hostile(greedy) as hostile:
+        cost = WAYS[name](hostile.url).ask(QUESTION, threading.Event()).cost
+    assert cost.tokens_in < 110_000 and cost.tokens_out < 110_000
+
+
 def test_a_long_error_is_not_read_to_its_end(way: Callable[[str], ModelClient]) -> None:
     """litellm searches all of it for secrets, at 7 seconds a megabyte, in which nothing else of the daemon runs."""
 

@@ -131,7 +131,7 @@ class TestPrices:
         litellm = litellm_client._library()
         client = LitellmClient("openai/gpt-4o")
         response = litellm.mock_completion("openai/gpt-4o", [{"role": "user", "content": "x"}], mock_response="y " * 50)
-        usd = client._cost(litellm, response, 1.0).usd
+        usd = client._cost(litellm, QUESTION, response, 1.0).usd
         assert usd is not None
         assert 0 < usd < 0.1
 
@@ -140,7 +140,7 @@ class TestPrices:
         for name in ("openai/nobody-knows-this-model", "ollama/llama3"):
             client = LitellmClient(name)
             response = litellm.mock_completion(name, [{"role": "user", "content": "x"}], mock_response="y")
-            assert client._cost(litellm, response, 1.0).usd is None, name
+            assert client._cost(litellm, QUESTION, response, 1.0).usd is None, name
             assert client.price(Cost(usd=None, tokens_in=1000, tokens_out=1000)) is None, name
 
     def test_tokens_are_priced_by_the_list_without_any_reply(self) -> None:
