@@ -17,12 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.sandbox.bubblewrap import candidates
 from autoresearchd.sandbox.tiers import Tier, TierName, available
 from tests.integration.isolation_job import ATTACKS
 
 TOP = Path(__file__).parents[2]
 SCENARIO = Path(__file__).with_name("isolation_scenario.py")
 TIERS = [tier for tier in available() if tier.isolates]
+BWRAP = [str(program.parent) for program in candidates()]
+"""Where bwrap lies: another interpreter than that of these tests has not the package that brings it."""
 OF_ROOT = {"write_the_system", "write_the_kernels_settings"}
 NOBODY = 65534
 USERS = ["this user", "a normal user"] if os.geteuid() == 0 else ["this user"]
@@ -71,10 +74,11 @@ def outcomes(tier: TierName, user: str, folder: Path) -> dict[str, str]:
     root.mkdir(exist_ok=True)
     if user != "this user":
         os.chown(root, NOBODY, NOBODY)
+    path = os.pathsep.join([os.environ["PATH"], *BWRAP])
     done = subprocess.run(
         [*start, str(SCENARIO), tier.value, str(root)],
         capture_output=True, text=True, check=False, timeout=120, cwd="/",
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PATH": path, "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)

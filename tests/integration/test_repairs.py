@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
@@ -152,7 +154,8 @@ def test_a_failed_proposal_keeps_its_label_when_the_daemon_dies_before_the_decis
     loop = SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0))
     e = loop._cycle.open()
     loop._cycle._proposals.refuse(e, PolicyError("no block was found", label=Label.MALFORMED_ANSWER))
-    SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    with pytest.raises(PolicyError, match="none of 1 proposal"):
+        SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
     first = bench.store.experiment(bench.session.id, 1)
     assert first.decision is not None
     assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
