@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
@@ -40,6 +41,10 @@ BUSY = 0.5
 """Processor time per second of a program that is held back by nothing but the processor."""
 LEAST_S = 0.5
 """Seconds by the clock that no start-up is refused for: a cold disk takes them."""
+WORK_S = 0.1
+"""Seconds of processor time that no program is refused for: what is imported takes them, now more and now less."""
+WORST = 1.1
+"""Of the baseline's slowest run: a processor that others share does the same work in more seconds."""
 IDLE_S = 2.0
 """Seconds by the clock that a program which mostly waits may take beyond its baseline: a busy machine takes them."""
 PLAINLY, PLAINLY_S = 3.0, 30.0
@@ -55,12 +60,14 @@ class Pace:
     startup: the most seconds that one took beyond the budget; busy: seconds of processor time per second, the most.
     whole: the most seconds that one took, where that is what runs are held to; None where that is the budget.
     timed: whether the program reads its budget, and so ends by the clock, however slow the machine.
+    work: seconds of processor time of a result that may be kept, where runs are held to the baseline's own time.
     """
 
     startup: float
     busy: float
     whole: float | None = None
     timed: bool = True
+    work: float = 0.0
 
     @property
     def most(self) -> float | None:
@@ -79,11 +86,13 @@ def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult
     longest, budget = max(stage.duration_s for stage in stages), task.execution.budget.training
     named, timed = task.execution.training_time, reads_budget(task, texts)
     own = not timed or longest > PLAINLY * budget + PLAINLY_S if named == "auto" else named == "baseline"
+    work = [stage.cpu_s for stage in stages]
     return Pace(
         max(0.0, longest - budget),
         max(stage.cpu_s / stage.duration_s for stage in stages),
         longest if own else None,
         timed,
+        max((1 + SHARE) * median(work) + WORK_S, WORST * max(work)) if own else 0.0,
     )
 
 
@@ -138,22 +147,23 @@ def overrun(task: Task, result: RunResult, pace: Pace) -> str:
     stage = result.stage(TRAINING)
     if stage is None:
         return ""
-    return _beyond_budget(task, stage, pace) if pace.most is None else _beyond_baseline(stage, pace, pace.most)
+    return _beyond_budget(task, stage, pace) if pace.most is None else _beyond_baseline(task, stage, pace, pace.most)
 
 
-def _beyond_baseline(stage: StageResult, pace: Pace, most: float) -> str:
-    # Of a program that waits for something else, a GPU say, processor time tells little, and the clock of moments less.
-    waits = pace.busy < BUSY
-    worked = stage.duration_s if waits else min(stage.duration_s, stage.cpu_s / pace.busy)
-    if (
-        worked <= max(most, (pace.whole or 0.0) + IDLE_S if waits else 0.0)
-        and stage.duration_s < SLOWER * most + WAITS_S
-    ):
+def _beyond_baseline(task: Task, stage: StageResult, pace: Pace, most: float) -> str:
+    whole = pace.whole or 0.0
+    if stage.duration_s >= SLOWER * most + WAITS_S:
+        took = f"took {stage.duration_s:.3g} s; the baseline takes {whole:.3g} s and {most:.3g} s are allowed"
+    elif pace.busy == 0 or (task.profile == "cuda" and pace.busy < BUSY):  # it waits for its GPU, or nothing is told
+        allowed = max(most, whole + IDLE_S)
+        if stage.duration_s <= allowed:
+            return ""
+        took = f"took {stage.duration_s:.3g} s; the baseline takes {whole:.3g} s and {allowed:.3g} s are allowed"
+    elif stage.cpu_s > pace.work:
+        took = f"took {stage.cpu_s:.3g} s of processor time; by the baseline's own {pace.work:.3g} s are allowed"
+    else:
         return ""
-    return (
-        f"{TRAINING} took {stage.duration_s:.3g} s; the baseline takes {pace.whole:.3g} s and {most:.3g} s are allowed "
-        f"{HELD}"
-    )
+    return f"{TRAINING} {took} {HELD}"
 
 
 def _beyond_budget(task: Task, stage: StageResult, pace: Pace) -> str:

@@ -31,7 +31,7 @@ class Allowance:
             return ""
         return (
             f"the program does not end by its budget, so training is held to the baseline's own time: it took "
-            f"{known.whole:.3g} s, and a result for which it took more than {known.most:.3g} s is not kept"
+            f"{known.whole:.3g} s, and a result that took over a quarter more is not kept"
         )
 
     def _raised(self) -> str:

@@ -93,9 +93,7 @@ def test_a_night_is_not_spent_on_runs_that_take_twenty_times_as_long_as_a_baseli
     assert found[0].limit == 45.0, "of the baseline nobody knows how long it takes"
     assert {(budget.most, budget.limit) for budget in found[1:]} == {(1.25 * seconds, 3.75 * seconds + WAITS_S)}
     assert all(budget.wall >= budget.limit + 15.0 for budget in found), "there is room for what follows it"
-    assert (
-        f"it took {seconds:g} s, and a result for which it took more than {1.25 * seconds:g} s is not kept" in warning
-    )
+    assert f"it took {seconds:g} s, and a result that took over a quarter more is not kept" in warning
 
 
 def test_a_program_that_ends_before_its_budget_keeps_its_limit() -> None:

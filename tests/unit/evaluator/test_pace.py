@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task, TrainingTime
-from autoresearchd.evaluator.pace import LEAST_S, Pace, about_budget, held, overrun, pace_of, reads_budget, starved
+from autoresearchd.evaluator.pace import WORK_S, Pace, about_budget, held, overrun, pace_of, reads_budget, starved
 from tests.unit.evaluator.builders import result, stage, task
 
 READS = {"train.py": "import os\nlimit = os.environ['AUTORESEARCHD_TIME_BUDGET']\n"}
@@ -119,12 +119,12 @@ def counted(seconds: float, load: float = 1.0) -> RunResult:
 
 def test_without_it_a_search_would_grow_a_program_that_reads_no_budget_until_the_grace_is_full() -> None:
     pace = pace_of(toy(3.0, 60.0), COUNTS, [s for run in (counted(4.0), counted(4.1)) for s in run.stages])
-    assert pace == Pace(pytest.approx(1.1), 1.0, 4.1, timed=False)
+    assert pace == Pace(pytest.approx(1.1), 1.0, 4.1, timed=False, work=pytest.approx(1.25 * 4.05 + WORK_S))
     found = held(toy(3.0), counted(57.0), Measurement(Label.NONE, 0.5), pace, best=1.0, sigma=0.01)
     assert (found.label, found.value) == (Label.CONSTRAINT, None)
-    assert (
-        "training took 57 s; the baseline takes 4.1 s and 5.12 s are allowed (training_time: baseline)" in found.detail
-    )
+    assert "training took 57 s; the baseline takes 4.1 s and 5.12 s are allowed (training_time: base" in found.detail
+    found = held(toy(3.0), counted(15.0), Measurement(Label.NONE, 0.5), pace, best=1.0, sigma=0.01)
+    assert "training took 15 s of processor time; by the baseline's own 5.16 s are allowed" in found.detail
 
 
 @pytest.mark.parametrize(("seconds", "refused"), [(4.0, False), (4.9, False), (5.2, True), (80.0, True)])
@@ -148,14 +148,21 @@ def test_the_same_work_on_a_machine_that_is_three_times_slower_is_never_refused(
 def test_a_program_of_an_instant_is_not_refused_for_a_slow_start_of_the_interpreter(seconds: float) -> None:
     pace = pace_of(toy(300.0), COUNTS, counted(seconds).stages)
     assert pace is not None
-    assert not overrun(toy(300.0), counted(seconds + 0.9 * LEAST_S), pace)
-    assert overrun(toy(300.0), counted(20 * seconds + LEAST_S + 0.5), pace)
+    assert not overrun(toy(300.0), took(seconds + 4.0, seconds + 0.9 * WORK_S), pace)
+    assert overrun(toy(300.0), counted(2 * seconds + WORK_S), pace)
 
 
-def test_what_waits_for_something_else_than_the_processor_is_timed_by_the_clock() -> None:
-    pace = pace_of(toy(300.0), COUNTS, took(100.0, 10.0).stages)
+def test_what_waits_for_its_gpu_is_timed_by_the_clock() -> None:
+    pace, task = pace_of(toy(300.0), COUNTS, took(100.0, 10.0).stages), replace(toy(300.0), profile="cuda")
     assert pace is not None
-    assert overrun(toy(300.0), took(140.0, 10.0), pace), "a GPU that computes for longer takes no processor time"
+    assert overrun(task, took(140.0, 10.0), pace), "a GPU that computes for longer takes no processor time"
+
+
+def test_a_machine_that_was_busy_all_along_refuses_no_edit_for_it() -> None:
+    """Baseline and edit had a third of a processor each; the edit took no more of it, and was refused by the clock."""
+    pace = pace_of(toy(3.0), COUNTS, [s for run in (took(1.3, 0.44), took(1.2, 0.42)) for s in run.stages])
+    assert pace is not None
+    assert not overrun(toy(3.0), took(1.83, 0.46), pace)
 
 
 def test_a_worse_result_is_a_plain_discard_and_one_that_was_ended_says_what_was_allowed() -> None:
@@ -165,16 +172,18 @@ def test_a_worse_result_is_a_plain_discard_and_one_that_was_ended_says_what_was_
     ended = Measurement(Label.BUDGET_OVERRUN, detail="training was killed after 15 s")
     found = held(toy(3.0), counted(15.0), ended, pace, best=1.0, sigma=0.01)
     assert found.label is Label.CONSTRAINT
-    assert "training took 15 s; the baseline takes 4 s and 5 s are allowed" in found.detail
+    assert "by the baseline's own 5.1 s are allowed (training_time: baseline)" in found.detail
 
 
 def test_what_a_run_is_held_to_is_the_task_s_word_or_what_the_program_reads() -> None:
     stages = took(11.0, 11.0).stages
     assert pace_of(toy(10.0), READS, stages) == Pace(1.0, 1.0)
-    assert pace_of(toy(10.0), COUNTS, stages) == Pace(1.0, 1.0, 11.0, timed=False)
+    assert pace_of(toy(10.0), COUNTS, stages) == Pace(1.0, 1.0, 11.0, timed=False, work=13.85)
     assert pace_of(toy(10.0, held_to="budget"), COUNTS, stages) == Pace(1.0, 1.0, timed=False)
-    assert pace_of(toy(10.0, held_to="baseline"), READS, stages) == Pace(1.0, 1.0, 11.0)
-    assert pace_of(toy(1.0), READS, counted(55.0).stages) == Pace(54.0, 1.0, 55.0), "it plainly does not end by it"
+    assert pace_of(toy(10.0, held_to="baseline"), READS, stages) == Pace(1.0, 1.0, 11.0, work=13.85)
+    plainly = pace_of(toy(1.0), READS, counted(55.0).stages)
+    assert plainly is not None
+    assert plainly.whole == 55.0, "it plainly does not end by it"
 
 
 def test_a_program_that_may_grow_into_its_budget_is_not_blamed_for_a_slow_machine() -> None:
