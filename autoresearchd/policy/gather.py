@@ -1,6 +1,7 @@
 """What is found in one file: the constants that may be tuned, those that are left alone and why.
 
-Who says so, the stronger first: task.yaml, a comment, what the constant reaches, its name and value.
+Who says so, the stronger first: task.yaml, a comment, what the constant reaches, its name and value. A seed is never
+tuned, whoever asks for it.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ class Gatherer:
             self.leave(label, start, end, "its comment cannot be followed", notable=True)
         elif is_seed(full):
             self.leave(label, start, end, why_not(full))
-        elif reached and not self._named(full):
+        elif reached and asked is None and not self._named(full):
             self.leave(label, start, end, reached, notable=True)
         else:
             found, against = (asked, "") if asked else self._usual(full, value, end, options, against)

@@ -51,3 +51,11 @@ DEPTH = 4
         "BETAS[0]": "fixed by a comment",
         "BETAS[1]": "fixed by a comment",
     }
+
+
+def test_a_range_that_a_person_has_written_is_stronger_than_the_look_at_the_data() -> None:
+    """The look may be wrong, and its author knows the program."""
+    text = "N = 400  # range: 100..800\nFEATURES = 60\n"
+    space = look(text, reasons={"N": "makes the data", "FEATURES": "makes the data"})
+    assert [p.label for p in space.parameters] == ["N"]
+    assert [left.label for left in space.left_out] == ["FEATURES"]
