@@ -181,6 +181,11 @@ class Experiment:
         return tuple(r for r in self.current_runs if r.good and r.of is None)
 
     @property
+    def last_own(self) -> Run | None:
+        """The last run of its own program, None before there is one; those of others made beside it may follow it."""
+        return next((r for r in reversed(self.current_runs) if r.of is None), None)
+
+    @property
     def control_runs(self) -> tuple[Run, ...]:
         """Runs of the incumbent's program that were made to compare it with this one.
 

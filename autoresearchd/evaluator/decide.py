@@ -82,6 +82,7 @@ def decide(
     identical: bool = False,
     values: Sequence[float] = (),
     baseline: Sequence[Run] = (),
+    doubted: bool = False,
 ) -> Decision | NextRun:
     """Judge an experiment against the incumbent, or ask for one more run.
 
@@ -95,6 +96,7 @@ def decide(
         identical: whether its program is the incumbent's, byte for byte: then it is never kept.
         values: metrics of the segment in order of number, this experiment's last; for the advisory confidence.
         baseline: the runs of the segment's baseline, which tell on what is measured.
+        doubted: whether so many experiments failed in a row that the incumbent itself, whose code they hold, may fail.
 
     Raises:
         ValueError: the incumbent has neither a run nor a value; it could not have been kept.
@@ -102,7 +104,8 @@ def decide(
     rule = rule or KeepRule()
     failed = _failed(experiment)
     if failed is not None and failed.label is not Label.ABORTED_EARLY:
-        return _crash(task, failed)
+        asked = _does_it_still_run(failed, experiment, incumbent, rule) if doubted else None
+        return asked or _once_more(experiment, incumbent, rule) or _crash(task, failed)
     ledger = _with_incumbent(task, ledger, incumbent)
     if failed is not None:
         return _aborted(task, failed, ledger, incumbent)
@@ -233,6 +236,13 @@ def incumbent_value(task: Task, ledger: Ledger, incumbent: Experiment) -> float:
 def _sign(metric: Metric) -> float:
     """What makes the larger value the better one."""
     return -1.0 if metric.direction is Direction.MINIMIZE else 1.0
+
+
+def _does_it_still_run(failed: Run, experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> NextRun | None:
+    """The run of a doubted incumbent that is made beside an experiment that failed, once, its repairs included."""
+    if rule.most == 0 or any(r.of == incumbent.number and r.counts for r in experiment.runs):
+        return None
+    return NextRun(incumbent.number, failed.seed, f"it failed like all since experiment {incumbent.number}")
 
 
 def _once_more(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> NextRun | None:

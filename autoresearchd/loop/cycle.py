@@ -227,6 +227,7 @@ class Cycle:
             identical=after == before,
             values=standing.values_with(e),
             baseline=standing.baseline_runs,
+            doubted=standing.doubts(e),
         )
         self._judged = (key, found)
         return found
@@ -349,13 +350,11 @@ class Cycle:
         return e
 
     def _asks_for_more(self, e: Experiment, run: Run, measurement: Measurement) -> bool:
-        """Whether another run follows one that counts; a run of its own that failed is always the last."""
-        if measurement.label is not Label.NONE and run.of is None:
-            return False
+        """Whether another run follows one that counts."""
         if is_baseline(e):
-            return len(e.counted_runs) + 1 < self._lab.baseline_runs
+            return measurement.label is Label.NONE and len(e.counted_runs) + 1 < self._lab.baseline_runs
         m, at = measurement, self._lab.clock.now()
-        ended = replace(run, finished_at=at, label=m.label, value=m.value, metrics=m.metrics)
+        ended = replace(run, finished_at=at, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
         return isinstance(self._judge(replace(e, runs=(*e.runs[:-1], ended))), NextRun)
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:

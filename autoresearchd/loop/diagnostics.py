@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.evaluator.failure import last_lines
 from autoresearchd.loop.artifacts import read_tail
 from autoresearchd.loop.laboratory import Laboratory
@@ -46,16 +46,16 @@ class Diagnostics:
         for name, e in (("run of the incumbent", best), ("latest run", _latest(recent))):
             if e is not None and e.good_runs:
                 found[name] = _run(e)
-        failed = [e for e in recent if e.runs and e.runs[-1].detail and e.runs[-1].of is None]
+        failed = [(e, run) for e in recent if (run := e.last_own) is not None and run.detail]
         if failed:
-            found["last_failure"] = failed[-1].runs[-1].detail
-            found["last_failure_log"] = self._log(failed[-1])
+            found["last_failure"] = failed[-1][1].detail
+            found["last_failure_log"] = self._log(*failed[-1])
         return {name: value for name, value in found.items() if value}
 
-    def _log(self, e: Experiment) -> str:
+    def _log(self, e: Experiment, run: Run) -> str:
         """The end of what the failed training printed; of the evaluation nothing is told, it has seen private data."""
         if self._tail[0] != e.number:
-            path = self._lab.site.run_dir(e.number, e.runs[-1].index) / "training.log"
+            path = self._lab.site.run_dir(e.number, run.index) / "training.log"
             self._tail = (e.number, " | ".join(last_lines(read_tail(path, _LOG_BYTES))[-LOG_LINES:]))
         return self._tail[1]
 

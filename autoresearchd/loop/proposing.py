@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Decision, Experiment
+from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
 from autoresearchd.errors import PolicyError, SpendCapReached
@@ -132,14 +132,16 @@ class Proposals:
         came of it.
         """
         attempt, policy = words.proposal_of(e).attempt + 1, self._lab.policy
-        detail = e.runs[-1].detail if e.runs else ""
-        if decision.label is not Label.ERROR or attempt > policy.repairs or not is_simple(detail):
+        run = e.last_own
+        simple = run is not None and decision.label is Label.ERROR and is_simple(run.detail)
+        if run is None or not simple or attempt > policy.repairs:
             return decision
         failed = words.proposal_of(e)
-        repair = Repair(attempt, failed.files, decision.label.value, decision.reason, self._log(e), failed.description)
+        log = self._log(run)
+        repair = Repair(attempt, failed.files, decision.label.value, decision.reason, log, failed.description)
         self._lab.emit(
             EventKind.REPAIR,
-            f"given back to be mended ({attempt} of {policy.repairs}): {detail}",
+            f"given back to be mended ({attempt} of {policy.repairs}): {run.detail}",
             experiment=e.number,
             attempt=attempt,
         )
@@ -154,10 +156,9 @@ class Proposals:
             return replace(decision, reason=reason)
         return self.record(e, mended)
 
-    def _log(self, e: Experiment) -> str:
+    def _log(self, run: Run) -> str:
         """The end of what the training printed; nothing of the evaluation, which may have seen private data."""
-        run = e.runs[-1]
-        text = read_tail(self._lab.site.run_dir(e.number, run.index) / "training.log", _LOG_BYTES)
+        text = read_tail(self._lab.site.run_dir(run.experiment, run.index) / "training.log", _LOG_BYTES)
         return "\n".join(last_lines(text)[-LOG_LINES:])
 
     def twin(self, e: Experiment) -> int | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Run
-from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.domain.labels import RULES, Phase, Status
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.state import ResearchState
@@ -30,6 +31,8 @@ RECENT = 32
 TOP = 5
 LEARNINGS_EVERY = 5
 """Experiments between two times that ``autoresearch.md`` is brought up to date without a keep."""
+DOUBTED_AFTER = 3
+"""Experiments that failed in a row before the incumbent is run again beside the next one that does."""
 PROGRAMS = 4
 """How many programs are remembered: the incumbent, the parent, and those that are compared with them."""
 
@@ -115,6 +118,25 @@ class Standing:
             before = (self._lab.store.experiment(self._lab.session_id, n) for n in range(found.number - 1, first, -1))
             found = next((k for k in before if _is_keep(k)), self._baseline or found)
         return found
+
+    def doubts(self, e: Experiment) -> bool:
+        """Whether what an experiment is compared with may fail by now, as all did that were measured since it last ran.
+
+        What is built on it holds its code. The baseline is never doubted, as it keeps its place.
+        """
+        rival, failed = self.rival(e).number, 0
+        if self._baseline is None or rival == self._baseline.number:
+            return False
+        for before in islice(reversed(self._recent), RECENT - 1):  # one less after a restart, when e is among the last
+            own = before.last_own
+            ended = None if own is None else RULES[own.label].status
+            if ended is None:  # no job was spent on it, or it was taken from it
+                continue
+            beside = any(run.of == rival and run.counts for run in before.runs)
+            if before.number <= rival or beside or ended not in (Status.CRASH, Status.CHECKS_FAILED):
+                break
+            failed += 1
+        return failed >= DOUBTED_AFTER
 
     def follow(self, e: Experiment) -> str:
         """Let the incumbent lose its place where it failed twice beside an experiment; the fact in words, else empty.

@@ -119,8 +119,7 @@ def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
     asi = e.proposal.asi if e.proposal else ASI()
     if e.proposal and not asi.hypothesis:
         asi = replace(asi, hypothesis=e.proposal.hypothesis)
-    runs = e.current_runs
-    detail = runs[-1].detail if runs and runs[-1].of is None else ""
+    detail = e.last_own.detail if e.last_own else ""
     extra = {**asi.extra, **({"failure": detail[:500]} if detail else {})}
     hint = asi.next_action_hint
     if not hint and decision.status is Status.CRASH:

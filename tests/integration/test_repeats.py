@@ -32,11 +32,11 @@ def noisy(request: RunRequest) -> Script | str:
     return f"score: {(float(found[1]) - 2.0) ** 2 + luck:.6f}\n"
 
 
-def run(bench: Bench, doom: Doom | None = None) -> bool:
+def run(bench: Bench, doom: Doom | None = None, experiments: int = EXPERIMENTS) -> bool:
     """Run a daemon; whether it was killed before it was done."""
     lab = bench.laboratory(wrap=lambda port: Mortal(port, doom or Doom(at=-1)))
     try:
-        SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0)).run()
+        SessionLoop(lab, Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
     except Killed:
         return True
     return False
@@ -318,6 +318,115 @@ def test_death_while_an_incumbent_loses_its_place_changes_nothing(tmp_path: Path
         found = bench.store.totals(bench.session.id)
         assert (found.keeps, found.crashes) == (totals.keeps, totals.crashes), f"killed at instant {at}"
         assert tree(bench) == tree(reference), f"killed at instant {at}"
+        bench.close()
+    reference.close()
+
+
+class Building:
+    """Proposes edits of the code that there is, each better by 0.5; the first of them brings a time bomb with it."""
+
+    name = "scripted"
+    repairs = 0
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        text = re.sub("SCALE = .*", f"SCALE = {1.0 - 0.5 * state.number}", state.code["train.py"])
+        return Proposal({"train.py": text + "# BOMB\n" * (state.number == 1)}, "It may be better", self.name)
+
+
+def bombed(goes_off: int, label: Label = Label.ERROR) -> Callable[[RunRequest], Script | str]:
+    """All that holds the bomb fails from an experiment on."""
+
+    def job(request: RunRequest) -> Script | str:
+        text = (request.workspace / "train.py").read_text()
+        if "BOMB" in text and int(request.key.split("/")[1]) >= goes_off:
+            nan = label is Label.NON_FINITE
+            return prints("score: nan\n") if nan else prints("too late\n", exit_code=1, outcome="failed")
+        scale = float(text.split("SCALE = ")[1].split()[0])
+        return f"score: {10.0 + scale + random.Random(f'{request.seed}/{text}').gauss(0.0, 0.03):.6f}\n"
+
+    return job
+
+
+@pytest.mark.parametrize(("goes_off", "label"), [(2, Label.ERROR), (2, Label.NON_FINITE), (3, Label.ERROR)])
+def test_a_time_bomb_costs_four_experiments_and_not_the_night(tmp_path: Path, goes_off: int, label: Label) -> None:
+    """All that was built on it failed first, so it never ran again beside any of them, and kept its place for ever."""
+    bench, found = Bench(tmp_path), goes_off + 3
+    bench.policy, bench.job = Building(), bombed(goes_off, label)
+    SessionLoop(bench.laboratory(), Limits(max_experiments=found + 2), backoff=Backoff(first=0.0)).run()
+    experiments = bench.store.experiments(bench.session.id)
+    assert kept(bench) == [found + 1, found + 2], "built on the program as it was"
+    labels = [e.decision.label for e in experiments if e.decision is not None]
+    assert labels[1 : found + 1] == [label] * found, "also those that held the bomb and were kept"
+    assert [e.number for e in experiments[goes_off : found + 1] if len(e.runs) > 1] == [found]
+    assert experiments[found].fallen == tuple(range(goes_off - 1, 0, -1)), "one after the other, all in one experiment"
+    assert len(experiments[found].runs) == 1 + 2 * (goes_off - 1)
+    bench.close()
+
+
+class Breaking(Building):
+    """One gain, and then edits that fail by themselves, but for those of no use that are in between."""
+
+    def __init__(self, gain: bool = True) -> None:
+        self.repairs, self.logs, self.gain = 1, list[tuple[int, str]](), gain
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        if state.number == 1 and self.gain:
+            return Proposal({"train.py": "SCALE = 0.5\n"}, "It may be better", self.name)
+        if state.repair is not None:
+            self.logs.append((state.number, state.repair.log))
+        if state.number == 3:
+            return Proposal({"train.py": "SCALE = ("}, "It may be better", self.name)
+        return Proposal(
+            {"train.py": f"BROKEN = {state.number + 0.5 * bool(state.repair)}\n"}, "It may be better", self.name
+        )
+
+
+def broken(request: RunRequest) -> Script | str:
+    if "BROKEN" in (request.workspace / "train.py").read_text():
+        return prints("NameError: name 'x' is not defined\n", outcome="failed", exit_code=1)
+    return bombed(100)(request)
+
+
+def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where_it_runs_well(bench: Bench) -> None:
+    """More would cost a user the night; and what is to be mended is still the edit, with its own log."""
+    bench.policy, bench.job = Breaking(), broken
+    SessionLoop(bench.laboratory(), Limits(max_experiments=10), backoff=Backoff(first=0.0)).run()
+    experiments = bench.store.experiments(bench.session.id)[2:]
+    assert kept(bench) == [1]
+    assert experiments[1].decision is not None and experiments[1].decision.label is Label.ILLEGAL_EDIT
+    again = [(e.number, r.of, r.attempt) for e in experiments for r in e.runs if r.of is not None]
+    assert again == [(6, 1, 0), (10, 1, 0)], "after three failed, the illegal edit not counted"
+    ran = [e for e in experiments if e.runs]
+    assert {e.decision.label for e in ran if e.decision} == {Label.ERROR}
+    assert all("NameError" in e.asi.extra["failure"] for e in ran)
+    assert [n for n, _ in bench.policy.logs] == [e.number for e in ran], "each was given back to be mended, once"
+    assert all("NameError" in log for _, log in bench.policy.logs)
+
+
+def test_the_baseline_is_never_doubted(bench: Bench) -> None:
+    bench.policy, bench.job = Breaking(gain=False), broken
+    SessionLoop(bench.laboratory(), Limits(max_experiments=6), backoff=Backoff(first=0.0)).run()
+    assert all(r.of is None for e in bench.store.experiments(bench.session.id) for r in e.runs)
+
+
+def test_death_while_a_time_bomb_is_found_changes_nothing(tmp_path: Path) -> None:
+    def made(folder: Path) -> Bench:
+        bench = Bench(folder)
+        bench.policy, bench.job = Building(), bombed(2)
+        return bench
+
+    def daemon(bench: Bench, doom: Doom) -> bool:
+        return run(bench, doom, experiments=6)
+
+    count, reference = Doom(at=-1), made(tmp_path / "reference")
+    daemon(reference, count)
+    wanted = [row[:3] for row in outcome(reference)]
+    assert kept(reference) == [6]
+    for at in range(160, count.count, max(1, (count.count - 160) // 10)):
+        bench = made(tmp_path / str(at))
+        assert daemon(bench, Doom(at=at))
+        daemon(bench, Doom(at=-1))
+        assert [row[:3] for row in outcome(bench)] == wanted, f"killed at instant {at}"
         bench.close()
     reference.close()
 

@@ -25,10 +25,13 @@ execution: {run_command: python train.py, budget: 1, startup_grace: 1, timeout: 
 scoring: {metric: score, direction: maximize, metric_source: stdout}
 """
 POLICY = """\
-import json, os
+import json, os, re
 from pathlib import Path
 number = json.loads(Path(os.environ["AUTORESEARCHD_STATE"]).read_text())["experiment"]
-Path("train.py").write_text(json.loads(Path({path!r}).read_text())[number - 1])
+text = json.loads(Path({path!r}).read_text())[number - 1]
+if text.startswith("SCALE"):  # an edit of the program that there is
+    text = re.sub("SCALE, NOISE = .*", text, Path("train.py").read_text())
+Path("train.py").write_text(text)
 print(json.dumps({{"description": f"program {{number}}", "hypothesis": "it may be better"}}))
 """
 # As `autoresearchd start --foreground` does, but with a seed that is not drawn.
@@ -89,6 +92,18 @@ def test_a_poisoner_stops_no_later_gain(place: Path, how: str) -> None:
     assert (status["metric"]["best_experiment"], status["session"]["keeps"]) == (2, 1)
     log = (place / "repo/.autoresearchd/daemon.log").read_text()
     assert "experiment 0 is the incumbent again" in log
+
+
+@pytest.mark.parametrize("how", ["crashes when it runs again", "prints NaN when it runs again"])
+def test_a_time_bomb_does_not_cost_the_night(place: Path, how: str) -> None:
+    """What is built on it holds its code and fails before it would run again beside it: so it kept its place."""
+    poison, label = POISONERS[how]
+    edits = [f"SCALE, NOISE = {0.4 + 0.5 * k}, 0.03" for k in range(5)]
+    found, status = session(place, [edited(0.3, extra=poison), *edits])
+    expected = [("keep", ""), *[("crash", label)] * 5, ("keep", "")]
+    assert [(e["status"], e["label"] or "") for e in found] == expected
+    assert "twice when it ran again beside experiment 5, so it lost its place" in found[1]["reason"]
+    assert (status["metric"]["best_experiment"], status["session"]["keeps"]) == (6, 1)
 
 
 def test_a_program_that_only_is_noisier_is_not_kept(place: Path) -> None:

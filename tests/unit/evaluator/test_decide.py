@@ -93,6 +93,30 @@ def test_the_incumbents_run_is_made_again_once_where_it_failed_and_then_no_more_
     assert (d.status, d.label) == (Status.DISCARD, Label.NO_GAIN)
 
 
+def test_a_doubted_incumbent_runs_beside_an_experiment_that_failed_before_that_is_decided() -> None:
+    """Else a keep that fails from some hour on, as does all that is built on it, would cost a user the night."""
+    failed = experiment(run(None, Label.ERROR, detail="it exited with 1"))
+    asked = judge(task(), failed, incumbent(*BASELINE), doubted=True)
+    assert isinstance(asked, NextRun) and (asked.of, asked.seed) == (0, 100)
+    assert judge(task(), failed, incumbent(*BASELINE), doubted=True) == asked, "the same after a restart"
+    assert decided(task(), failed, incumbent(*BASELINE)).label is Label.ERROR, "no run is spent without a doubt"
+    again = judge(task(), experiment(*failed.runs, beside(None, Label.OOM)), incumbent(*BASELINE), doubted=True)
+    assert isinstance(again, NextRun) and (again.of, again.seed) == (0, None)
+    for runs in ([beside(1.0)], [beside(None, Label.OOM), beside(1.0)], [beside(None, Label.OOM)] * 2):
+        d = decided(task(), experiment(*failed.runs, *runs), incumbent(*BASELINE), doubted=True)
+        assert (d.status, d.label, d.reason) == (Status.CRASH, Label.ERROR, "error: it exited with 1.")
+
+
+def test_a_doubted_incumbent_runs_once_beside_an_experiment_however_often_that_is_mended() -> None:
+    failed = run(None, Label.ERROR)
+    mended = replace(experiment(failed, beside(1.0), replace(failed, attempt=1)), attempt=1)
+    assert decided(task(), mended, incumbent(*BASELINE), doubted=True).label is Label.ERROR
+    lost = experiment(failed, beside(None, Label.HOST_LOST))
+    assert isinstance(judge(task(), lost, incumbent(*BASELINE), doubted=True), NextRun), (
+        "one that was lost tells nothing"
+    )
+
+
 def test_an_incumbent_that_failed_once_and_then_ran_is_compared_with_as_ever() -> None:
     """Else one run that was out of luck would cost a user the improvement."""
     runs = (run(0.79), beside(None, Label.OOM), beside(1.0), run(0.81))
