@@ -24,6 +24,7 @@ from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError, RepositoryError, SessionLocked, StoreError, UsageError
 from autoresearchd.evaluator.pace import about_budget
+from autoresearchd.evaluator.variables import about_seed
 from autoresearchd.loop.artifacts import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.lock import already_held, starting
@@ -178,10 +179,11 @@ def say_who_measures(task: Task, code: Mapping[str, str]) -> None:
         sys.stderr.writelines(f"note: {note}\n" for note in warnings_of(task, code))
 
 
-def budget_notes(task: Task, source: Path) -> tuple[str, ...]:
-    """What the user should know of a program in a folder and its budget, before anything is run."""
+def program_notes(task: Task, source: Path) -> tuple[str, ...]:
+    """What the user should know of a program in a folder, its budget and its seed, before anything is run."""
     editable = {path: read_tail(source / path, RESULT_BYTES) for path in task.editable}
-    return about_budget(task, {**editable, **read_sources(task, source)})
+    texts = {**editable, **read_sources(task, source)}
+    return (*about_budget(task, texts), *about_seed(task, texts))
 
 
 def warn_of_absent_server(spec: PolicySpec, settings: ModelSettings, folder: Path) -> None:

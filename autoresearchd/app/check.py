@@ -25,6 +25,7 @@ from autoresearchd.evaluator.legality import check_edit, required_symbols
 from autoresearchd.evaluator.measure import EVALUATION, TRAINING
 from autoresearchd.evaluator.noise import estimate_sigma, mean
 from autoresearchd.evaluator.pace import STARVED, about_budget, pace_of
+from autoresearchd.evaluator.variables import about_seed
 from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
 
 SEED = 1
@@ -115,7 +116,7 @@ def check_run(folder: Path, budget: float | None = None, sandbox: str | None = N
     with open_bench(folder, budget=budget, sandbox=sandbox) as bench:
         ended = bench.baseline(SEED)
         scoring = bench.task.scoring
-        notes = (*bench.notes, *_about_budget(bench, [ended]))
+        notes = (*bench.notes, *_about_program(bench, [ended]))
         return Checked(
             f"{scoring.metric.name} {ended.measurement.value:.6g} in {format_duration(ended.result.duration_s)} "
             f"({ended.result.tier}, {scoring.source.value})",
@@ -179,14 +180,15 @@ def check_held(
             known_edits=len(wanted.edits),
             known_cheats=len(wanted.cheats),
             faults=tuple(faults),
-            notes=(*bench.notes, *_about_budget(bench, ended)),
+            notes=(*bench.notes, *_about_program(bench, ended)),
         )
 
 
-def _about_budget(bench: Bench, ended: Sequence[Ended]) -> tuple[str, ...]:
-    """What the user should know of the program and its budget, now that it has been run."""
+def _about_program(bench: Bench, ended: Sequence[Ended]) -> tuple[str, ...]:
+    """What the user should know of the program, its budget and its seed, now that it has been run."""
     took = [stage.duration_s for one in ended if (stage := one.result.stage(TRAINING))]
-    return about_budget(bench.task, {**bench.sources(), **bench.files()}, median(took) if took else None)
+    texts = {**bench.sources(), **bench.files()}
+    return (*about_budget(bench.task, texts, median(took) if took else None), *about_seed(bench.task, texts))
 
 
 def _busy(ended: Sequence[Ended]) -> str:

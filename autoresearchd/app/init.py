@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autoresearchd.app.admission import budget_notes
+from autoresearchd.app.admission import program_notes
 from autoresearchd.app.check import Extent, check_held
 from autoresearchd.app.importing import import_log
 from autoresearchd.app.scaffolding import TASK_FILE
@@ -106,7 +106,7 @@ def fields_of(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
 def notes_of(directory: Path) -> tuple[str, ...]:
     """What the user should know of the program in a folder and its budget, before it has been run."""
     task = read_task(directory, None)
-    return budget_notes(task, directory / task.source_dir)
+    return program_notes(task, directory / task.source_dir)
 
 
 def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from autoresearchd.app.admission import (
-    budget_notes,
     choose_tag,
     create_session,
     make_public_folder,
+    program_notes,
     reached_limit,
     refuse_second,
     refuse_secret,
@@ -160,7 +160,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
         code = {path: workspace.read(base, path) for path in task.editable}
         if options.limits.max_experiments != 0:  # else the baseline is all that is wanted, and nobody proposes
             require_tunable(policy, task, code, folder / TASK_FILE)
-        notes = (*notes, *budget_notes(task, source))
+        notes = (*notes, *program_notes(task, source))
         sys.stderr.write("".join((*beside, *(f"note: {note}\n" for note in notes))))
         say_who_measures(task, code)
         if options.preflight and options.limits.max_experiments != 0:

@@ -165,13 +165,13 @@ class _Check:
         held, asked = load_check(folder), self._wanted
         words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
         if not asked.run:
-            from autoresearchd.app.admission import budget_notes
+            from autoresearchd.app.admission import program_notes
 
             return words, (
                 *unmade,
                 *_who_measures(task, folder / task.source_dir),
                 *_notes(folder, task),
-                *budget_notes(task, folder / task.source_dir),
+                *program_notes(task, folder / task.source_dir),
                 *(() if asked.every else constants(folder)),
             )
         if held is None and not asked.more:

@@ -83,6 +83,7 @@ def decide(
     values: Sequence[float] = (),
     baseline: Sequence[Run] = (),
     doubted: bool = False,
+    seeded: bool = True,
 ) -> Decision | NextRun:
     """Judge an experiment against the incumbent, or ask for one more run.
 
@@ -97,6 +98,7 @@ def decide(
         values: metrics of the segment in order of number, this experiment's last; for the advisory confidence.
         baseline: the runs of the segment's baseline, which tell on what is measured.
         doubted: whether so many experiments failed in a row that the incumbent itself, whose code they hold, may fail.
+        seeded: whether the program reads the seed of its runs.
 
     Raises:
         ValueError: the incumbent has neither a run nor a value; it could not have been kept.
@@ -115,6 +117,7 @@ def decide(
     samples = samples_of(task, experiment.current_runs)
     now = ledger.with_samples(samples)
     noise = now.noise(experiment.number, incumbent.number)
+    noise = replace(noise, seeded=seeded) if noise else None
     spent = _spent(experiment, incumbent, rule)
     least = least_gain(task, now, incumbent, noise)
     verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=spent, least=least)

@@ -21,6 +21,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.hidden import reads_text, ways
 from autoresearchd.evaluator.syntax import SEED_NAME, defined_names, mentions, required_names, without_seeds
+from autoresearchd.evaluator.variables import SEED_VARIABLE
 
 MAX_BYTES = 1_000_000
 MAX_TOKENS = 60_000
@@ -31,7 +32,6 @@ _TREE, _HELD, _TEXT = "tree:", "held:", "text:"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _PLAIN_CODECS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii"})
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
-_SEED_VARIABLE = "AUTORESEARCHD_SEED"
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -193,9 +193,9 @@ def _check_promises(path: str, before: ast.Module, after: ast.Module, required: 
     if missing:
         what = ", ".join(missing)
         raise _illegal(f"{path} no longer defines {what}, which the evaluation uses", f"keep {what} at the top level")
-    if mentions(before, _SEED_VARIABLE) and not mentions(after, _SEED_VARIABLE):
+    if mentions(before, SEED_VARIABLE) and not mentions(after, SEED_VARIABLE):
         raise _illegal(
-            f"{path} no longer reads {_SEED_VARIABLE}", "take the seed from it: results are compared over several"
+            f"{path} no longer reads {SEED_VARIABLE}", "take the seed from it: results are compared over several"
         )
 
 

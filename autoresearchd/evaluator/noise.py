@@ -45,7 +45,8 @@ class Noise:
     freedom: degrees of freedom of the estimate. test: share of the variance that runs made for one test, next to each
     other in time, have in common (the machine's drift); seed: share that two of them have in common for being run on
     the same seed. mixture: where it is not known how much programs differ, the weight, the σ and the degrees of freedom
-    that follow from each answer; ``sigma`` is then their geometric mean.
+    that follow from each answer; ``sigma`` is then their geometric mean. seeded: whether the program reads the seed of
+    its runs; where it does not, a σ of 0 is none that was seen.
     """
 
     sigma: float
@@ -53,6 +54,7 @@ class Noise:
     test: float = 0.0
     seed: float = 0.0
     mixture: tuple[tuple[float, float, float], ...] = ()
+    seeded: bool = True
 
     @property
     def calm(self) -> float:

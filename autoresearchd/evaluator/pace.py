@@ -15,7 +15,6 @@ held to the whole time of the baseline's in the place of the budget (``execution
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -24,6 +23,7 @@ from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import SLOWER, WAITS_S, Task
 from autoresearchd.evaluator.measure import TRAINING
+from autoresearchd.evaluator.variables import reads
 
 BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
 HELD = "(training_time: baseline)"
@@ -98,22 +98,7 @@ def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult
 
 def reads_budget(task: Task, texts: Mapping[str, str]) -> bool:
     """Whether the command, or one of some texts by path, reads how long the program may train."""
-    return BUDGET_VARIABLE in task.execution.run_command or any(_named(*item) for item in texts.items())
-
-
-def _named(path: str, text: str) -> bool:
-    """Whether a text names the variable; of Python, where it can be read, a comment or docstring does not count."""
-    if BUDGET_VARIABLE not in text or not path.endswith(".py"):
-        return BUDGET_VARIABLE in text
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True
-    idle = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return any(
-        isinstance(node, ast.Constant) and id(node) not in idle and BUDGET_VARIABLE in str(node.value)
-        for node in ast.walk(tree)
-    )
+    return reads(BUDGET_VARIABLE, texts, task.execution.run_command)
 
 
 def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None) -> tuple[str, ...]:
@@ -127,15 +112,15 @@ def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None
     if task.execution.training_time != "auto":
         return ()
     budget, told = task.execution.budget.training, []
-    reads = reads_budget(task, texts)
-    if not reads:
+    ends = reads_budget(task, texts)
+    if not ends:
         told.append(
             f"the program does not read {BUDGET_VARIABLE}, so its budget of {budget:g} s does not end it: experiments "
             f"are held to the baseline's own time, +{SHARE:.0%}. Let it train for so many seconds to give it a fixed "
             "time, or let it grow with `training_time: budget` under execution in task.yaml"
         )
     if took is not None and took > OTHER * budget + OTHER_S:
-        which = "loading takes the rest, or it does not end by its budget" if reads else "nothing ends it by that"
+        which = "loading takes the rest, or it does not end by its budget" if ends else "nothing ends it by that"
         told.append(f"training took {took:.3g} s, and the budget is {budget:g} s: {which}")
     elif took is not None and took < budget / OTHER:
         told.append(f"training took {took:.2g} s of a budget of {budget:g} s: the budget does not bind")

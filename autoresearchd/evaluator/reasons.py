@@ -13,6 +13,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep import Verdict
 from autoresearchd.evaluator.noise import Noise, mean
 from autoresearchd.evaluator.text import shorten
+from autoresearchd.evaluator.variables import SEED_VARIABLE
 
 _NEGLIGIBLE = 1e-3
 
@@ -67,7 +68,8 @@ def comparison(task: Task, verdict: Verdict, noise: Noise | None, experiment: Ex
     if noise is None:
         return f"{text} (the noise σ is not known, so the sign alone decides)"
     if noise.sigma == 0:
-        return f"{text} (the metric has no noise)"
+        none = "the metric has no noise" if noise.seeded else f"no noise seen: the program ignores {SEED_VARIABLE}"
+        return f"{text} ({none})"
     sure = f"± {verdict.error:.2g}, σ = {noise.sigma:.2g} from {noise.freedom} degrees of freedom"
     return f"{text} ({sure}): an improvement with probability {verdict.better:.3g}"
 

@@ -31,6 +31,7 @@ from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.quiet import Quiet
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.seals import Watch
+from autoresearchd.loop.seeding import Seeding
 from autoresearchd.loop.standing import BASELINE, Standing, is_baseline
 from autoresearchd.loop.starving import Starving
 from autoresearchd.ports import RunHandle, RunRequest
@@ -62,6 +63,7 @@ class Cycle:
         self._starving = Starving(lab)
         self._allowance = Allowance(lab, standing)
         self._quiet = Quiet(standing)
+        self._seeding = Seeding(lab, standing)
         self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
         self._worktree: Path | None = None
 
@@ -228,6 +230,7 @@ class Cycle:
             values=standing.values_with(e),
             baseline=standing.baseline_runs,
             doubted=standing.doubts(e),
+            seeded=self._seeding.read(),
         )
         self._judged = (key, found)
         return found
@@ -391,9 +394,9 @@ class Cycle:
             fallen=list(lost),
             **self._standing.figures(),
         )
-        told = self._allowance.words() if is_baseline(e) else self._quiet.words(e)
-        if told:
-            lab.emit(EventKind.WARNING, told, experiment=e.number)
+        told = (self._allowance.words(), self._seeding.words()) if is_baseline(e) else (self._quiet.words(e),)
+        for said in filter(None, told):
+            lab.emit(EventKind.WARNING, said, experiment=e.number)
         return e
 
     def _planned_runs(self, e: Experiment) -> int:

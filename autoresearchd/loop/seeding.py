@@ -1,0 +1,36 @@
+"""Whether the baseline's program reads the seed of its runs, and what the user is told where that hides its noise."""
+
+from __future__ import annotations
+
+from autoresearchd.evaluator.variables import SEED_VARIABLE, reads_seed
+from autoresearchd.loop.artifacts import read_sources
+from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.standing import Standing
+
+
+class Seeding:
+    """Looks at the program once per baseline."""
+
+    def __init__(self, lab: Laboratory, standing: Standing) -> None:
+        self._lab, self._standing = lab, standing
+        self._known: tuple[str, bool] | None = None
+
+    def read(self) -> bool:
+        """Whether the program takes its seed from the daemon, as far as is known."""
+        commit = self._standing.baseline_commit
+        if commit is None:
+            return True
+        if self._known is None or self._known[0] != commit:
+            texts = {**read_sources(self._lab.task, self._lab.site.pristine), **self._standing.code(commit)}
+            self._known = commit, reads_seed(self._lab.task, texts)
+        return self._known[1]
+
+    def words(self) -> str:
+        """What the user is to know once the baseline is measured; empty where its runs differ or it reads its seed."""
+        values = [run.value for run in self._standing.baseline_runs]
+        if len(values) < 2 or len(set(values)) > 1 or self.read():
+            return ""
+        return (
+            f"all {len(values)} runs of the baseline gave the same {self._lab.task.metric.name}, and the program does "
+            f"not read {SEED_VARIABLE}: no noise is seen, so what is kept may be the luck of the program's own seed"
+        )
