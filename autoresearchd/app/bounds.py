@@ -58,9 +58,11 @@ def _near(key: str, names: list[str]) -> str:
     near = list(dict.fromkeys((*parts, *get_close_matches(wanted, list(labels), n=_NEAR, cutoff=0.5))))[:_NEAR]
     if near:
         return f"did you mean {' or '.join(repr(labels[label]) for label in near)}?"
-    if len(names) > _LISTED:
-        return "`autoresearchd task space` lists their names"
-    return f"known here: {', '.join(labels.values())}" if names else "there is no constant in it at all"
+    if not names:
+        return "there is no constant in it at all"
+    known = list(labels.values())
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"known here: {', '.join(known[:_LISTED])}{more}"
 
 
 def _doubtful(profile: str, found: Mapping[str, Space], file: Path) -> Iterator[ConfigError]:
