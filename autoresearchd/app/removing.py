@@ -49,7 +49,7 @@ def remove(directory: Path, tag: str) -> None:
 
 
 def _remove_files(project: Project, store: SqlStore, tag: str, branch: str) -> None:
-    preflight.check_not_checked_out(project.root, branch)
+    preflight.check_not_checked_out(project.root, branch, "a branch that is checked out cannot be removed")
     workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
     try:
         workspace.forget(store.session(tag).base_commit)

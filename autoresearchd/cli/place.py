@@ -24,6 +24,10 @@ _MOST_LOOKED_AT = 200
 """Folders that are looked into for a session that is not here."""
 
 
+class NoSession(UsageError):
+    """A repository in which no session was begun, or none is left."""
+
+
 class Place:
     """A repository with at least one session.
 
@@ -166,10 +170,10 @@ def _gone(root: Path, database: Path) -> StoreDamaged | None:
     return health.gone(database) if backups.generations(layout.backups_dir(root)) else None
 
 
-def _no_session(root: Path, directory: Path | None = None) -> UsageError:
+def _no_session(root: Path, directory: Path | None = None) -> NoSession:
     way = "" if directory is None else _way_below(directory)
     mend = layout.left_by_a_failed_start(root) or way or layout.how_to_begin(directory or root)
-    return UsageError(f"there is no session in {root} yet", mend=mend)
+    return NoSession(f"there is no session in {root} yet", mend=mend)
 
 
 def _way_below(directory: Path) -> str:

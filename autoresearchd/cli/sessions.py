@@ -17,8 +17,8 @@ from autoresearchd.errors import UsageError
 _HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started")
 
 
-def list_sessions(as_json: JsonOption = False) -> None:
-    """List the sessions of the repository here, oldest first."""
+def _found() -> list[dict[str, Any]]:
+    """The sessions of the repository here, as they are shown. Raises NoSession where there is none."""
     from autoresearchd.cli.place import find_place
 
     place = find_place(here())
@@ -38,6 +38,18 @@ def list_sessions(as_json: JsonOption = False) -> None:
                 "started_at": session["started_at"],
             }
         )
+    return found
+
+
+def list_sessions(as_json: JsonOption = False) -> None:
+    """List the sessions of the repository here, oldest first."""
+    from autoresearchd.cli.place import NoSession
+
+    try:
+        found = _found()
+    except NoSession as none:
+        found = []
+        say(str(none))
     if as_json:
         print(json_text(found, indent=2))
         return

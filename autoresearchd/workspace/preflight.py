@@ -108,8 +108,14 @@ def check_tag(root: Path, tag: str) -> None:
         )
 
 
-def check_not_checked_out(root: Path, branch: str) -> None:
-    """Refuse when the session branch is checked out anywhere: that checkout would look modified when it moves."""
+MOVES = "the daemon moves this branch while you sleep"
+
+
+def check_not_checked_out(root: Path, branch: str, why: str = MOVES) -> None:
+    """Refuse when the session branch is checked out anywhere: that checkout would look modified when it moves.
+
+    why: what stands against it, in the user's words.
+    """
     git = _plain(find_git(), find_root(root))
     folder = ""
     for line in git.ask("worktree", "list", "--porcelain").splitlines():
@@ -118,7 +124,7 @@ def check_not_checked_out(root: Path, branch: str) -> None:
         elif line == f"branch refs/heads/{branch}":
             raise RepositoryError(
                 f"branch {branch} is checked out in {folder}",
-                mend=f"git -C {folder} switch <another branch>: the daemon moves this branch while you sleep",
+                mend=f"git -C {folder} switch <another branch>: {why}",
             )
 
 

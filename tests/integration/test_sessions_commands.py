@@ -14,6 +14,7 @@ from autoresearchd.loop.lock import SessionLock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.store.migrate import open_store
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.testing.repositories import make_repository
 from autoresearchd.workspace import layout
 from tests.integration.bench import Bench
 
@@ -53,6 +54,22 @@ def test_sessions_are_listed_with_what_came_of_them(bench: Bench, capsys: pytest
     assert " toy " in capsys.readouterr().out
 
 
+def test_a_repository_without_sessions_has_an_empty_list_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that lists sessions would take a new repository for an error."""
+    make_repository(tmp_path / "new")
+    monkeypatch.chdir(tmp_path / "new")
+    assert run(["sessions", "list"]) == 0
+    told = capsys.readouterr()
+    assert told.out.split() == ["session", "task", "state", "experiments", "kept", "best", "started"]
+    assert "there is no session in" in told.err
+    assert listed(capsys) == []
+    (tmp_path / "none").mkdir()
+    monkeypatch.chdir(tmp_path / "none")
+    assert run(["sessions", "list"]) != 0, "a folder that is in no repository"
+
+
 def test_a_removed_session_leaves_nothing_and_takes_nothing_of_the_users(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +83,7 @@ def test_a_removed_session_leaves_nothing_and_takes_nothing_of_the_users(
     assert not (bench.root / ".autoresearchd/runs/t").exists()
     assert memo.read_text() == "mine\n"
     assert bench.git("status", "--porcelain", "--untracked-files=all") == before
-    assert run(["sessions", "list"]) == 2
+    assert listed(capsys) == []
     assert run(["sessions", "remove", "t", "--yes"]) == 2
 
 
@@ -88,6 +105,7 @@ def test_a_session_that_is_in_use_is_not_removed(bench: Bench, why: str, capsys:
     told = capsys.readouterr().err
     wanted = {"running": "is held by", "checked out": "is checked out in", "moved": "none of the session's commits"}
     assert wanted.get(why, "") in told and "→" in told
+    assert ("cannot be removed" in told) == (why == "checked out") and "while you sleep" not in told
     assert refs(bench) == before
     assert [one["tag"] for one in listed(capsys)] == ["t"]
 
