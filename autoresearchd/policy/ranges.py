@@ -34,9 +34,12 @@ _NEVER = {
     "what the data is": bag("""
         vocab vocabulary data dataset encoding byte shard format index class magic pad eos bos unk"""),
     "what is measured": bag("eval evaluate evaluation val valid validation test metric benchmark"),
-    "what is printed or stored": bag("log logging print save debug verbose wandb interval"),
+    "what is printed or stored": bag("""
+        log logger logging print printing report reporting disp display progress save saving snapshot summary
+        tensorboard debug verbose verbosity wandb interval"""),
     "machine": bag("""
-        world worker dtype compile resume flop peak profile gpu cuda mps thread process deterministic determinism"""),
+        world worker job dtype compile resume flop peak profile gpu cuda mps thread process deterministic
+        determinism"""),
 }
 _NOT_OWN = ("what the data is", "what is measured", "what is printed or stored")
 """What a function is for, if its defaults are not the program's own recipe."""
@@ -57,6 +60,9 @@ _PART = bag("frac fraction subsample colsample")
 _PARTS = (bag("max feature"), bag("max sample"), bag("max df"))
 _AT_LEAST_TWO = (bag("split"), bag("leaf node"), bag("num leave"), bag("max bin"))
 _MOST_BINS = 255
+_PERCENT = bag("pct percent percentage percentile")
+_WHOLE_OCTAVE, _WHOLE = 64, 100
+"""The most of a percentage: also as a power of two."""
 _LEAST_PART, _LEAST_SHARE, _MOST_SHARE = 0.05, 0.01, 0.99
 _PENALTY = re.compile(
     r":(?:Lasso|ElasticNet|KernelRidge|(?:Ridge|SGD|MLP|PassiveAggressive|GaussianProcess)\w*)\.alpha\b"
@@ -117,12 +123,15 @@ def range_of(name: str, value: int | float) -> Range | None:
 
 
 def _accepted(found: Range, words: frozenset[str], value: int | float) -> Range:
-    """Without the whole numbers that constructors of estimators refuse."""
+    """Without the whole numbers that constructors of estimators refuse, and percentages that there are none of."""
     if found.kind is Kind.INT and value >= 2 and any(words >= each for each in _AT_LEAST_TWO):
         found = replace(found, low=max(found.low, 2))
     if words >= bag("max bin") and value <= _MOST_BINS:
         most = (_MOST_BINS + 1) // 2 if found.scale is Scale.OCTAVE else _MOST_BINS
         found = replace(found, high=min(found.high, most))
+    if words & _PERCENT and 0 <= value <= _WHOLE:
+        most = _WHOLE_OCTAVE if found.scale is Scale.OCTAVE else _WHOLE
+        found = replace(found, low=max(found.low, 0), high=min(found.high, most))
     return found
 
 
