@@ -72,8 +72,8 @@ def _clause(change: Change) -> str:
 
 
 def architecture(changes: Sequence[Change]) -> str:
-    """The changes that alter the model rather than its training."""
-    return ", ".join(arrow(c) for c in changes if c[0].range.family in _ARCHITECTURE)
+    """All changes where one of them alters the model, and not only its training; else nothing."""
+    return subject(changes) if any(c[0].range.family in _ARCHITECTURE for c in changes) else ""
 
 
 def hint(changes: Sequence[Change]) -> str:
