@@ -199,7 +199,7 @@ def _missing(task: Task, where: str, metrics: Mapping[str, float]) -> str:
         "metric": f"a line `METRIC {name}=<number>`",
         "key_value": f"a line `{name}: <number>`",
         "json": f'a JSON object with the key "{name}"',
-        "regex": f"what {scoring.pattern!r} matches",
+        "regex": f"what '{scoring.pattern}' matches",
     }
     wanted = forms.get(scoring.parse_mode, f"`METRIC {name}=<number>`, `{name}: <number>` or JSON")
     places = f"{where}.log" + (f" and {scoring.result_file}" if scoring.result_file and where == TRAINING else "")

@@ -223,3 +223,11 @@ def test_a_refusal_names_the_gates_that_were_missed_and_nothing_else_of_the_eval
     m = measure(t, failed, {"training": GOOD, "evaluation": said})
     assert (m.label, m.value, dict(m.metrics)) == (Label.NOT_CAUSAL, None, {"causal": 0.0})
     assert m.detail == "the evaluation says not_causal: causal"
+
+
+def test_a_pattern_that_finds_nothing_is_shown_as_the_user_wrote_it() -> None:
+    """Copied from the message with its backslashes doubled it matches nothing either."""
+    found = measure(
+        task(scoring(parse_mode="regex", pattern=r"val_auc: (\S+)")), result(stage()), {"training": "nothing"}
+    )
+    assert r"looked for what 'val_auc: (\S+)' matches" in found.detail
