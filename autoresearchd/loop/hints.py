@@ -8,7 +8,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from autoresearchd.errors import RepositoryError
 from autoresearchd.evaluator.failure import is_read_only, missing_module, missing_paths
+from autoresearchd.workspace.preflight import absent_submodules
+from autoresearchd.workspace.submodules import FETCH
 
 _ENVIRONMENTS = (".venv", "venv", "env")
 _SOURCES = ("src", "lib", "python")
@@ -25,6 +28,23 @@ def mend_job(detail: str, source: Path, committed: Path) -> str:
         source: the task's folder in the user's checkout.
         committed: the same folder as it was committed.
     """
+    absent = _absent(source) if missing_module(detail) or missing_paths(detail) else ""
+    hint = _mend(detail, source, committed)
+    return f"{absent}\nif that is not it: {hint}" if absent and hint else absent or hint
+
+
+def _absent(source: Path) -> str:
+    """How to get the submodules whose files a job misses, since they are not on this machine; empty: none is absent."""
+    try:
+        names = absent_submodules(source, source)
+    except RepositoryError:  # a task that is in no repository
+        return ""
+    if not names:
+        return ""
+    return f"{FETCH}: the files of {', '.join(names)} are not on this machine, and jobs see an empty folder there"
+
+
+def _mend(detail: str, source: Path, committed: Path) -> str:
     denied = "ermission denied" in detail  # a relative path is then there, and is not to be written
     for name in missing_paths(detail):
         if denied and _lacks_bit(name, committed):

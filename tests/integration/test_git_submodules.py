@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.errors import RepositoryError
+from autoresearchd.loop.hints import mend_job
 from autoresearchd.testing.repositories import checkout_snapshot, commit_all, git, make_repository, write_files
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
@@ -241,6 +242,19 @@ def test_a_submodule_without_its_objects_is_named(root: Path) -> None:
         assert not any((workspace.checkout(0, base) / "lib/library").iterdir())
         with pytest.raises(RepositoryError, match="submodule lib/library, whose pinned"):
             workspace.check_tracked(base, ["lib/library"])
+
+
+@pytest.mark.parametrize("words", ["ModuleNotFoundError: No module named 'deep'", "No such file or directory: 'a/b'"])
+def test_a_run_that_failed_in_a_clone_without_submodules_is_told_to_fetch_them_first(
+    root: Path, tmp_path: Path, words: str
+) -> None:
+    """Else the user installs a package of that name."""
+    assert "submodule" not in mend_job(f"training exited with 1: {words} (train.py:3)", root, root)
+    git(tmp_path, "clone", "--quiet", str(root), "clone")
+    hint = mend_job(f"training exited with 1: {words} (train.py:3)", tmp_path / "clone", tmp_path / "clone")
+    assert hint.startswith("git submodule update --init --recursive: the files of lib/library are not on this machine")
+    assert ("install it there" in hint) == ("Module" in words), "what else it may be comes after"
+    assert not mend_job("ZeroDivisionError: division by zero", tmp_path / "clone", tmp_path / "clone")
 
 
 def test_a_file_of_a_submodule_cannot_be_the_editable_one(root: Path) -> None:
