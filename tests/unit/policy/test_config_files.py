@@ -132,3 +132,12 @@ def test_the_edit_forms_of_models_work_on_such_files(path: str, text: str) -> No
     ):
         files = read_answer(answer, {"train.py": "LR = 1\n", path: text}).files
         assert files == {path: text.replace(old, new)}, answer
+
+
+def test_keys_that_only_set_how_often_something_is_printed_or_saved_are_left_alone() -> None:
+    keys = ["report_every", "log_interval", "print_every", "verbose", "save_every", "num_workers", "n_jobs"]
+    text = "".join(f"{key}: 20\n" for key in keys) + "clip_percentile: 95\n"
+    found = look(text, path="c.yaml")
+    assert [p.label for p in found.parameters] == ["clip_percentile"]
+    assert found.parameters[0].range.high == 100
+    assert len(found.left_out) == len(keys)
