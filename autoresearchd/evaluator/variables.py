@@ -7,11 +7,15 @@ its seed does not rule, so σ does not hold the luck of the seed, and a change m
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 
+from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.task import Task
 
 SEED_VARIABLE = "AUTORESEARCHD_SEED"
+_DRAWS = re.compile("seed|rand|shuffle", re.IGNORECASE)
+"""What a program that fixes its random numbers has in its text, in whatever language."""
 
 
 def reads(variable: str, texts: Mapping[str, str], *commands: str) -> bool:
@@ -34,15 +38,22 @@ def _named(variable: str, path: str, text: str) -> bool:
     )
 
 
-def reads_seed(task: Task, texts: Mapping[str, str]) -> bool:
-    """Whether a command, the program or a protected file reads the seed that the daemon gives each run."""
+def ignores_seed(task: Task, texts: Mapping[str, str]) -> bool:
+    """Whether neither a command, nor the program, nor a protected file reads the seed that the daemon gives each run.
+
+    Of a program that draws nothing and is measured by an evaluation that is not asked: a kernel, say, of which the
+    evaluation draws the inputs. There is no seed that a gain could be owed to.
+    """
+    draws = any(_DRAWS.search(texts.get(path, "")) for path in task.editable)
+    if task.scoring.source is MetricSource.EVALUATOR and not draws:
+        return False
     evaluation = (task.evaluation.command,) if task.evaluation else ()
-    return reads(SEED_VARIABLE, texts, task.execution.run_command, *evaluation)
+    return not reads(SEED_VARIABLE, texts, task.execution.run_command, *evaluation)
 
 
 def about_seed(task: Task, texts: Mapping[str, str]) -> tuple[str, ...]:
-    """What the user should know of a program that does not read its seed, in a sentence; nothing where it does."""
-    if reads_seed(task, texts):
+    """What the user should know of a program that ignores its seed, in a sentence; nothing where it does not."""
+    if not ignores_seed(task, texts):
         return ()
     return (
         f"the program does not read {SEED_VARIABLE}: every run then has the program's own seed, so what is kept may be "

@@ -230,7 +230,7 @@ class Cycle:
             values=standing.values_with(e),
             baseline=standing.baseline_runs,
             doubted=standing.doubts(e),
-            seeded=self._seeding.read(),
+            seeded=not self._seeding.ignored(),
         )
         self._judged = (key, found)
         return found

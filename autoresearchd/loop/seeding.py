@@ -1,8 +1,8 @@
-"""Whether the baseline's program reads the seed of its runs, and what the user is told where that hides its noise."""
+"""Whether the baseline's program ignores the seed of its runs, and what the user is told where that hides its noise."""
 
 from __future__ import annotations
 
-from autoresearchd.evaluator.variables import SEED_VARIABLE, reads_seed
+from autoresearchd.evaluator.variables import SEED_VARIABLE, ignores_seed
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing
@@ -15,20 +15,20 @@ class Seeding:
         self._lab, self._standing = lab, standing
         self._known: tuple[str, bool] | None = None
 
-    def read(self) -> bool:
-        """Whether the program takes its seed from the daemon, as far as is known."""
+    def ignored(self) -> bool:
+        """Whether the program has a seed of its own in each run, as far as is known."""
         commit = self._standing.baseline_commit
         if commit is None:
-            return True
+            return False
         if self._known is None or self._known[0] != commit:
             texts = {**read_sources(self._lab.task, self._lab.site.pristine), **self._standing.code(commit)}
-            self._known = commit, reads_seed(self._lab.task, texts)
+            self._known = commit, ignores_seed(self._lab.task, texts)
         return self._known[1]
 
     def words(self) -> str:
         """What the user is to know once the baseline is measured; empty where its runs differ or it reads its seed."""
         values = [run.value for run in self._standing.baseline_runs]
-        if len(values) < 2 or len(set(values)) > 1 or self.read():
+        if len(values) < 2 or len(set(values)) > 1 or not self.ignored():
             return ""
         return (
             f"all {len(values)} runs of the baseline gave the same {self._lab.task.metric.name}, and the program does "

@@ -218,31 +218,34 @@ def test_cheats_are_held_to_the_program_under_their_own_budget(
     assert held.cheats[1].detail == f"miss {unedited}, unedited {unedited}"
 
 
-def test_a_program_that_does_not_end_by_its_budget_is_told_so_by_every_command_before_a_session(
+def test_a_program_that_reads_neither_its_budget_nor_its_seed_is_told_so_by_every_command_before_a_session(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a budget of 3 s nothing was said, and a run that took 57 s was kept."""
+    """With a budget of 3 s nothing was said, and a run that took 57 s was kept; with a seed of its own, luck was."""
     top = tmp_path / "mine"
     top.mkdir()
     (top / "train.py").write_text("RATE = 0.1\nprint(f'loss: {RATE}')\n")
     held = "does not read AUTORESEARCHD_TIME_BUDGET, so its budget of 30 s does not end it: experiments are held to the"
+    seed = "does not read AUTORESEARCHD_SEED: every run then has the program's own seed"
     monkeypatch.chdir(top)
     made = ["--file", "train.py", "--command", "python -S train.py", "--metric", "loss", "--budget", "30s"]
     assert run(["task", "init", "mine", ".", *made, "--no-measure"]) == 0
-    assert held in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert held in told and seed in told
     (top / ".gitignore").write_text(".autoresearchd/\n")
     who = ["-c", "user.name=User", "-c", "user.email=user@localhost"]
     for arguments in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
         subprocess.run(["git", *who, *arguments], cwd=top, check=True)
     assert run(["task", "check", "."]) == 0
-    assert held in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert held in told and seed in told
     assert run(["task", "check", ".", "--run"]) == 0
     told = capsys.readouterr().err
-    assert held in told
+    assert held in told and seed in told
     assert "of a budget of 30 s: the budget does not bind" in told
     start = ["-m", "autoresearchd", "start", "--policy", "random", "--max-experiments", "0", "--foreground"]
     begun = subprocess.run([sys.executable, *start], capture_output=True, text=True, check=True)
-    assert held in begun.stderr
+    assert held in begun.stderr and seed in begun.stderr
 
 
 def test_a_task_that_says_what_it_is_held_to_is_told_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

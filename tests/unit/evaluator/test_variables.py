@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoresearchd.evaluator.variables import about_seed, reads, reads_seed
-from tests.unit.evaluator.builders import task
+from autoresearchd.domain.metric import MetricSource
+from autoresearchd.evaluator.variables import about_seed, ignores_seed, reads
+from tests.unit.evaluator.builders import scoring, task
 
 OWN = {"train.py": "import random\nrandom.seed(1234)\n"}
 
@@ -36,5 +37,14 @@ def test_the_user_of_a_program_with_its_own_seed_is_told_that_luck_may_be_kept_a
 def test_the_command_may_pass_the_seed() -> None:
     plain = task()
     command = 'python train.py --seed "$AUTORESEARCHD_SEED"'
-    assert reads_seed(replace(plain, execution=replace(plain.execution, run_command=command)), OWN)
-    assert not reads_seed(plain, OWN)
+    assert not ignores_seed(replace(plain, execution=replace(plain.execution, run_command=command)), OWN)
+    assert ignores_seed(plain, OWN)
+
+
+def test_a_program_that_draws_nothing_and_is_measured_by_an_evaluation_has_no_luck_to_tell_of() -> None:
+    """The evaluation draws the inputs of a kernel; a note on a seed there would only be in the way."""
+    measured = task(replace(scoring(), source=MetricSource.EVALUATOR), evaluated=True)
+    path = measured.editable[0]
+    assert not about_seed(measured, {path: "def kernel(x):\n    return x + x\n"})
+    assert about_seed(measured, {path: "model.fit(x, y, random_state=0)\n"})
+    assert about_seed(task(), {path: "def kernel(x):\n    return x + x\n"})
