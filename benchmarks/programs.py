@@ -131,7 +131,7 @@ def research(program: Program, folder: Path, experiments: int) -> list[dict[str,
     init = ["task", "init", program.name, ".", *files, "--command", program.command, "--metric", program.metric]
     daemon(folder, *init, "--direction", "minimize", "--budget", f"{program.budget_s:g}s", "--no-measure")
     task = folder / "task.yaml"
-    if program.name == "sklearn_folder" and "data:" not in task.read_text():
+    if program.name == "sklearn_folder":
         task.write_text(task.read_text().replace("workspace:\n", "workspace:\n  data: [data]\n", 1))
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "The task")
