@@ -41,7 +41,7 @@ BUSY = 0.5
 """Processor time per second of a program that is held back by nothing but the processor."""
 LEAST_S = 0.5
 """Seconds by the clock that no start-up is refused for: a cold disk takes them."""
-WORK_S = 0.1
+WORK_S = 0.05
 """Seconds of processor time that no program is refused for: what is imported takes them, now more and now less."""
 WORST = 1.1
 """Of the baseline's slowest run: a processor that others share does the same work in more seconds."""

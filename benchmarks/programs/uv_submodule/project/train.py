@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "libs" / "text"))
 from textlib import sentences  # noqa: E402
 
-N_SENTENCES = 3000
+N_SENTENCES = 20000
 N_VAL = 400
 TEXT_SEED = 2
 MAX_ORDER = 2
