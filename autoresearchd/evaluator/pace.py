@@ -41,7 +41,7 @@ BUSY = 0.5
 """Processor time per second of a program that is held back by nothing but the processor."""
 LEAST_S = 0.5
 """Seconds by the clock that no start-up is refused for: a cold disk takes them."""
-WORK_S = 0.05
+WORK_S = 0.15
 """Seconds of processor time that no program is refused for: what is imported takes them, now more and now less."""
 WORST = 1.1
 """Of the baseline's slowest run: a processor that others share does the same work in more seconds."""
@@ -92,7 +92,7 @@ def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult
         max(stage.cpu_s / stage.duration_s for stage in stages),
         longest if own else None,
         timed,
-        max((1 + SHARE) * median(work) + WORK_S, WORST * max(work)) if own else 0.0,
+        max(median(work) + max(SHARE * median(work), WORK_S), WORST * max(work)) if own else 0.0,
     )
 
 
