@@ -21,7 +21,7 @@ print("score:", SCALE + random.Random(f"{os.environ['AUTORESEARCHD_SEED']}/{SCAL
 TASK = """\
 name: again
 workspace: {target_file: train.py}
-execution: {run_command: python train.py, budget: 1, startup_grace: 1, timeout: 4}
+execution: {run_command: python train.py, budget: 2, startup_grace: 2, timeout: 60, training_time: budget}
 scoring: {metric: score, direction: maximize, metric_source: stdout}
 """
 POLICY = """\
