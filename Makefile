@@ -54,7 +54,7 @@ chaos: dev
 cheats: dev
 	rm -f .cheats.jsonl
 	AUTORESEARCHD_CHEATS_TABLE=$(CURDIR)/.cheats.jsonl $(BIN)/python -m pytest -q tests/integrity/test_cheats.py \
-	  tests/integrity/test_model_answers.py tests/integrity/test_again.py
+	  tests/integrity/test_model_answers.py tests/integrity/test_again.py tests/integrity/test_bundled.py
 	$(BIN)/python -m tests.integrity.table .cheats.jsonl docs/cheats.md
 	rm -f .cheats.jsonl
 
