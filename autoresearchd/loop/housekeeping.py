@@ -36,9 +36,6 @@ BACKUP_S = 3600
 PACK_EVERY = 500
 """Experiments between two packings of git: about 1,500 loose objects, which git packs in under a second."""
 
-_CONNECTIONS = 5
-"""To a database that is gone: one that was opened since knows an empty one, so a backup is tried through others."""
-
 LOW_DISK_BYTES = 200 * 2**20
 
 
@@ -159,8 +156,8 @@ class Housekeeping:
     def watch_database(self) -> None:
         """Look whether the journal that is written to is still the one in its place; end the session where it is not.
 
-        Connections that are open go on writing into the file that was moved or deleted, so a backup through them has
-        all of it.
+        Connections that are open go on writing into the file that was moved or deleted, so a backup through the one
+        that the store holds has all of it.
         """
         with self._copying:  # the loop and the heartbeat look at the same time, perhaps
             self._watch_database()
@@ -178,9 +175,7 @@ class Housekeeping:
         )
         self._lab.emit(EventKind.WARNING, str(self._lost))
         self._lab.stop.end(self._lost.what)
-        for _ in range(_CONNECTIONS):
-            if self._quietly(self._copy):
-                break
+        self._quietly(self._copy)
 
     def _look_for_another(self) -> None:
         """Where the file has changed, look whether it still is this session's journal; end the session if not."""

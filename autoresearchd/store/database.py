@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,14 @@ class Database:
         self._writers = self.engine.execution_options(**{_WRITE: True})
         self.refusal: StoreDamaged | None = None
         """Raised instead of beginning to write, where somebody has put another journal into this one's place."""
+        self._held: Connection | None = None
+
+    def hold(self) -> None:
+        """Keep a connection to the file that lies there now: copies are of that one, should it be moved or deleted."""
+        if self.is_sqlite and self._held is None:
+            with self._translated():
+                self._held = self.engine.connect()
+                _raw(self._held).execute("SELECT count(*) FROM sqlite_schema").fetchall()  # opens its log as well
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -143,7 +151,8 @@ class Database:
                 f"{self.name} is not copied by autoresearchd", mend="use the tools of the database, e.g. pg_dump"
             )
         partial = target.with_name(target.name + ".part")
-        with self._translated(), self.engine.connect() as connection:
+        source = nullcontext(self._held) if self._held is not None else self.engine.connect()
+        with self._translated(), source as connection:
             try:
                 copy = sqlite3.connect(partial)
                 try:
@@ -164,6 +173,9 @@ class Database:
 
     def close(self) -> None:
         """Give all connections back; the last one writes the WAL into the database."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
         self.engine.dispose()
 
     def _require_own(self) -> None:

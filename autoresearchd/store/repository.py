@@ -73,7 +73,9 @@ class SqlStore(SqlShelf):
         Raises SchemaTooNew when a newer version wrote it.
         """
         migrate.upgrade(url, busy_timeout=busy_timeout)
-        return cls(Database(url, busy_timeout=busy_timeout))
+        database = Database(url, busy_timeout=busy_timeout)
+        database.hold()
+        return cls(database)
 
     @classmethod
     def open_readonly(cls, path: Path) -> SqlStore:
