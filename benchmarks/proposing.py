@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import json
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the fakes are those of the tests
 
 from sqlalchemy import insert, update
 
@@ -59,8 +62,8 @@ from autoresearchd.store.tables import (
     SessionTable,
     TotalsTable,
 )
-from autoresearchd.testing.executors import FakeExecutor
-from autoresearchd.testing.policies import MemoryHistory, ScriptedPolicy, make_state, make_task
+from tests.fakes.executors import FakeExecutor
+from tests.fakes.policies import MemoryHistory, ScriptedPolicy, make_state, make_task
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = "a" * 40

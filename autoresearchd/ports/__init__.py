@@ -1,6 +1,6 @@
 """The doors of the house: small Protocols between the loop and what it uses. ``app/`` alone picks the adapters.
 
-Contract suites that every adapter must pass live in ``autoresearchd.testing``. Unless a method says otherwise, adapters
+Contract suites that every adapter must pass live in ``tests.contract``. Unless a method says otherwise, adapters
 are called from one thread, the loop's.
 """
 

@@ -22,8 +22,8 @@ from autoresearchd.app.learn import learn
 from autoresearchd.app.project import Project
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import AdapterDamaged
-from autoresearchd.testing.executors import wait_until
 from tests.chaos.mortal import Doom, Fate
+from tests.fakes.executors import wait_until
 from tests.integration.test_learning import MIXED, request, researched, sized_model
 
 LIVE = "live"

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from autoresearchd.testing.executors import wait_until
 from tests.chaos.harness import TRANSITIONS, Death, Harness, schedule
 from tests.chaos.invariants import Breaches, Journal, check_after_death, check_end, check_user
 from tests.chaos.mortal import Fate
+from tests.fakes.executors import wait_until
 
 KILLS = 10
 

@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.model_server import ScriptedServer
 from tests.chaos.learners import LIVE
 from tests.e2e.conftest import Project, make_environment, wait_until
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 WORSE = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {3 + n / 100}") for n in range(20_000)]

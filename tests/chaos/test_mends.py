@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.errors import EnvironmentFailure
-from autoresearchd.testing.repositories import commit_all, git, make_repository, write_files
 from autoresearchd.workspace import command
 from autoresearchd.workspace.git import GitWorkspace
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, check_end
 from tests.chaos.mortal import Fate
+from tests.fakes.repositories import commit_all, git, make_repository, write_files
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 FAILING = """\

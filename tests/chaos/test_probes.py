@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.sandbox import bubblewrap
-from autoresearchd.testing.executors import wait_until
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, processes_of
 from tests.chaos.processes import below, command_of, kill, with_signal
+from tests.fakes.executors import wait_until
 
 STALLS = """#!/bin/sh
 exec 3>/dev/null 4<>"{fifo}"

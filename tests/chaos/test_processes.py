@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.testing.executors import wait_until
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.mortal import Fate
 from tests.chaos.processes import below, command_of, kill, kill_tree, seen
 from tests.chaos.world import World
+from tests.fakes.executors import wait_until
 
 EXPERIMENTS = 4
 SEED = 31

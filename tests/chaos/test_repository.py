@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.testing.executors import wait_until
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, Journal, check_end, check_user
 from tests.chaos.mortal import Fate
 from tests.chaos.world import World
+from tests.fakes.executors import wait_until
 
 EXPERIMENTS = 4
 SEED = 31

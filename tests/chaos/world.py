@@ -21,8 +21,8 @@ from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.task import Task
 from autoresearchd.ports import NewSession
-from autoresearchd.testing.repositories import checkout_snapshot, write_files
 from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.repositories import checkout_snapshot, write_files
 
 TAG = "night"
 PROGRAM = """\

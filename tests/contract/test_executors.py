@@ -8,8 +8,8 @@ from autoresearchd.executor.device import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.ports import Executor, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN, TierName, available
-from autoresearchd.testing.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
-from autoresearchd.testing.executors import FakeExecutor, Script, ScriptedStage, prints
+from tests.contract.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
+from tests.fakes.executors import FakeExecutor, Script, ScriptedStage, prints
 
 AVAILABLE = available()
 

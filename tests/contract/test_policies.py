@@ -9,8 +9,8 @@ from autoresearchd.policy.command import CommandPolicy
 from autoresearchd.policy.random_policy import RandomPolicy
 from autoresearchd.policy.search import SearchPolicy
 from autoresearchd.ports import Policy, TrialHistory
-from autoresearchd.testing.policies import ScriptedPolicy
-from autoresearchd.testing.policy_contract import SAMPLE, PolicyContract
+from tests.contract.policy_contract import SAMPLE, PolicyContract
+from tests.fakes.policies import ScriptedPolicy
 
 
 class TestSearch(PolicyContract):

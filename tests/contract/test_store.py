@@ -17,9 +17,9 @@ from autoresearchd.domain.labels import RULES, Label, Phase
 from autoresearchd.errors import StoreError
 from autoresearchd.ports import Store
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.store_contract import StoreContract
-from autoresearchd.testing.store_contract_answers import new_answer
-from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
+from tests.contract.store_contract import StoreContract
+from tests.contract.store_contract_answers import new_answer
+from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
 
 LABELS = [label for label in Label if RULES[label].status is not None]
 UNCOUNTED = [label for label in Label if RULES[label].status is None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoresearchd.ports import Workspace
-from autoresearchd.testing.repositories import make_repository
-from autoresearchd.testing.workspace_contract import TRAIN, WorkspaceContract
 from autoresearchd.workspace.git import GitWorkspace
+from tests.contract.workspace_contract import TRAIN, WorkspaceContract
+from tests.fakes.repositories import make_repository
 
 TASK = {"train.py": TRAIN, "prepare.py": "print('prepared')\n"}
 

@@ -11,10 +11,10 @@ import pytest
 from autoresearchd.domain.version import BaseModel
 from autoresearchd.learner.adapters import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import Project, wait_until
 from tests.e2e.test_models import configure
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 

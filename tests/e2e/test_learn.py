@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import Project
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
 
 BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
 MENDED = turns.edits("train.py", "SHIFT = half", "SHIFT = 0.9", "Hypothesis: a number, then")

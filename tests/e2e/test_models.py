@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import PROGRAM, TASK, Project
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
 
 BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
 PROSE = turns.says("Lower the rate, I would say.")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.resources import bundled
-from autoresearchd.testing.model_server import ScriptedServer
-from autoresearchd.testing.model_turns import edits
 from tests.e2e.conftest import Project, wait_until
+from tests.fakes.model_server import ScriptedServer
+from tests.fakes.model_turns import edits
 
 SKILLS = bundled("skills")
 SHORTER = [

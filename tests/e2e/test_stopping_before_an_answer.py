@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.model_server import ScriptedServer
 from tests.e2e.conftest import Project, wait_until
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
 
 SOON_S = 10.0
 """Generous, for machines that are busy: it takes a second or two, and minutes where the pauses are sat out."""

@@ -17,8 +17,8 @@ from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.ports import Cancel, NewSession, RunRequest
 from autoresearchd.store.migrate import open_store
-from autoresearchd.testing.executors import FakeExecutor, Script
 from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.executors import FakeExecutor, Script
 
 PROGRAM = "SCALE = 1.0\n"
 TASK = """\

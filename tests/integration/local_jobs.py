@@ -11,7 +11,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, available, probe
-from autoresearchd.testing.executor_contract import make_request, make_task
+from tests.contract.executor_contract import make_request, make_task
 
 BEST = probe()
 needs_sandbox = pytest.mark.skipif(not BEST.isolates, reason=BEST.reason)

@@ -29,8 +29,8 @@ from autoresearchd.policy.agent_words import SENTINEL
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
 from autoresearchd.sandbox.workshop import CommandResult, Surroundings, Workshop
-from autoresearchd.testing.models import MemoryAnswers, OpenPurse, ScriptedClient
-from autoresearchd.testing.policies import make_state, make_task
+from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
+from tests.fakes.policies import make_state, make_task
 
 TOP = Path(__file__).parents[2]
 TIERS = [tier for tier in available() if tier.isolates]

@@ -12,7 +12,7 @@ from autoresearchd.domain.task import WAITS_S, Budget
 from autoresearchd.evaluator.allowance import needed
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
-from autoresearchd.testing.executors import FakeExecutor, Script, prints
+from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.integration.bench import PROGRAM, TASK, Bench
 from tests.integration.bench import job as scores
 

@@ -10,7 +10,7 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import RunRequest
-from autoresearchd.testing.executors import Script
+from tests.fakes.executors import Script
 from tests.integration.bench import Bench, ByNumber
 
 

@@ -19,7 +19,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted, PolicyError
 from autoresearchd.policy.command import CommandPolicy
-from autoresearchd.testing.policies import make_state, make_task
+from tests.fakes.policies import make_state, make_task
 
 CODE = "DEPTH = 4\n"
 

@@ -20,7 +20,7 @@ from autoresearchd.policy import chat
 from autoresearchd.policy.edits.parse import FORMS
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.testing.executors import FakeExecutor, Script, prints
+from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.integration.bench import TASK, Bench, ByNumber, job
 
 METRICS = TASK.replace("metric_source: stdout", "metric_source: stdout, metrics: [score, peak_vram_mb, num_steps]")

@@ -27,7 +27,7 @@ from autoresearchd.loop.standing import Standing
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.store.reader import Reader
-from autoresearchd.testing.executors import Script, ScriptedStage
+from tests.fakes.executors import Script, ScriptedStage
 from tests.integration.bench import TASK, Bench
 
 GOOD = tuple(3.6 - 0.11 * k for k in range(13))

@@ -17,8 +17,8 @@ from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.sight import visible_libraries
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName
-from autoresearchd.testing.executor_contract import HANG, make_request, make_task
-from autoresearchd.testing.executors import wait_until
+from tests.contract.executor_contract import HANG, make_request, make_task
+from tests.fakes.executors import wait_until
 from tests.integration.local_jobs import (
     BEST,
     carriers,

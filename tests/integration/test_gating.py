@@ -24,8 +24,8 @@ from autoresearchd.learner.objectives import Who
 from autoresearchd.learner.reading import ReadSession
 from autoresearchd.learner.seen import TRAINED, Seen
 from autoresearchd.ports import RunRequest
-from autoresearchd.testing.executors import FakeExecutor, Script, prints
-from autoresearchd.testing.samplers import ScriptedSampler
+from tests.fakes.executors import FakeExecutor, Script, prints
+from tests.fakes.samplers import ScriptedSampler
 from tests.integration.bench import Bench, job
 from tests.integration.held_out import block, run, trajectory
 

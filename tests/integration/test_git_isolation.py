@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.errors import AutoresearchdError, RepositoryError
-from autoresearchd.testing.repositories import (
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.repositories import (
     FILES,
     checkout_snapshot,
     commit_all,
@@ -20,8 +22,6 @@ from autoresearchd.testing.repositories import (
     make_repository,
     write_files,
 )
-from autoresearchd.workspace import layout, preflight
-from autoresearchd.workspace.git import GitWorkspace
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 HOOKS = (

@@ -13,9 +13,9 @@ from autoresearchd.app.pinned import with_large_files
 from autoresearchd.config import load_task
 from autoresearchd.errors import RepositoryError
 from autoresearchd.executor.data import find_data, place_links
-from autoresearchd.testing.repositories import git, make_repository, write_files
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.repositories import git, make_repository, write_files
 
 PROGRAM = """\
 import os

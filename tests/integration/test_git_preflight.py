@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
-from autoresearchd.testing.repositories import (
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.repositories import (
     FILES,
     checkout_snapshot,
     commit_all,
@@ -18,8 +20,6 @@ from autoresearchd.testing.repositories import (
     make_repository,
     write_files,
 )
-from autoresearchd.workspace import layout, preflight
-from autoresearchd.workspace.git import GitWorkspace
 
 
 @pytest.fixture

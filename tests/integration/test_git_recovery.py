@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.errors import EnvironmentFailure, RepositoryError
-from autoresearchd.testing.repositories import FILES, git, make_repository
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, Result, find_git
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.objects import object_id, serialise_commit
+from tests.fakes.repositories import FILES, git, make_repository
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 

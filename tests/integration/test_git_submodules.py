@@ -13,9 +13,9 @@ import pytest
 
 from autoresearchd.errors import RepositoryError
 from autoresearchd.loop.hints import mend_job
-from autoresearchd.testing.repositories import checkout_snapshot, commit_all, git, make_repository, write_files
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.repositories import checkout_snapshot, commit_all, git, make_repository, write_files
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 ALLOW = ("-c", "protocol.file.allow=always")

@@ -15,7 +15,7 @@ from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.sight import interpreter_folders
 from autoresearchd.sandbox.tiers import PLAIN
-from autoresearchd.testing.executor_contract import make_request, make_task
+from tests.contract.executor_contract import make_request, make_task
 from tests.integration.local_jobs import BEST, needs_sandbox, run, training_log
 
 FINDER = (

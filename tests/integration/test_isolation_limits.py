@@ -18,8 +18,8 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import Tier, TierName, available
 from autoresearchd.sandbox.trees import remove_tree
-from autoresearchd.testing.executor_contract import make_request, make_task
-from autoresearchd.testing.executors import wait_until
+from tests.contract.executor_contract import make_request, make_task
+from tests.fakes.executors import wait_until
 from tests.integration.test_local_executor import ESCAPE, carriers
 
 EVERY_TIER = [pytest.param(tier, id=tier.name.value) for tier in available()]
@@ -192,7 +192,7 @@ import sys, time
 from pathlib import Path
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.testing.executor_contract import make_request, make_task
+from tests.contract.executor_contract import make_request, make_task
 task = make_task("exec python job.py", execution={{"env": {{"MARK": {mark!r}}}}})
 request = make_request(Path({str(tmp_path)!r}), task)
 handle = LocalExecutor(tier={tier.name.value!r}, devices=Devices()).start(request)

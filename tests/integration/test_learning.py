@@ -32,7 +32,7 @@ from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.policy.client import Message, Question, Reply
 from autoresearchd.policy.model import ModelPolicy
 from autoresearchd.ports import Cancel
-from autoresearchd.testing.models import OpenPurse
+from tests.fakes.models import OpenPurse
 from tests.integration.bench import TASK, Bench
 from tests.integration.held_out import older
 from tests.unit.learner import tiny

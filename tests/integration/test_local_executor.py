@@ -17,8 +17,8 @@ from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import PLAIN, Tier
-from autoresearchd.testing.executor_contract import HANG, make_request, make_task
-from autoresearchd.testing.executors import wait_until
+from tests.contract.executor_contract import HANG, make_request, make_task
+from tests.fakes.executors import wait_until
 from tests.integration.local_jobs import ESCAPE, TIERS, carriers, marked, run, text_of, training_log, write_job
 
 # -- nothing is left behind ------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, TierName
-from autoresearchd.testing.executor_contract import make_request, make_task
+from tests.contract.executor_contract import make_request, make_task
 program = {str(tier.program) if tier.program else None!r}
 tier = Tier(TierName({tier.name.value!r}), Path(program) if program else None)
 task = make_task({command!r}, execution={{"env": {{"MARK": {mark!r}}}}})
@@ -197,7 +197,7 @@ from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import PLAIN
-from autoresearchd.testing.executor_contract import make_request, make_task
+from tests.contract.executor_contract import make_request, make_task
 for command in ("head -c 9000000 /dev/zero", "head -c 9000000 /dev/zero > $AUTORESEARCHD_OUTPUT_DIR/model"):
     request = make_request(Path({str(tmp_path / "small")!r}), make_task(command))
     print(LocalExecutor(tier=PLAIN, devices=Devices()).start(request).wait(60).stages[-1].outcome)

@@ -13,7 +13,7 @@ from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import RunRequest
 from autoresearchd.store.database import sqlite_url
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.executors import Script
+from tests.fakes.executors import Script
 from tests.integration.bench import Bench, job
 
 

@@ -21,7 +21,7 @@ from autoresearchd.store.migrate import alembic_config, open_store, upgrade
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.revision import HEAD_REVISION
 from autoresearchd.store.tables import Base
-from autoresearchd.testing.store_driver import AT, new_session
+from tests.contract.store_driver import AT, new_session
 
 NEXT = """
 from alembic import op

@@ -19,7 +19,7 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import Tier
-from autoresearchd.testing.executors import Script, TimedExecutor, prints
+from tests.fakes.executors import Script, TimedExecutor, prints
 from tests.integration.bench import Bench, ByNumber
 from tests.integration.bench import job as scores
 from tests.integration.local_jobs import TIERS

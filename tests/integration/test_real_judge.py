@@ -26,8 +26,8 @@ from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel, NewSession, RunRequest
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.executors import FakeExecutor, Script, prints
 from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.integration.bench import PROGRAM, Bench, Collector, job
 from tests.integration.held_out import block, opened, run, trajectory
 

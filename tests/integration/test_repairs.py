@@ -13,7 +13,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, PolicyError
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.testing.executors import Script, prints
+from tests.fakes.executors import Script, prints
 from tests.integration.bench import Bench, job
 
 NAME_ERROR = (

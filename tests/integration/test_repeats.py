@@ -17,7 +17,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.standing import Standing
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.testing.executors import Script, prints
+from tests.fakes.executors import Script, prints
 from tests.integration.bench import PROGRAM, TASK, Bench
 from tests.integration.test_recovery import Doom, Killed, Mortal
 

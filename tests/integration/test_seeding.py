@@ -11,7 +11,7 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
-from autoresearchd.testing.executors import Script
+from tests.fakes.executors import Script
 from tests.integration.bench import PROGRAM, Bench
 
 READS = 'import os\nSEED = os.environ["AUTORESEARCHD_SEED"]\n' + PROGRAM

@@ -27,7 +27,7 @@ from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.standing import Standing
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN
-from autoresearchd.testing.executors import Script, prints
+from tests.fakes.executors import Script, prints
 from tests.integration.bench import TASK, Bench, ByNumber, job
 
 SLOW_JOB = "import time\ntime.sleep(1.2)\nprint(f'score: {SCALE}')\n"

@@ -14,8 +14,8 @@ from autoresearchd.loop.lock import SessionLock
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.store.migrate import open_store
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.repositories import make_repository
 from autoresearchd.workspace import layout
+from tests.fakes.repositories import make_repository
 from tests.integration.bench import Bench
 
 

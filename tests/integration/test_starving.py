@@ -9,7 +9,7 @@ from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
-from autoresearchd.testing.executors import Script, prints
+from tests.fakes.executors import Script, prints
 from tests.integration.bench import Bench
 from tests.integration.bench import job as scores
 

@@ -22,7 +22,7 @@ from autoresearchd.learner.model import LocalModel
 from autoresearchd.policy.client import Question
 from autoresearchd.policy.transformers_client import TransformersClient
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.store_driver import AT, new_session
+from tests.contract.store_driver import AT, new_session
 from tests.unit.learner import tiny
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.artifacts import read_logs
 from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import Tier, available
-from autoresearchd.testing.executor_contract import make_request, make_task
+from tests.contract.executor_contract import make_request, make_task
 
 TIERS = [pytest.param(tier, id=tier.name.value) for tier in available()]
 SCORER = "echo METRIC val_bpb=$(cat $AUTORESEARCHD_OUTPUT_DIR/answers.txt)"

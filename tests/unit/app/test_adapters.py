@@ -22,11 +22,11 @@ from autoresearchd.learner.lock import LearnerLock
 from autoresearchd.learner.reading import base_model
 from autoresearchd.policy.registry import parse_spec
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.client_contract import QUESTION
-from autoresearchd.testing.model_server import ScriptedServer
-from autoresearchd.testing.model_turns import loads
-from autoresearchd.testing.store_driver import AT, Driver, new_proposal, new_session
 from autoresearchd.workspace import layout
+from tests.contract.client_contract import QUESTION
+from tests.contract.store_driver import AT, Driver, new_proposal, new_session
+from tests.fakes.model_server import ScriptedServer
+from tests.fakes.model_turns import loads
 from tests.unit.learner.sessions import make_root
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)

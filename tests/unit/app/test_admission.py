@@ -13,7 +13,7 @@ from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Search
 from autoresearchd.errors import ConfigError, UsageError
 from autoresearchd.policy.registry import parse_spec
-from autoresearchd.testing.policies import make_task
+from tests.fakes.policies import make_task
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from autoresearchd.app.learner_jobs import LearnerJobs, Unlimited, apart, own_fo
 from autoresearchd.domain.task import Budget, Execution, Task
 from autoresearchd.errors import UsageError
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.testing.executors import FakeExecutor, FakeHandle
-from autoresearchd.testing.policies import make_task
-from autoresearchd.testing.sessions import FakeGround, FakeGrounds
+from tests.fakes.executors import FakeExecutor, FakeHandle
+from tests.fakes.policies import make_task
+from tests.fakes.sessions import FakeGround, FakeGrounds
 
 MOST = 2**40
 SAY_LIMIT = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"

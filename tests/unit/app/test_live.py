@@ -20,7 +20,7 @@ from autoresearchd.learner.figures import StepFigures
 from autoresearchd.learner.judging import Attempt, HeldOutState
 from autoresearchd.learner.outcomes import Outcome
 from autoresearchd.learner.training import CANCELLED
-from autoresearchd.testing.learnable import TinyLearnable
+from tests.fakes.learnable import TinyLearnable
 
 STATES = tuple(HeldOutState(f"t/{n}", "t", n, "0" * 40, ({"role": "user", "content": "ab"},), {}) for n in range(4))
 

@@ -13,7 +13,7 @@ from autoresearchd.errors import UsageError
 from autoresearchd.policy.client import ModelError, Trouble
 from autoresearchd.policy.registry import parse_spec
 from autoresearchd.store.daybook import Daybook
-from autoresearchd.testing.models import ScriptedClient, Step
+from tests.fakes.models import ScriptedClient, Step
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 

@@ -27,8 +27,8 @@ from autoresearchd.domain.task import Task
 from autoresearchd.learner.lock import LearnerLock
 from autoresearchd.ports import Cancel, NewSession
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.executors import FakeExecutor
-from autoresearchd.testing.models import PatientCancel
+from tests.fakes.executors import FakeExecutor
+from tests.fakes.models import PatientCancel
 from tests.unit.learner.sessions import add_session, make_root
 
 WRITE = "import sys, pathlib; pathlib.Path('argv').write_text(' '.join(sys.argv[1:])); print('kept as v1-00000000')"

@@ -23,8 +23,8 @@ from autoresearchd.domain.version import ServedAdapter
 from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.policy.client import Reply
 from autoresearchd.policy.openai_client import OpenAIClient
-from autoresearchd.testing.client_contract import QUESTION
-from autoresearchd.testing.versions import Chosen
+from tests.contract.client_contract import QUESTION
+from tests.fakes.versions import Chosen
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 

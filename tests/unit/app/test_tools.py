@@ -15,8 +15,8 @@ from autoresearchd.app.tools import require_bits, require_programs, require_tool
 from autoresearchd.config import read_task_text
 from autoresearchd.domain.task import Check, Evaluation, Task
 from autoresearchd.errors import MissingCapability, UsageError
-from autoresearchd.testing.repositories import git, make_repository
 from autoresearchd.workspace.git import GitWorkspace
+from tests.fakes.repositories import git, make_repository
 
 
 @pytest.fixture(scope="module")

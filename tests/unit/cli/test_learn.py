@@ -19,8 +19,8 @@ from autoresearchd.config import dump_task
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget
 from autoresearchd.errors import UsageError
-from autoresearchd.testing.policies import make_task
 from autoresearchd.workspace import layout
+from tests.fakes.policies import make_task
 from tests.unit.cli.conftest import Command
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 

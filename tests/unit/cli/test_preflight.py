@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.model_server import ScriptedServer
-from autoresearchd.testing.repositories import git, make_repository
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
+from tests.fakes.repositories import git, make_repository
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.test_refused_starts import FILES
 

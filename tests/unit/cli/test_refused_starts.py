@@ -11,8 +11,8 @@ from autoresearchd.app import start
 from autoresearchd.app.project import Project
 from autoresearchd.loop.lock import SessionLock, announce
 from autoresearchd.ports import Store
-from autoresearchd.testing.repositories import commit_all, git, make_repository, write_files
 from autoresearchd.workspace import layout
+from tests.fakes.repositories import commit_all, git, make_repository, write_files
 from tests.unit.cli.conftest import Answer, Command, add_session
 
 TASK = """\

@@ -13,9 +13,9 @@ from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation
 from autoresearchd.store.migrate import open_store
-from autoresearchd.testing.store_contract_answers import asked_again, new_answer
-from autoresearchd.testing.store_driver import Driver, commit_of, new_proposal
 from autoresearchd.workspace import layout
+from tests.contract.store_contract_answers import asked_again, new_answer
+from tests.contract.store_driver import Driver, commit_of, new_proposal
 from tests.unit.cli.conftest import SHA, START, Command
 
 HOSTILE = "\x1b]0;owned\x07 \x1b[2J\x9b31m\u202egnirts\r\n\x00 end"

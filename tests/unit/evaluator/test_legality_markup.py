@@ -7,7 +7,7 @@ import pytest
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import check_edit, code_hash
-from autoresearchd.testing.policies import make_task
+from tests.fakes.policies import make_task
 
 GOOD = {"a.yaml": "lr: 0.1  # x\nseed: 1\n", "a.json": '{"lr": 0.1, "seed": 1}', "a.toml": "lr = 0.1\nseed = 1\n"}
 

@@ -13,7 +13,7 @@ from autoresearchd.executor.data import DataEntry, find_data, place_links
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.interpreter import inspect, resolve_python
 from autoresearchd.executor.setup import MARKER, run_setup
-from autoresearchd.testing.executor_contract import make_task
+from tests.contract.executor_contract import make_task
 
 
 def fill(folder: Path, **files: str) -> Path:

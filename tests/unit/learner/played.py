@@ -13,7 +13,7 @@ from autoresearchd.learner.figures import StepFigures
 from autoresearchd.learner.objectives import Sample
 from autoresearchd.learner.training import Trained, TrainOptions, train
 from autoresearchd.learner.trajectories import Trajectory
-from autoresearchd.testing.learnable import LETTERS, TinyLearnable
+from tests.fakes.learnable import LETTERS, TinyLearnable
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 GOOD = "abc"

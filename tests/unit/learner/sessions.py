@@ -13,8 +13,8 @@ from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.reward import FORMULA
 from autoresearchd.ports import NewSession
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.policies import make_task
 from autoresearchd.workspace import layout
+from tests.fakes.policies import make_task
 
 START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
 SHA = "0" * 40

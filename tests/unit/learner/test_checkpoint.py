@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autoresearchd.errors import EnvironmentFailure, UsageError
 from autoresearchd.learner.checkpoint import Checkpoint, fingerprint, read, write
 from autoresearchd.learner.options import TrainOptions
-from autoresearchd.testing.learnable import TinyLearnable
+from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import played
 
 

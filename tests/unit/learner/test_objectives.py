@@ -33,7 +33,7 @@ from autoresearchd.learner.signal import usable
 from autoresearchd.learner.training import train
 from autoresearchd.learner.trajectories import Trajectory
 from autoresearchd.learner.updates import batches, parts, together
-from autoresearchd.testing.learnable import TinyLearnable
+from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import messages, played
 
 

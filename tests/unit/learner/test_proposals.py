@@ -15,7 +15,7 @@ from autoresearchd.learner.proposals import Fresh, fitting, fresh
 torch = pytest.importorskip("torch")
 
 from autoresearchd.learner.objectives import Who  # noqa: E402 - needs torch
-from autoresearchd.testing.samplers import ScriptedSampler  # noqa: E402 - needs torch
+from tests.fakes.samplers import ScriptedSampler  # noqa: E402 - needs torch
 
 
 def answer(who: Who, length: int, seed: int) -> str:

@@ -22,8 +22,8 @@ from autoresearchd.learner.trajectories import Filters, Reason, Record, dataset,
 from autoresearchd.policy.client import ModelError, Reply, Trouble
 from autoresearchd.policy.model import ModelPolicy
 from autoresearchd.store.corpus import Transcript
-from autoresearchd.testing.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
-from autoresearchd.testing.policies import make_state, make_task
+from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
+from tests.fakes.policies import make_state, make_task
 
 CODE = "LR = 0.1\nDEPTH = 4\n\n\ndef train() -> float:\n    return LR * DEPTH\n"
 START = datetime(2026, 11, 1, tzinfo=UTC)

@@ -28,7 +28,7 @@ from autoresearchd.learner.options import (
 from autoresearchd.learner.ppo import PpoOptions
 from autoresearchd.learner.ratios import Level, Mean
 from autoresearchd.learner.trajectories import Trajectory
-from autoresearchd.testing.learnable import TinyLearnable
+from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
 
 ALL = list(Algo)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.loop.memo import MOST_BYTES, Memo
-from autoresearchd.testing.policies import make_task
+from tests.fakes.policies import make_task
 
 
 def keep_up(memo: Memo) -> None:

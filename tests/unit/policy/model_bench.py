@@ -15,8 +15,8 @@ from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.policy.client import Reply
 from autoresearchd.policy.model import ModelPolicy
 from autoresearchd.ports import Cancel, Purse
-from autoresearchd.testing.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
-from autoresearchd.testing.policies import make_state
+from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
+from tests.fakes.policies import make_state
 
 CODE = "LR = 0.1\nDEPTH = 4\n\n\ndef train() -> float:\n    return LR * DEPTH\n"
 HIGHER = CODE.replace("0.1", "0.2")

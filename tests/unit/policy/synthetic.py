@@ -15,7 +15,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.ports import Policy
-from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
+from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 TOY = '''"""A toy."""
 

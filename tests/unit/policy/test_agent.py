@@ -23,10 +23,10 @@ from autoresearchd.policy.client import ModelError, Reply, Trouble
 from autoresearchd.policy.conversation import LEFT_OUT
 from autoresearchd.policy.model import Near
 from autoresearchd.ports import Policy, Purse, TrialHistory
-from autoresearchd.testing.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
-from autoresearchd.testing.policies import make_state, make_task
-from autoresearchd.testing.policy_contract import SAMPLE, PolicyContract
-from autoresearchd.testing.shells import Act, FakeRun, FakeShells
+from tests.contract.policy_contract import SAMPLE, PolicyContract
+from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
+from tests.fakes.policies import make_state, make_task
+from tests.fakes.shells import Act, FakeRun, FakeShells
 
 CODE = "DEPTH = 4\nWIDTH = 64\n"
 SETTINGS = ModelSettings(agent_turns=6, agent_seconds=100.0, reasks=2, retries=0, repairs=2)

@@ -16,7 +16,7 @@ from autoresearchd.policy.agent_words import (
     read,
     submitted,
 )
-from autoresearchd.testing.shells import FakeRun
+from tests.fakes.shells import FakeRun
 
 FENCE = "```"
 

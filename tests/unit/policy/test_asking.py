@@ -13,7 +13,7 @@ from autoresearchd.errors import Interrupted, SpendCapReached
 from autoresearchd.policy.asking import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
 from autoresearchd.policy.client import PASSING, ModelError, Question, Trouble
 from autoresearchd.ports import Cancel, Purse
-from autoresearchd.testing.models import OpenPurse, PatientCancel, ScriptedClient, Step
+from tests.fakes.models import OpenPurse, PatientCancel, ScriptedClient, Step
 
 QUESTION = Question(({"role": "user", "content": "an edit, please"},))
 FINAL = sorted(set(Trouble) - PASSING - {Trouble.CONTEXT_TOO_LONG})

@@ -18,8 +18,8 @@ from autoresearchd.policy import brief
 from autoresearchd.policy.edits.model import EditError
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.model import ModelPolicy
-from autoresearchd.testing.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
-from autoresearchd.testing.policies import make_state
+from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
+from tests.fakes.policies import make_state
 from tests.timing import seconds
 
 from .histories import experiment

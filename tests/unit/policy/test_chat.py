@@ -22,7 +22,7 @@ from autoresearchd.policy.chat import messages, with_numbers
 from autoresearchd.policy.client import Message
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.memo import update
-from autoresearchd.testing.policies import make_state, make_task
+from tests.fakes.policies import make_state, make_task
 
 from .histories import experiment, session
 from .synthetic import TOY

@@ -17,7 +17,7 @@ from autoresearchd.policy.memory import Memory
 from autoresearchd.policy.parameter import Value
 from autoresearchd.policy.search import SearchPolicy
 from autoresearchd.policy.space import find
-from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
+from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 BASE = "a" * 40
 BASELINE = Trial(0, BASE, BASE, {}, Status.KEEP, Label.NONE, 1.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.policy.answer import MAX_LINE
 from autoresearchd.policy.derived import changes, hypothesis
 from autoresearchd.policy.space import apply, find
-from autoresearchd.testing.policy_contract import SAMPLE
+from tests.contract.policy_contract import SAMPLE
 
 
 def test_a_line_of_a_toml_file_is_not_taken_for_a_constant_of_another_table() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.digest import Digest, digest, digest_of, moves_in
-from autoresearchd.testing.policies import make_state
+from tests.fakes.policies import make_state
 
 from .histories import experiment, session
 

@@ -12,7 +12,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.following import Following, Renewable
 from autoresearchd.ports import Cancel
-from autoresearchd.testing.policies import make_state
+from tests.fakes.policies import make_state
 
 STATE = make_state("LR = 1\n")
 

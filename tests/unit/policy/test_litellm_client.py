@@ -18,9 +18,9 @@ from autoresearchd.policy import litellm_client
 from autoresearchd.policy.client import ModelClient, ModelError, Trouble
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.litellm_client import LitellmClient
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.client_contract import QUESTION, HttpClientContract
-from autoresearchd.testing.model_server import ScriptedServer
+from tests.contract.client_contract import QUESTION, HttpClientContract
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
 
 NEVER = threading.Event()
 KEY = "sk-not-a-key-0123456789abcdef"

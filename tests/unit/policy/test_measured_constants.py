@@ -20,7 +20,7 @@ from autoresearchd.policy.measured_constants import changed, left_alone, measure
 from autoresearchd.policy.program import Program
 from autoresearchd.policy.prompt import render
 from autoresearchd.policy.space import find
-from autoresearchd.testing.policies import make_state, make_task
+from tests.fakes.policies import make_state, make_task
 
 
 class Usual(NamedTuple):

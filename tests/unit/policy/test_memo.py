@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Constraint
 from autoresearchd.policy.memo import MOST_LEARNINGS, for_prompt, learnings, own, read, render_memo, update
-from autoresearchd.testing.policies import make_task
+from tests.fakes.policies import make_task
 
 from .histories import experiment, session
 

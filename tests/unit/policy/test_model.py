@@ -16,9 +16,9 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.policy.client import Question
 from autoresearchd.policy.model import MAX_ECHO, ModelPolicy
 from autoresearchd.ports import Cancel, Policy, TrialHistory
-from autoresearchd.testing.models import MemoryAnswers, OpenPurse, ScriptedClient
-from autoresearchd.testing.policies import make_state
-from autoresearchd.testing.policy_contract import PolicyContract
+from tests.contract.policy_contract import PolicyContract
+from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
+from tests.fakes.policies import make_state
 from tests.unit.policy.model_bench import CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, legal, reply
 
 

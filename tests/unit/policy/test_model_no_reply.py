@@ -14,8 +14,8 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
 from autoresearchd.policy.client import ModelError, Question, Trouble
 from autoresearchd.policy.spend import Caps
-from autoresearchd.testing.models import PatientCancel
-from autoresearchd.testing.policies import make_state
+from tests.fakes.models import PatientCancel
+from tests.fakes.policies import make_state
 from tests.unit.policy.model_bench import CODE, GOOD, HIGHER, NOT_THERE, Bench
 
 

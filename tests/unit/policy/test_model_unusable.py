@@ -14,7 +14,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy import model as model_module
 from autoresearchd.policy.model import MAX_ECHO, MAX_READ
-from autoresearchd.testing.policies import make_state, make_task
+from tests.fakes.policies import make_state, make_task
 from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, reply
 
 

@@ -14,9 +14,9 @@ from autoresearchd.domain.settings import Price
 from autoresearchd.errors import Interrupted, UsageError
 from autoresearchd.policy.client import ModelClient, ModelError, Trouble
 from autoresearchd.policy.openai_client import OpenAIClient, read_key, tokens_of
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.client_contract import QUESTION, HttpClientContract
-from autoresearchd.testing.model_server import ScriptedServer, logprob, token_id
+from tests.contract.client_contract import QUESTION, HttpClientContract
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer, logprob, token_id
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 

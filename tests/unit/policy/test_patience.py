@@ -8,7 +8,7 @@ import pytest
 
 from autoresearchd.errors import Interrupted
 from autoresearchd.policy.patience import Patience
-from autoresearchd.testing.models import PatientCancel
+from tests.fakes.models import PatientCancel
 
 
 def test_as_long_as_nobody_wants_an_end_there_is_patience() -> None:

@@ -11,7 +11,7 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import ASI, Proposal, Repair
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.policy.prompt import as_json, render
-from autoresearchd.testing.policies import make_state
+from tests.fakes.policies import make_state
 
 from .synthetic import TOY
 

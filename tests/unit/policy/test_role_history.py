@@ -9,7 +9,7 @@ from autoresearchd.domain.task import Role
 from autoresearchd.policy import chat, prompt
 from autoresearchd.policy.edits.parse import FORMS
 from autoresearchd.policy.fit import estimate_tokens
-from autoresearchd.testing.policies import make_state, make_task
+from tests.fakes.policies import make_state, make_task
 from tests.unit.policy.histories import experiment
 
 OWN = "# What you tried yourself lately, oldest first"

@@ -14,7 +14,7 @@ from autoresearchd.policy import roles
 from autoresearchd.policy.definitions import touched
 from autoresearchd.policy.roles import off_surface, owns, preset
 from autoresearchd.resources import bundled
-from autoresearchd.testing.policies import make_task
+from tests.fakes.policies import make_task
 from tests.timing import seconds
 
 from .synthetic import TOY

@@ -27,7 +27,7 @@ from autoresearchd.policy.random_policy import RandomPolicy
 from autoresearchd.policy.search import SearchPolicy
 from autoresearchd.policy.space import apply, find
 from autoresearchd.policy.surrogate import invert
-from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
+from tests.fakes.policies import MemoryHistory, make_state, make_task
 from tests.timing import seconds
 
 from .synthetic import PROBLEMS, TOY, research

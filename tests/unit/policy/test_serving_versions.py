@@ -10,11 +10,11 @@ import pytest
 from autoresearchd.domain.version import BaseModel, ServedAdapter
 from autoresearchd.policy.client import ModelError, Trouble
 from autoresearchd.policy.openai_client import OpenAIClient
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.client_contract import QUESTION
-from autoresearchd.testing.model_server import ScriptedServer
-from autoresearchd.testing.model_turns import Turn
-from autoresearchd.testing.versions import Chosen
+from tests.contract.client_contract import QUESTION
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
+from tests.fakes.model_turns import Turn
+from tests.fakes.versions import Chosen
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 

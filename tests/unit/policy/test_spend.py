@@ -13,8 +13,8 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import PolicyError, SpendCapReached
 from autoresearchd.policy.spend import Caps, Frugal, WatchedAnswers
 from autoresearchd.ports import Cancel
-from autoresearchd.testing.models import MemoryAnswers
-from autoresearchd.testing.policies import ScriptedPolicy, Step, make_state
+from tests.fakes.models import MemoryAnswers
+from tests.fakes.policies import ScriptedPolicy, Step, make_state
 
 SPENT = SpendCapReached("the cap of $1.00 a day is reached", whole_session=False, mend="wait")
 

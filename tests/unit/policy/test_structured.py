@@ -15,7 +15,7 @@ from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy import structured
 from autoresearchd.policy.edits.parse import read_answer
-from autoresearchd.testing.policies import make_state
+from tests.fakes.policies import make_state
 from tests.unit.policy.model_bench import CODE, GOOD, HIGHER, Bench, reply
 
 

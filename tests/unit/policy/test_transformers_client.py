@@ -17,7 +17,7 @@ import pytest
 from autoresearchd.errors import Interrupted, UsageError
 from autoresearchd.policy.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.policy.transformers_client import TransformersClient
-from autoresearchd.testing.client_contract import QUESTION, SOON_S, ClientContract
+from tests.contract.client_contract import QUESTION, SOON_S, ClientContract
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytestmark = pytest.mark.slow

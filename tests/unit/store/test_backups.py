@@ -11,7 +11,7 @@ from autoresearchd.errors import EnvironmentFailure, StoreDamaged
 from autoresearchd.store import backups, health
 from autoresearchd.store.database import sqlite_url
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.store_driver import AT, Driver, new_session
+from tests.contract.store_driver import AT, Driver, new_session
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from autoresearchd.domain.proposal import Cost, Generation
 from autoresearchd.errors import SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.store.corpus import Corpus, Transcript
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.store_contract_answers import asked_again, new_answer
-from autoresearchd.testing.store_driver import AT, Driver, commit_of, new_proposal, new_session
+from tests.contract.store_contract_answers import asked_again, new_answer
+from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session
 
 DECISION = Decision(
     Status.DISCARD, Label.NO_GAIN, 1.1, delta=-0.1, metrics={"mb": 3.0}, confidence=1.5, sigma=0.01, reward=-0.9,

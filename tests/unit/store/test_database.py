@@ -15,7 +15,7 @@ from autoresearchd.errors import AutoresearchdError, ConfigError, EnvironmentFai
 from autoresearchd.resources import bundled
 from autoresearchd.store.database import Database, hidden, sqlite_path, sqlite_url
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.store_driver import AT, Driver, new_proposal, new_session
+from tests.contract.store_driver import AT, Driver, new_proposal, new_session
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from autoresearchd.domain.labels import Status
 from autoresearchd.store.columns import core_table
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.tables import ExperimentTable, ProposalBodyTable, ProposalTable, RunTable, TotalsTable
-from autoresearchd.testing.store_contract_answers import new_answer
-from autoresearchd.testing.store_driver import AT, Driver, commit_of, new_session
+from tests.contract.store_contract_answers import new_answer
+from tests.contract.store_driver import AT, Driver, commit_of, new_session
 
 SHORT, LONG = 20, 2000
 

@@ -22,9 +22,9 @@ from autoresearchd.domain.version import NewLearnerRun
 from autoresearchd.errors import SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.testing.store_contract_answers import asked_again, new_answer
-from autoresearchd.testing.store_contract_versions import named, new_version
-from autoresearchd.testing.store_driver import AT, Driver, commit_of, new_proposal, new_session
+from tests.contract.store_contract_answers import asked_again, new_answer
+from tests.contract.store_contract_versions import named, new_version
+from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session
 
 
 @pytest.fixture

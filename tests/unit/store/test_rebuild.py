@@ -18,9 +18,9 @@ from autoresearchd.store.migrate import open_store, upgrade
 from autoresearchd.store.rebuild import Draft, is_whole
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.salvage import Salvage, salvage
-from autoresearchd.testing.store_contract_answers import asked_again, new_answer
-from autoresearchd.testing.store_contract_versions import named, new_version
-from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
+from tests.contract.store_contract_answers import asked_again, new_answer
+from tests.contract.store_contract_versions import named, new_version
+from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
 
 
 @pytest.fixture

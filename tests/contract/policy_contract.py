@@ -19,7 +19,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted
 from autoresearchd.ports import Policy, TrialHistory
-from autoresearchd.testing.policies import MemoryHistory, make_state, make_task
+from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 SAMPLE = '''"""A program to improve."""
 

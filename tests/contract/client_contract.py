@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from autoresearchd.errors import Interrupted
 from autoresearchd.policy.client import ModelClient, ModelError, Question, Reply, Trouble
-from autoresearchd.testing import model_turns as turns
-from autoresearchd.testing.model_server import ScriptedServer
-from autoresearchd.testing.model_turns import Turn
+from tests.fakes import model_turns as turns
+from tests.fakes.model_server import ScriptedServer
+from tests.fakes.model_turns import Turn
 
 QUESTION = Question(
     messages=(

@@ -14,8 +14,8 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation
 from autoresearchd.ports import Store
-from autoresearchd.testing.store_driver import AT, Driver, new_proposal, new_session
-from autoresearchd.testing.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, Driver, new_proposal, new_session
+from tests.contract.store_fixtures import StoreFixtures
 
 SYSTEM = {"role": "system", "content": "You do research. " * 500}
 

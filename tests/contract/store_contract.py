@@ -36,11 +36,11 @@ from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Generation, Proposal
 from autoresearchd.errors import StoreError
 from autoresearchd.ports import Store
-from autoresearchd.testing.store_contract_answers import AnswersContract, new_answer
-from autoresearchd.testing.store_contract_steps import StepsContract
-from autoresearchd.testing.store_contract_sums import SumsContract
-from autoresearchd.testing.store_contract_versions import VersionsContract
-from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session, result
+from tests.contract.store_contract_answers import AnswersContract, new_answer
+from tests.contract.store_contract_steps import StepsContract
+from tests.contract.store_contract_sums import SumsContract
+from tests.contract.store_contract_versions import VersionsContract
+from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session, result
 
 
 class StoreContract(StepsContract, AnswersContract, SumsContract, VersionsContract):

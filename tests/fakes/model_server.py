@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from autoresearchd.testing.model_turns import Turn, no_model, unauthorised
+from tests.fakes.model_turns import Turn, no_model, unauthorised
 
 _WORD = re.compile(r"\S+\s*|\s+")
 _LOOK_S = 0.02

@@ -14,8 +14,8 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, NewVersion, VersionStatus
 from autoresearchd.errors import StoreError
 from autoresearchd.ports import Shelf, Store
-from autoresearchd.testing.store_driver import AT, Driver, new_proposal
-from autoresearchd.testing.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, Driver, new_proposal
+from tests.contract.store_fixtures import StoreFixtures
 
 BASE = BaseModel("./model", "m" * 64, "t" * 64, "c" * 64)
 OTHER = BaseModel("./other", "n" * 64, "t" * 64, None)

@@ -11,8 +11,8 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, N
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.ports import Store
-from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
-from autoresearchd.testing.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
+from tests.contract.store_fixtures import StoreFixtures
 
 
 class SumsContract(StoreFixtures):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from autoresearchd.ports import Store
-from autoresearchd.testing.store_driver import AT, Driver, new_session
+from tests.contract.store_driver import AT, Driver, new_session
 
 
 class StoreFixtures:

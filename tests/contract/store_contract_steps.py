@@ -12,8 +12,8 @@ from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.errors import StoreError
 from autoresearchd.ports import Store
-from autoresearchd.testing.store_driver import AT, PARENT, Driver, commit_of, new_proposal, result
-from autoresearchd.testing.store_fixtures import StoreFixtures
+from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, result
+from tests.contract.store_fixtures import StoreFixtures
 
 
 class StepsContract(StoreFixtures):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoresearchd.domain.task import Task
-from autoresearchd.testing.policies import make_task
+from tests.fakes.policies import make_task
 
 
 @dataclass

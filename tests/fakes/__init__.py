@@ -1,0 +1,1 @@
+"""Deterministic fakes of the ports: scripted, in memory, without a clock."""
