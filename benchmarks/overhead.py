@@ -248,7 +248,7 @@ def main() -> int:
     for name, values in times.items():
         print(f"{name:40} {statistics.median(values):10.1f} {'':10} {statistics.median(values) / python:8.2f}")
     bounds = {
-        "overhead ≤ 2.5 × floor": median <= 2.5 * base,
+        "overhead ≤ 4 × floor": median <= 4 * base,
         "last tenth ≤ 1.2 × first": last <= 1.2 * first,
         "status ≤ 12 × python": all(statistics.median(v) <= 12 * python for v in times.values()),
         "memory ≤ 250 MB, nothing heavy": memory <= 250 and not heavy,

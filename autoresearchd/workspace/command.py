@@ -34,7 +34,9 @@ SETTINGS: Mapping[str, str] = {
     "core.quotePath": "false",
     "core.pager": "cat",
     "core.editor": "false",
-    "core.fsync": "reference",  # beside what git flushes anyway: a ref that a power cut emptied breaks the user's gc
+    # A ref or an object that a power cut emptied breaks the user's gc. The second is what git before 2.36 knows.
+    "core.fsync": "loose-object,reference",
+    "core.fsyncObjectFiles": "true",
     "core.filesRefLockTimeout": "500",
     "core.packedRefsTimeout": "2000",
     "commit.gpgSign": "false",

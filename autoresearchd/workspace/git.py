@@ -59,13 +59,13 @@ class GitWorkspace:
         self._refs = SessionRefs(self._public, tag, state / "locks" / "refs")
         self.branch = self._refs.branch
         others = object_databases(program, root, (f"refs/heads/{self.branch}", "HEAD"))
-        self._objects = ObjectStore(self._private, objects, others)
+        self._objects = ObjectStore(self._private, self._public, others)
         inside = [path.rstrip("/") for path in keep if not path.startswith(("/", "~"))]
         kept = [PurePosixPath(*(part.decode() for part in split_path(path))) for path in inside]
         self._slots = Slots(
             program, layout.worktrees_dir(root, tag), objects, self._objects, [folder / path for path in kept]
         )
-        self._exports = Exports(self._private, self._objects, state / "pristine", kept)
+        self._exports = Exports(self._objects, state / "pristine", kept)
 
     @classmethod
     def open(
@@ -101,9 +101,8 @@ class GitWorkspace:
         return cls(top, tag, folder="" if name == "." else name, editable=editable, history=history, keep=keep)
 
     def close(self) -> None:
-        """End the processes that read objects and write refs."""
+        """End the process that reads objects."""
         self._objects.close()
-        self._refs.close()
 
     # -- reading
     def head(self) -> str:

@@ -69,7 +69,7 @@ class History:
 
     def newest(self) -> int:
         """The highest number of an experiment that git has, 0 where it has none."""
-        return self._refs.newest()
+        return max(self.experiments(), default=0)
 
     def branch(self, base: str) -> list[str]:
         """Commits of the branch since it began, oldest first; empty where there is no branch, or not from there."""

@@ -2,16 +2,14 @@
 
 Formats as git's own tree.c and commit.c write them: entries ``<mode> <name> NUL <20 bytes>``, sorted with a slash
 behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects are read by a
-``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written here, as
-loose objects: GitPython's own database neither flushes them nor closes its files when the disk is full.
+``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written by ``git
+hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import os
 import re
 import subprocess
 import threading
@@ -125,11 +123,11 @@ class ObjectStore:
 
     Args:
         reader: git in the private repository, whose alternate is the user's object database.
-        objects: the user's object database, which new objects go to.
+        writer: git in the user's common directory, whose database new objects go to.
         others: further ones that are only read, those of submodules.
     """
 
-    def __init__(self, reader: Git, objects: Path, others: Iterable[Path] = ()) -> None:
+    def __init__(self, reader: Git, writer: Git, others: Iterable[Path] = ()) -> None:
         try:
             # Here and not at the top: importing GitPython fails where git is missing, and takes 0.1 s where it is not.
             from git import Git as PythonGit
@@ -137,7 +135,7 @@ class ObjectStore:
             raise MissingCapability(
                 f"GitPython cannot be used: {error}", mend="install git and put it on PATH"
             ) from error
-        self._objects = objects
+        self._writer = writer
         self._git: PythonGit = PythonGit(str(reader.directory))
         # GitPython adds this to our own environment, so what could lead it astray from there is named as well.
         private = {
@@ -257,42 +255,13 @@ class ObjectStore:
 
     # -- writing
     def write(self, kind: str, data: bytes) -> str:
-        """Store a loose object and bring it to the disk; its name. A damaged object of that name is replaced."""
-        sha, content = object_id(kind, data), _framed(kind, data)
-        path = self._objects / sha[:2] / sha[2:]
+        """Store an object and bring it to the disk; its name. A damaged loose object of that name is replaced."""
+        sha = object_id(kind, data)
+        loose = self._writer.directory / "objects" / sha[:2] / sha[2:]
         with disk_errors("writing to the git repository"):
-            if not _holds(path, content):
-                self._make_folder(path.parent)
-                try:
-                    self._place(path, content)
-                except FileNotFoundError:
-                    # A git that packs at this moment removed the folder, which it had emptied.
-                    self._make_folder(path.parent)
-                    self._place(path, content)
-        return sha
-
-    def _place(self, path: Path, content: bytes) -> None:
-        """Git itself does not flush loose objects; but a ref to one that a power cut took breaks the user's gc."""
-        temporary = path.with_name(f"tmp_obj_{os.getpid()}_{threading.get_ident()}")  # git gc removes one left behind
-        try:
-            with temporary.open("wb") as stream:
-                stream.write(zlib.compress(content, 1))
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.chmod(0o444)
-            temporary.rename(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-    def _make_folder(self, folder: Path) -> None:
-        """With the mode of the database, which may be shared by a group (core.sharedRepository)."""
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            return
-        with contextlib.suppress(OSError):
-            folder.chmod(self._objects.stat().st_mode & 0o7777)
+            if _is_damaged(loose):
+                loose.unlink(missing_ok=True)  # git takes it for what it should be
+        return self._writer.ask("hash-object", "-w", "-t", kind, "--stdin", stdin=data)
 
     def write_tree(self, tree: str, files: Mapping[tuple[bytes, ...], str]) -> str:
         """The tree with the blobs of existing files (path → blob) replaced; its name. Modes stay."""
@@ -318,12 +287,15 @@ def _framed(kind: str, data: bytes) -> bytes:
     return f"{kind} {len(data)}\0".encode() + data
 
 
-def _holds(path: Path, content: bytes) -> bool:
-    """Whether a loose object is there and whole; a power cut can leave an empty file under its name."""
+def _is_damaged(loose: Path) -> bool:
+    """Whether a loose object cannot be unpacked: a power cut can leave an empty file under its name."""
     try:
-        return zlib.decompress(path.read_bytes()) == content
-    except (zlib.error, OSError):
+        zlib.decompress(loose.read_bytes())
+    except FileNotFoundError:
         return False
+    except (zlib.error, OSError):
+        return True
+    return False
 
 
 def _was_killed(git: PythonGit) -> bool:
@@ -362,40 +334,3 @@ def _damage(sha: str) -> Any:
         yield
     except (ValueError, IndexError) as error:
         raise _missing(sha) from error
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRow:
-    """A checked-out file for the index. mode: git's; times in ns; numbers: device, inode, user, group, size."""
-
-    path: bytes
-    sha: str
-    mode: int
-    ctime: int
-    mtime: int
-    numbers: tuple[int, int, int, int, int]
-
-
-def write_index(place: Path, rows: Iterable[IndexRow]) -> None:
-    """Write an index that says what was checked out, so that git finds nothing changed (gitformat-index(5)).
-
-    ValueError for a path that cannot stand in one.
-    """
-    from git.index.fun import write_cache
-    from git.index.typ import IndexEntry
-
-    entries = []
-    for row in sorted(rows, key=lambda row: row.path):
-        path, sha, ctime, mtime = os.fsdecode(row.path), bytes.fromhex(row.sha), _packed(row.ctime), _packed(row.mtime)
-        device, inode, user, group, size = (number & 0xFFFFFFFF for number in row.numbers)
-        entries.append(IndexEntry((row.mode, sha, 0, path, ctime, mtime, device, inode, user, group, size)))
-    stream = io.BytesIO()
-    write_cache(entries, stream)
-    partial = place.with_name("index.new")
-    partial.write_bytes(stream.getvalue())
-    partial.replace(place)
-
-
-def _packed(nanoseconds: int) -> bytes:
-    seconds, rest = divmod(nanoseconds, 10**9)
-    return (seconds & 0xFFFFFFFF).to_bytes(4, "big") + rest.to_bytes(4, "big")

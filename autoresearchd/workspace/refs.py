@@ -1,14 +1,12 @@
 """The refs of a session: its branch, and one ref for each experiment.
 
-Refs are written by ``git update-ref`` (compare-and-swap, any ref storage; for experiments by one that stays, see
-``quickref.py``) and never listed where one is asked for: ten thousand loose refs take 0.3 s to list. A loose ref is
-read as the file that it is; git is asked when there is no such file.
+Refs are written by ``git update-ref`` (compare-and-swap, any ref storage). A loose ref is read as the file that it is;
+git is asked when there is no such file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +16,11 @@ from autoresearchd.workspace.command import Git, Result
 from autoresearchd.workspace.files import held
 from autoresearchd.workspace.layout import BRANCHES, branch_name
 from autoresearchd.workspace.objects import is_commit_id
-from autoresearchd.workspace.quickref import QuickRefs
 
 STALE_AFTER_S = 10.0
 """A ref's lock is held for milliseconds; one older than this, in our own namespace, was left by a git that died."""
 
 ABSENT = "0" * 40
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
 
 
@@ -34,13 +30,11 @@ class SessionRefs:
     Args:
         git: git in the repository's common directory.
         tag: the session's tag, already validated.
-        guard: file that is locked while a git that is started for it writes refs.
+        guard: file that is locked while git writes refs.
     """
 
     def __init__(self, git: Git, tag: str, guard: Path) -> None:
         self._git, self._guard = git, guard
-        # Not flushed one by one, which takes as long as all else of a commit: recovery writes those anew that are lost.
-        self._quick = QuickRefs(git, ("-c", "core.fsync=-reference", *_WRITING))
         self._locks: dict[tuple[int, int], float] = {}
         self.branch = branch_name(tag)
         self.branch_ref = f"refs/heads/{self.branch}"
@@ -103,31 +97,13 @@ class SessionRefs:
         lines = self._git.ask("cat-file", "--batch-check=%(objectname)", stdin=stdin).splitlines()
         return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
 
-    def newest(self) -> int:
-        """The highest number of an experiment's ref, 0 where there is none; loose refs by their names alone."""
-        directory, names = self._git.directory, list[str]()
-        if (directory / "reftable").is_dir():
-            names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                names = [f"{self.prefix}{path.name}" for path in (directory / self.prefix).iterdir()]
-            with contextlib.suppress(FileNotFoundError), (directory / "packed-refs").open(errors="replace") as packed:
-                names += [line.rstrip("\n").rpartition(" ")[2] for line in packed if f" {self.prefix}" in line]
-        own = (name.removeprefix(self.prefix) for name in names if name.startswith(self.prefix))
-        return max((int(name) for name in own if _NUMBER.fullmatch(name)), default=0)
-
     def set_experiment(self, number: int, commit: str) -> None:
         """Point an experiment's ref at a commit."""
         ref = self.experiment_ref(number)
-        if self._read_loose(ref) == commit or self._quick.set(ref, commit):
+        if self._read_loose(ref) == commit:
             return
         self._remove_cut_off(ref)
-        if self.read(ref) != commit:
-            self._write([f"update {ref} {commit}"])
-
-    def close(self) -> None:
-        """End the process that writes experiments' refs; it is started again when one is written."""
-        self._quick.close()
+        self._write([f"update {ref} {commit}"])
 
     def advance(self, old: str, new: str) -> None:
         """Compare-and-swap of the branch; nothing when it is at ``new``."""

@@ -161,10 +161,9 @@ def test_a_private_git_directory_that_a_power_cut_tore_anywhere_is_made_anew(
         assert place.read_bytes() == content, f"cut off after {kept} bytes"
 
 
-def test_a_later_checkout_needs_no_process_of_git(workspace: GitWorkspace) -> None:
+def test_a_program_that_asks_git_in_a_slot_sees_the_commit_and_nothing_changed(workspace: GitWorkspace) -> None:
     commit = edit(workspace)
     folder = workspace.checkout(0, workspace.head())
-    workspace._slots._program = "/nowhere/git"
     for wanted, text in ((commit, "x = 1\n"), (workspace.head(), FILES["train.py"]), (commit, "x = 1\n")):
         (folder / "left-behind").write_text("of the last run")
         workspace.checkout(0, wanted)
@@ -217,20 +216,7 @@ def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
     assert workspace.read(head, "train.py") == FILES["train.py"]
 
 
-def test_a_writer_of_refs_that_was_killed_loses_no_ref_and_is_replaced(root: Path, workspace: GitWorkspace) -> None:
-    edit(workspace)
-    running = workspace._refs._quick._running
-    for signal_number in (signal.SIGKILL, signal.SIGTERM):
-        os.kill(running[0].pid, signal_number)
-        os.waitid(os.P_PID, running[0].pid, os.WEXITED | os.WNOWAIT)
-        for number in (2, 3):
-            commit = edit(workspace, number, f"x = {number * signal_number}\n")
-            assert commit == git(root, "rev-parse", f"refs/autoresearch/night/{number}")
-    workspace.close()
-    assert not running
-
-
-def test_the_writer_of_refs_holds_no_lock_between_experiments(root: Path, workspace: GitWorkspace) -> None:
+def test_no_lock_is_held_between_experiments(root: Path, workspace: GitWorkspace) -> None:
     first = edit(workspace)
     assert not list((root / ".git").rglob("*.lock"))
     git(root, "pack-refs", "--all", "--prune")

@@ -1,0 +1,153 @@
+"""Folders that hold exactly a git tree: worktrees of slots, pristine exports, copies for policies.
+
+Files are written here and not by git, byte for byte as they are stored: no filter, attribute or line-end rule has a
+say. A folder is compared with the tree each time: by content the first time in a process, then by the stamps that the
+kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from autoresearchd.domain.lfs import pointed_to
+from autoresearchd.errors import RepositoryError
+from autoresearchd.workspace.files import is_placeholder, remove_tree
+from autoresearchd.workspace.objects import LINK, SUBMODULE, Entry, ObjectStore, object_id
+
+_Stamp = tuple[int, ...]
+
+
+class TreeFolder:
+    """A folder that is filled with one tree after another.
+
+    Args:
+        store: where trees and files are read.
+        top: the folder; it is there.
+        keep: paths in it; untracked links and empty placeholders at and below them stay.
+        readonly: files may not be written to.
+        own: names at its top that are none of the tree's and stay.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        top: Path,
+        keep: Iterable[PurePosixPath] = (),
+        *,
+        readonly: bool = False,
+        own: Iterable[bytes] = (),
+    ) -> None:
+        self._store, self.top, self._keep, self._readonly = store, top, frozenset(keep), readonly
+        self._own = frozenset(own)
+        self._written: dict[bytes, tuple[Entry, _Stamp]] = {}
+        """Files as this process left them."""
+        self._trees: dict[str, list[Entry]] = {}
+        """Those of the last tree and below it: commits of a session share nearly all of them."""
+
+    def fill(self, tree: str) -> None:
+        """Make the folder hold exactly a tree, submodules that are at hand included. Raises OSError."""
+        trees: dict[str, list[Entry]] = {}
+        wanted = dict(self._walk(tree, b"", trees))
+        self._trees = trees
+        self._remove_untracked(b"", wanted)
+        written = {}
+        for name, entry in wanted.items():
+            path = self.top / os.fsdecode(name)
+            if entry.is_folder or entry.mode == SUBMODULE:
+                path.mkdir(exist_ok=True)
+                continue
+            found = _stamp(path)
+            if found is None or self._written.get(name) != (entry, found):
+                if found is None or not self._matches(path, entry):
+                    if self._is_data(name, path, entry):
+                        continue
+                    self._write(path, entry)
+                found = _stamp(path)
+            if found is not None:
+                written[name] = entry, found
+        self._written = written
+
+    def _walk(self, tree: str, prefix: bytes, trees: dict[str, list[Entry]]) -> Iterable[tuple[bytes, Entry]]:
+        """All that is tracked below a tree, a folder before what is in it."""
+        entries = trees[tree] = self._trees.get(tree) or self._store.opened(tree)
+        for entry in entries:
+            yield prefix + entry.name, entry
+            if entry.is_folder:
+                yield from self._walk(entry.sha, prefix + entry.name + b"/", trees)
+
+    def _remove_untracked(self, prefix: bytes, wanted: dict[bytes, Entry]) -> None:
+        """Remove what is not in the tree, or is of another kind, in folders that are known to be folders."""
+        with os.scandir(self.top / os.fsdecode(prefix)) as found:
+            children = list(found)
+        for child in children:
+            name = prefix + os.fsencode(child.name)
+            entry, is_folder = wanted.get(name), child.is_dir(follow_symlinks=False)
+            if entry is None:
+                if name not in self._own:
+                    self._remove(Path(child.path), PurePosixPath(os.fsdecode(name)))
+            elif is_folder != (entry.is_folder or entry.mode == SUBMODULE):
+                remove_tree(Path(child.path))
+            elif is_folder:
+                self._remove_untracked(name + b"/", wanted)
+
+    def _remove(self, path: Path, name: PurePosixPath) -> None:
+        """Remove what is untracked at a path, but for what is to be kept at or below it."""
+        if is_placeholder(path) and any(name.is_relative_to(kept) for kept in self._keep):
+            return
+        if path.is_dir() and not path.is_symlink() and any(kept.is_relative_to(name) for kept in self._keep):
+            for child in sorted(path.iterdir()):
+                self._remove(child, name / child.name)
+            if any(path.iterdir()):
+                return
+        if not remove_tree(path):
+            raise RepositoryError(f"{path} cannot be removed", mend="remove it by hand")
+
+    def _is_data(self, name: bytes, path: Path, entry: Entry) -> bool:
+        """Whether it is data's link in place of a pointer of Git LFS, which another session may be reading through."""
+        place = PurePosixPath(os.fsdecode(name))
+        if not (self._readonly and entry.is_file and path.is_symlink()):
+            return False
+        return any(place.is_relative_to(kept) for kept in self._keep) and bool(
+            pointed_to(self._store.read(entry.sha, "blob"))
+        )
+
+    def _matches(self, path: Path, entry: Entry) -> bool:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return entry.mode == LINK and object_id("blob", os.fsencode(path.readlink())) == entry.sha
+        if not stat.S_ISREG(mode) or entry.mode == LINK:
+            return False
+        as_wanted = (
+            stat.S_IMODE(mode) == _readonly(entry) if self._readonly else bool(mode & 0o100) == entry.is_executable
+        )
+        return as_wanted and object_id("blob", path.read_bytes()) == entry.sha
+
+    def _write(self, path: Path, entry: Entry) -> None:
+        data = self._store.read(entry.sha, "blob")
+        temporary = path.with_name(f".{os.getpid()}.making")
+        temporary.unlink(missing_ok=True)
+        if entry.mode == LINK:
+            temporary.symlink_to(os.fsdecode(data))
+        else:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(temporary, flags, 0o777 if entry.is_executable else 0o666), "wb") as file:
+                file.write(data)
+            if self._readonly:
+                temporary.chmod(_readonly(entry))
+        temporary.rename(path)
+
+
+def _readonly(entry: Entry) -> int:
+    return 0o555 if entry.is_executable else 0o444
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    """What changes when a file does; None where there is none."""
+    try:
+        s = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev
