@@ -2,7 +2,8 @@
 
 Files are written here and not by git, byte for byte as they are stored: no filter, attribute or line-end rule has a
 say. A folder is compared with the tree each time: by content the first time in a process, then by the stamps that the
-kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it.
+kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it. A pristine export
+is named after its tree, made once and compared with it each time it is handed out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from autoresearchd.domain.lfs import pointed_to
 from autoresearchd.errors import RepositoryError
-from autoresearchd.workspace.files import is_placeholder, remove_tree
+from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
 from autoresearchd.workspace.objects import LINK, SUBMODULE, Entry, ObjectStore, object_id
 
 _Stamp = tuple[int, ...]
@@ -151,3 +152,37 @@ def _stamp(path: Path) -> _Stamp | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev
+
+
+class Exports:
+    """Writes folders of the repository out.
+
+    Args:
+        store: the repository's objects.
+        folder: where pristine exports lie.
+        keep: paths in an export; added links and empty placeholders at and below them stay.
+    """
+
+    def __init__(self, store: ObjectStore, folder: Path, keep: Iterable[PurePosixPath] = ()) -> None:
+        self._store, self._folder, self._keep = store, folder, frozenset(keep)
+        self._made: dict[str, TreeFolder] = {}
+
+    def pristine(self, tree: str) -> Path:
+        """The export of a tree, files read-only; written anew where somebody altered it."""
+        target = self._folder / tree
+        with disk_errors(f"exporting the task's folder to {target}"), held(self._folder / "lock"):
+            if target.is_symlink() or not target.is_dir():
+                remove_tree(target)
+                target.mkdir()
+            if tree not in self._made:
+                self._made[tree] = TreeFolder(self._store, target, self._keep, readonly=True)
+            self._made[tree].fill(tree)
+        return target
+
+    def materialise(self, tree: str, target: Path) -> None:
+        """Fill an empty folder with a tree; files may be written to."""
+        with disk_errors(f"copying the task's folder to {target}"):
+            target.mkdir(parents=True, exist_ok=True)
+            if any(target.iterdir()):
+                raise RepositoryError(f"{target} is not empty", mend="name an empty folder")
+            TreeFolder(self._store, target).fill(tree)

@@ -16,12 +16,11 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.errors import RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
-from autoresearchd.workspace.exports import Exports
-from autoresearchd.workspace.files import disk_errors, held
+from autoresearchd.workspace.files import disk_errors, held, split_path
+from autoresearchd.workspace.folders import Exports
 from autoresearchd.workspace.history import History
 from autoresearchd.workspace.message import commit_message
 from autoresearchd.workspace.objects import CommitObject, Entry, ObjectStore, serialise_commit
-from autoresearchd.workspace.paths import split_path
 from autoresearchd.workspace.private import is_private, make_private
 from autoresearchd.workspace.refs import SessionRefs
 from autoresearchd.workspace.slots import Slots

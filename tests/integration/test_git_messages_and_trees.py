@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.errors import RepositoryError
+from autoresearchd.workspace.files import split_path
 from autoresearchd.workspace.message import SUBJECT_LENGTH, commit_message, one_line
 from autoresearchd.workspace.objects import Entry, object_id, parse_commit, parse_tree, serialise_commit, serialise_tree
-from autoresearchd.workspace.paths import split_path
 from tests.fakes.repositories import git, make_repository
 
 TRAILERS = {"Experiment": "7", "Metric": "val_bpb=1.02", "Delta": "+0.01", "Policy": "search"}
