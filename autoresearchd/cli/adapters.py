@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from autoresearchd.cli import render
-from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
-from autoresearchd.cli.render import Paint, clean, json_text
-from autoresearchd.cli.session import here
+from autoresearchd.cli.place import here
+from autoresearchd.cli.render import Paint, clean, json_text, say
 from autoresearchd.errors import AdapterDamaged
 
 _COLOURS = {"promoted": "green", "candidate": "yellow", "refused": "grey", "retired": "grey"}

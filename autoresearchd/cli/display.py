@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from autoresearchd.cli import render
 from autoresearchd.cli.render import Paint, clean, number
-from autoresearchd.cli.status_view import experiment_table
+from autoresearchd.cli.status import experiment_table
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.ports import EventSink
 

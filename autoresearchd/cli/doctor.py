@@ -21,8 +21,8 @@ from typing import Annotated
 import typer
 
 from autoresearchd.cli.options import JsonOption
+from autoresearchd.cli.place import here
 from autoresearchd.cli.render import Paint, clean, json_text
-from autoresearchd.cli.session import here
 from autoresearchd.domain.counting import counted
 from autoresearchd.errors import AutoresearchdError, StoreDamaged, UsageError
 from autoresearchd.workspace.command import OLDEST

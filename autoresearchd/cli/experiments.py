@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autoresearchd import keys
-from autoresearchd.cli import answers as model_answers
 from autoresearchd.cli import render
-from autoresearchd.cli.failure import say
 from autoresearchd.cli.logs import print_log
-from autoresearchd.cli.looks import look_lines
 from autoresearchd.cli.options import LARGEST, JsonOption, SessionOption
-from autoresearchd.cli.render import Paint, clean, json_text, measured, number, print_json_list, signed, strip_controls
-from autoresearchd.cli.session import here
+from autoresearchd.cli.place import here
+from autoresearchd.cli.render import (
+    Paint,
+    clean,
+    json_text,
+    measured,
+    number,
+    print_json_list,
+    real,
+    say,
+    signed,
+    strip_controls,
+)
 from autoresearchd.domain.experiment import FAILURES
 from autoresearchd.errors import UsageError
 from autoresearchd.evaluator.text import tells
@@ -57,7 +67,7 @@ def experiments(
     two values of the table.
     """
     from autoresearchd.cli.place import find_place
-    from autoresearchd.cli.status_view import experiment_table
+    from autoresearchd.cli.status import experiment_table
 
     place = find_place(here())
     tag = place.pick(session)
@@ -163,7 +173,7 @@ def experiment_lines(record: Mapping[str, Any], logs: Iterable[Path], paint: Pai
             continue
         lines.append(f"  {paint(f'{_asi_name(key):<11} ', 'dim')}{_value(value)}")
     lines += _run_table(record, paint)
-    lines += model_answers.answer_lines(record.get("answers") or [], paint)
+    lines += answer_lines(record.get("answers") or [], paint)
     lines += look_lines(record.get("looks") or [], paint, ascii_only=not render.speaks_unicode(sys.stdout))
     lines += [""]
     if hint:
@@ -220,7 +230,7 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "reason", clean(record.get("reason") or "")
     hypothesis = (record.get("asi") or {}).get("hypothesis")
     yield "hypothesis", "" if hypothesis else clean(record.get("hypothesis") or "")
-    for words in model_answers.attempt_rows(record.get("attempts") or []):
+    for words in attempt_rows(record.get("attempts") or []):
         yield "repair", words
     policy, role = clean(record.get("policy") or ""), clean(record.get("role") or "")
     adapter = clean(record.get("adapter") or "")
@@ -231,7 +241,7 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     beside = "the best gain by the spread of all values; for comparison, it decides nothing"
     yield "confidence", "" if confidence is None else f"{number(confidence, 2)} ({beside})"
     yield "reward", signed(record["reward"], 3) if record.get("reward") is not None else ""
-    yield "cost", model_answers.cost_words(record)
+    yield "cost", cost_words(record)
     yield "overhead", f"{record['overhead_ms']:.0f} ms" if isinstance(record.get("overhead_ms"), (int, float)) else ""
     yield "started", clean(render.local_time(record.get("started_at") or ""))
     yield "finished", clean(render.local_time(record.get("finished_at") or ""))
@@ -241,7 +251,7 @@ def show_answers(record: Mapping[str, Any], paint: Paint) -> None:
     """The answers of models in full, or why there are none."""
     found = record.get("answers") or []
     if found:
-        model_answers.print_answers(found, paint)
+        print_answers(found, paint)
     else:
         say("no model was asked for this experiment")
 
@@ -300,5 +310,175 @@ def _value(value: Any) -> str:
     return clean(value if isinstance(value, str) else json_text(value))
 
 
+UNKNOWN_PRICE = "price unknown"
+
+Answer = Mapping[str, Any]
+
+_CUT = 100
+
+
+def answer_lines(answers: Sequence[Answer], paint: Paint) -> list[str]:
+    """A table of the answers, the reason last where one could not be used; nothing where there is none."""
+    if not answers:
+        return []
+    rows = [
+        [
+            str(i),
+            clean(answer.get("model") or "", 40),
+            _count(answer.get("tokens_in")),
+            _count(answer.get("tokens_out")),
+            price(answer.get("cost_usd")),
+            _seconds(answer.get("seconds")),
+            clean(answer.get("finish") or "", 20),
+            _outcome(answer, _CUT) or "—",
+        ]
+        for i, answer in enumerate(answers, 1)
+    ]
+    colours = [{7: "red" if answer.get("error") else "green"} for answer in answers]
+    headers = ("#", "model", "in", "out", "cost", "time", "finish", "gave")
+    table = render.table(headers, rows, paint=paint, right=(0, 2, 3, 4, 5), colours=colours)
+    return ["", *("  " + line for line in table)]
+
+
+def attempt_rows(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Of each repair, which of the attempts it is and what it was to mend."""
+    for i, (before, _) in enumerate(pairwise(attempts), 2):
+        label, reason = clean(before.get("label") or ""), clean(before.get("reason") or "", _CUT)
+        why = ": ".join(part for part in (label or "a failure", reason) if part)
+        yield f"attempt {i} of {len(attempts)}: mended after {why}"
+
+
+def cost_words(record: Mapping[str, Any]) -> str:
+    """What an experiment cost; what is not known is said, and is not taken for nothing."""
+    answers, usd = record.get("answers") or [], real(record.get("cost_usd"))
+    if usd is not None:
+        return price(usd) if usd else ""
+    unknown = sum(1 for answer in answers if real(answer.get("cost_usd")) is None)
+    known = sum(real(answer.get("cost_usd")) or 0.0 for answer in answers)
+    if known:
+        return f"at least {price(known)}, {UNKNOWN_PRICE} for {unknown} of {len(answers)} answers"
+    return UNKNOWN_PRICE if answers or record.get("policy") else ""
+
+
+def print_answers(answers: Sequence[Answer], paint: Paint) -> None:
+    """Each answer in full, after the messages that it answers; messages that were shown before are not repeated."""
+    before: Sequence[Any] = ()
+    for i, answer in enumerate(answers, 1):
+        messages = answer.get("messages") or []
+        print(paint(f"==> answer {i} of {len(answers)}: {_answer_facts(answer)} <==", "bold"))
+        shared = next((k for k, (old, new) in enumerate(zip(before, messages, strict=False)) if old != new), None)
+        shared = min(len(before), len(messages)) if shared is None else shared
+        if shared:
+            print(paint(f"--- {shared} message{'s' if shared > 1 else ''} as above ---", "dim"))
+        for message in messages[shared:]:
+            _print_part(_role(message), message.get("content") if isinstance(message, Mapping) else message, paint)
+        _print_part("answer", answer.get("completion") or "", paint)
+        if answer.get("error"):
+            _print_part("not usable", answer["error"], paint)
+        before = messages
+
+
+def price(usd: Any) -> str:
+    """US dollars, with as many digits as a fraction of a cent needs; words where the price is not known."""
+    found = real(usd)
+    if found is None:
+        return UNKNOWN_PRICE
+    if found == 0:
+        return "$0"
+    return f"${found:,.4f}" if found >= 0.0001 else f"${found:.2g}"
+
+
+def _answer_facts(answer: Answer) -> str:
+    words = (
+        clean(answer.get("model") or "", 60),
+        _outcome(answer, _CUT),
+        f"{_count(answer.get('tokens_in'))} tokens in, {_count(answer.get('tokens_out'))} out",
+        price(answer.get("cost_usd")),
+        _seconds(answer.get("seconds")),
+        clean(answer.get("finish") or "", 20),
+    )
+    return ", ".join(word for word in words if word)
+
+
+def _outcome(answer: Answer, limit: int) -> str:
+    """How the edit was written, or why the answer could not be used; nothing for a step on the way to one."""
+    form, error = clean(answer.get("form") or "", 20), clean(answer.get("error") or "", limit)
+    attempt = answer.get("attempt") or 0
+    return (error or form or ("—" if attempt else "")) + (f" (attempt {attempt + 1})" if attempt else "")
+
+
+def _role(message: Any) -> str:
+    return clean(message.get("role") or "message", 20) if isinstance(message, Mapping) else "message"
+
+
+def _print_part(name: str, content: Any, paint: Paint) -> None:
+    print(paint(f"--- {name} ---", "dim"))
+    text = content if isinstance(content, str) else "" if content is None else json_text(content, indent=2)
+    for line in text.rstrip("\n").split("\n"):
+        print(strip_controls(line))
+
+
+def _count(value: Any) -> str:
+    found = real(value)
+    return "—" if found is None else f"{found:,.0f}"
+
+
 def _seconds(value: Any) -> str:
-    return f"{value:.1f}s" if isinstance(value, (int, float)) else "—"
+    found = real(value)
+    return "—" if found is None else f"{found:.1f}s"
+
+
+WIDTH = 36
+LINES = 20
+_SYMBOLS = ("─", "●", "┃")
+_ASCII = ("-", "o", "|")
+
+
+def look_lines(looks: Sequence[Mapping[str, Any]], paint: Paint, *, ascii_only: bool = False) -> list[str]:
+    """Nothing where there was no look; else the last one in words, and all that had a forecast as a chart."""
+    if not looks:
+        return []
+    lines = ["", f"  {paint('early abort', 'bold')}  {_verdict(looks[-1])}"]
+    drawn = _spread([look for look in looks if None not in _ends(look)])
+    values = [v for look in drawn for v in _ends(look) if v is not None]
+    if not values:
+        return lines
+    low, high = min(values), max(values)
+    line, dot, bar = _ASCII if ascii_only else _SYMBOLS
+    scale = f"{number(low)} to {number(high)}; {bar} the bar, {line}{dot}{line} 90% of the forecast"
+    lines.append(paint(f"  {'at':>5}  {'forecast':>10}  {scale}", "dim"))
+    for look in drawn:
+        mean, start, end, target = (_column(v, low, high) for v in _ends(look))
+        cells = [line if start <= i <= end else " " for i in range(WIDTH)]
+        cells[target], cells[mean] = bar, dot
+        progress = look.get("progress")
+        at = f"{100 * progress:.0f}%" if isinstance(progress, (int, float)) else ""
+        lines.append(f"  {at:>5}  {number(look.get('forecast')):>10}  {''.join(cells)}".rstrip())
+    return lines
+
+
+def _verdict(last: Mapping[str, Any]) -> str:
+    """Whether the run was ended or let go on, and what the look at it saw that this was decided by."""
+    sentence = clean(last.get("sentence") or "", 400)
+    if last.get("abort"):
+        return f"ended {sentence}".rstrip()
+    return f"let go on; the last look, {sentence}" if sentence else "let go on"
+
+
+def _spread(looks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """At most ``LINES`` of them, evenly chosen, the last one among them."""
+    if len(looks) <= LINES:
+        return looks
+    return [looks[round(i * (len(looks) - 1) / (LINES - 1))] for i in range(LINES)]
+
+
+def _ends(look: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Forecast, its interval, and the bar; None for what is no finite number."""
+    found = (look.get(name) for name in ("forecast", "low", "high", "bar"))
+    return tuple(float(v) if isinstance(v, (int, float)) and math.isfinite(v) else None for v in found)
+
+
+def _column(value: float | None, low: float, high: float) -> int:
+    if value is None or not high > low:
+        return WIDTH // 2
+    return min(WIDTH - 1, int((value - low) / (high - low) * WIDTH))

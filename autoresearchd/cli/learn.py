@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
-from autoresearchd.cli.render import json_text, strip_controls
-from autoresearchd.cli.session import here
+from autoresearchd.cli.place import here
+from autoresearchd.cli.render import json_text, say, strip_controls
 from autoresearchd.domain.counting import counted
 from autoresearchd.errors import MissingCapability, UsageError
 

@@ -14,10 +14,9 @@ from typing import IO, Annotated, TextIO
 import typer
 
 from autoresearchd import keys
-from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import LARGEST
-from autoresearchd.cli.render import strip_controls
-from autoresearchd.cli.session import here
+from autoresearchd.cli.place import here
+from autoresearchd.cli.render import say, strip_controls
 from autoresearchd.domain.redaction import StreamRedactor
 from autoresearchd.errors import UsageError
 

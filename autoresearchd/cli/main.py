@@ -15,20 +15,16 @@ from autoresearchd.cli import (
     experiments,
     learn,
     logs,
-    note,
-    report_commands,
+    report,
     serve,
     session,
-    sessions,
     skills,
     status,
     task,
-    task_check,
-    task_init,
     task_space,
 )
-from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.options import examples
+from autoresearchd.cli.render import guarded
 
 PROGRAM = "autoresearchd"
 _ABORTED = 1
@@ -63,7 +59,7 @@ def build() -> typer.Typer:
     app.command("status", epilog=examples(
         f"{PROGRAM} status", f"{PROGRAM} status --watch", f"{PROGRAM} status --json | jq .metric.best"
     ))(status.status)  # fmt: skip
-    app.command("note", epilog=examples(f'{PROGRAM} note "leave the optimiser alone, try the schedule"'))(note.note)
+    app.command("note", epilog=examples(f'{PROGRAM} note "leave the optimiser alone, try the schedule"'))(session.note)
     app.command("experiments", epilog=examples(
         f"{PROGRAM} experiments --last 20", f"{PROGRAM} experiments --status keep --json"
     ))(experiments.experiments)  # fmt: skip
@@ -73,11 +69,11 @@ def build() -> typer.Typer:
     app.command("logs", epilog=examples(f"{PROGRAM} logs -f", f"{PROGRAM} logs -n 20"))(logs.logs)
     app.add_typer(_sessions(), name="sessions")
     app.add_typer(_tasks(), name="task")
-    app.command("plot", epilog=examples(f"{PROGRAM} plot -o progress.png"))(report_commands.plot)
+    app.command("plot", epilog=examples(f"{PROGRAM} plot -o progress.png"))(report.plot)
     app.command("export", epilog=examples(
         f"{PROGRAM} export --format jsonl -o autoresearch.jsonl", f"{PROGRAM} export --format tsv > results.tsv"
-    ))(report_commands.export)  # fmt: skip
-    app.command("import", epilog=examples(f"{PROGRAM} import autoresearch.jsonl"))(report_commands.import_log)
+    ))(report.export)  # fmt: skip
+    app.command("import", epilog=examples(f"{PROGRAM} import autoresearch.jsonl"))(report.import_log)
     app.command("serve", epilog=examples(
         f"{PROGRAM} serve ./models/smollm2 --port 8000", f"{PROGRAM} start --policy local"
     ))(serve.serve)  # fmt: skip
@@ -131,10 +127,10 @@ def _tasks() -> typer.Typer:
         f"{PROGRAM} task init autoresearch ./mytask",
         f"{PROGRAM} task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
         f"{PROGRAM} task init night1 ./pi-project --no-measure",
-    ))(task_init.init)  # fmt: skip
+    ))(task.init)  # fmt: skip
     tasks.command("check", epilog=examples(
         f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all --run --short"
-    ))(task_check.check)  # fmt: skip
+    ))(task.check)  # fmt: skip
     tasks.command("space", epilog=examples(f"{PROGRAM} task space", f"{PROGRAM} task space ./mytask --json"))(
         task_space.space
     )
@@ -144,9 +140,9 @@ def _tasks() -> typer.Typer:
 def _sessions() -> typer.Typer:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and remove sessions.")
     group.command("list", epilog=examples(f"{PROGRAM} sessions list", f"{PROGRAM} sessions list --json"))(
-        sessions.list_sessions
+        session.list_sessions
     )
-    group.command("remove", epilog=examples(f"{PROGRAM} sessions remove nov21"))(sessions.remove)
+    group.command("remove", epilog=examples(f"{PROGRAM} sessions remove nov21"))(session.remove)
     return group
 
 

@@ -186,3 +186,16 @@ def _way_below(directory: Path) -> str:
     except OSError:
         return ""
     return f"there is one in {', '.join(held[:5])}: cd {shlex.quote(way)}" if held else ""
+
+
+def here() -> Path:
+    """The current folder. Raises UsageError when it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder does not exist any more", mend="cd to a folder that does") from error
+
+
+def pick(tag: str | None) -> str:
+    """The session of the repository here that is meant."""
+    return find_place(here()).pick(tag)

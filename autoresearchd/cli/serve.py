@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from autoresearchd.cli.failure import say
-from autoresearchd.cli.session import here
+from autoresearchd.cli.place import here
+from autoresearchd.cli.render import say
 
 
 def serve(

@@ -1,4 +1,4 @@
-"""Commands over a session: start, resume, stop, pause, unpause."""
+"""Commands over a session: start, resume, stop, pause, unpause, note, sessions list and sessions remove."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from autoresearchd.cli.failure import say
-from autoresearchd.cli.options import LARGEST, SandboxOption, SessionOption, read_duration
+from autoresearchd.cli import render
+from autoresearchd.cli.options import LARGEST, JsonOption, SandboxOption, SessionOption, read_duration
+from autoresearchd.cli.place import find_place, here, pick, way_to
+from autoresearchd.cli.render import Paint, clean, json_text, say
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.errors import AutoresearchdError, StoreError, UsageError
 
@@ -111,8 +113,6 @@ def start(
     )
     with foreground_sink(live=foreground) as sink:
         code = start(options, [sink])
-    from autoresearchd.cli.place import way_to
-
     if foreground and code == 0 and (way := way_to(directory)):
         sys.stderr.write(f"  → {way}   there `autoresearchd status`, `experiments`, `show N` and `plot` tell more\n")
     raise typer.Exit(code)
@@ -184,28 +184,11 @@ def unpause(session: SessionOption = None) -> None:
 
 def _stood(tag: str) -> dict[str, Any]:
     """How a session stands by its journal, for a display that goes on with it; empty where that cannot be read."""
-    from autoresearchd.cli.place import find_place
-
     try:
         with find_place(here()).reader as reader:
             return reader.status(tag)
     except (AutoresearchdError, KeyError):
         return {}  # what is wrong with the journal is said by the command itself
-
-
-def here() -> Path:
-    """The current folder. Raises UsageError when it was deleted."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError as error:
-        raise UsageError("the current folder does not exist any more", mend="cd to a folder that does") from error
-
-
-def pick(tag: str | None) -> str:
-    """The session of the repository here that is meant."""
-    from autoresearchd.cli.place import find_place
-
-    return find_place(here()).pick(tag)
 
 
 def _duration(option: str, text: str | None) -> float | None:
@@ -247,3 +230,93 @@ def _money(text: str | None) -> float | None:
     if not (math.isfinite(usd) and usd > 0):
         raise UsageError(f"--max-cost: {text!r} is no amount of money", mend="US dollars, e.g. --max-cost 2.50")
     return usd
+
+
+def note(
+    text: Annotated[str, typer.Argument(help="What to say; in quotes.")],
+    session: SessionOption = None,
+) -> None:
+    """Leave a message for the agent.
+
+    It is in the next prompt of a policy that reads prompts (command:, models); the loop does not stop for it.
+    """
+    if not text.strip():
+        raise UsageError("the note is empty", mend='autoresearchd note "try a larger batch"')
+    tag = pick(session)
+    from autoresearchd.app import commands
+
+    say(commands.note(here(), tag, text.strip()))
+
+
+_HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started")
+
+
+def _found() -> list[dict[str, Any]]:
+    """The sessions of the repository here, as they are shown. Raises NoSession where there is none."""
+    from autoresearchd.cli.place import find_place
+
+    place = find_place(here())
+    found: list[dict[str, Any]] = []
+    for row in place.sessions():
+        status = place.status(row.tag)
+        session = status["session"]
+        found.append(
+            {
+                "tag": row.tag,
+                "task": row.task,
+                "state": session["state"],
+                "experiments": session["experiments"],
+                "keeps": session["keeps"],
+                "metric": status["metric"]["name"],
+                "best": status["metric"]["best"],
+                "started_at": session["started_at"],
+            }
+        )
+    return found
+
+
+def list_sessions(as_json: JsonOption = False) -> None:
+    """List the sessions of the repository here, oldest first."""
+    from autoresearchd.cli.place import NoSession
+
+    try:
+        found = _found()
+    except NoSession as none:
+        found = []
+        say(str(none))
+    if as_json:
+        print(json_text(found, indent=2))
+        return
+    rows = [
+        [
+            clean(one["tag"], 40), clean(one["task"], 40), str(one["state"]), str(one["experiments"]),
+            str(one["keeps"]), "—" if one["best"] is None else f"{one['best']:.6g} {clean(one['metric'], 40)}",
+            str(one["started_at"])[:16].replace("T", " "),
+        ]
+        for one in found
+    ]  # fmt: skip
+    print("\n".join(render.table(_HEADERS, rows, paint=Paint(sys.stdout))))
+
+
+def remove(
+    tag: Annotated[str, typer.Argument(metavar="TAG", help="The session, as `sessions list` names it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a session for good.
+
+    Its experiments, the refs and the branch that hold their commits, and its runs' logs go; your own branches and files
+    stay, and so does what you wrote into its autoresearch.md. A session whose daemon runs, or whose branch is checked
+    out, is not removed.
+    """
+    from autoresearchd.app.removing import removal
+    from autoresearchd.app.removing import remove as remove_session
+
+    words = removal(here(), tag)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("it is not removed without a yes, and nobody can be asked", mend="add --yes")
+        if not typer.confirm(f"Remove for good {words}?", default=False, err=True):
+            say("nothing was removed")
+            return
+    remove_session(here(), tag)
+    say(f"removed {words}")

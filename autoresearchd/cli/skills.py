@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from autoresearchd.cli import render
-from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
-from autoresearchd.cli.render import Paint, json_text
+from autoresearchd.cli.render import Paint, json_text, say
 from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
 

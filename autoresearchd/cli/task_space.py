@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoresearchd.cli import render
-from autoresearchd.cli.failure import tell
 from autoresearchd.cli.options import JsonOption
-from autoresearchd.cli.render import Paint, clean, json_text
+from autoresearchd.cli.render import Paint, clean, json_text, tell
 from autoresearchd.cli.task import find_task
 
 if TYPE_CHECKING:

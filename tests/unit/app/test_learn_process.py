@@ -33,7 +33,7 @@ with stoppable('replay', lambda text: print(text, flush=True)) as cancel:
     finally:
         print('saved', flush=True)
 """
-ENDED = "from autoresearchd.cli.failure import guarded; import sys; sys.exit(guarded(lambda: exec({program!r}, {{}})))"
+ENDED = "from autoresearchd.cli.render import guarded; import sys; sys.exit(guarded(lambda: exec({program!r}, {{}})))"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, exit codes, the short way of status, completion."""
+"""The command line as a whole: help, exit codes, completion."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from autoresearchd.cli.failure import guarded
 from autoresearchd.cli.main import build
+from autoresearchd.cli.render import guarded
 from autoresearchd.errors import MissingCapability, SessionLocked, UsageError
 from tests.unit.cli.conftest import Command
 
@@ -262,7 +262,7 @@ def test_what_scripts_poll_is_answered_without_the_heavy_libraries(repository: P
     code = (
         f"import sys; sys.argv = ['autoresearchd', '{name}', '--json']\n"
         "from autoresearchd.__main__ import main\nmain()\n"
-        "heavy = ('typer', 'rich', 'sqlalchemy', 'pydantic', 'yaml', 'git', 'matplotlib')\n"
+        "heavy = ('rich', 'sqlalchemy', 'yaml', 'git', 'matplotlib')\n"
         "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(
@@ -391,3 +391,16 @@ def test_the_bundled_tasks_are_in_order(command: Command) -> None:
     answer = command("task", "check", "--all")
     assert (answer.code, answer.err) == (0, "")
     assert "✓ autoresearch: val_bpb (minimize), edits train.py" in answer.out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["experiments", "--json"], ["export"]])
+def test_output_that_finds_no_room_is_an_error_in_words(repository: Path, arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autoresearchd", *arguments], cwd=repository, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 1
+    assert b"the output cannot be written: No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr

@@ -11,9 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from autoresearchd.cli.daemon_facts import DaemonFacts, Meanwhile, meanwhile_in, process_began
 from autoresearchd.cli.render import Paint
-from autoresearchd.cli.status_view import status_lines
+from autoresearchd.cli.status import DaemonFacts, Meanwhile, meanwhile_in, process_began, status_lines
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.loop.lock import SessionLock, announce
 from autoresearchd.workspace import layout

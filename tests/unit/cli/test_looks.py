@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoresearchd.cli.looks import look_lines
+from autoresearchd.cli.experiments import look_lines
 from autoresearchd.cli.render import Paint
 
 PLAIN = Paint(enabled=False)

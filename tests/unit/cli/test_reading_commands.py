@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.cli.render import Paint
-from autoresearchd.cli.status_view import experiment_table, status_lines
+from autoresearchd.cli.status import experiment_table, status_lines
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.store.repository import SqlStore

@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from autoresearchd.cli import render
-from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import SessionOption
-from autoresearchd.cli.place import Place, find_place
-from autoresearchd.cli.session import here
+from autoresearchd.cli.place import Place, find_place, here
+from autoresearchd.cli.render import say
 from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.report.export import SessionHead, write
