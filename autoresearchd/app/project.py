@@ -1,19 +1,50 @@
-"""A repository with sessions in it: where things lie, which session a command means, and whether its daemon lives."""
+"""A repository with sessions in it: where things lie, which session a command means, and whether its daemon lives.
+
+What needs SQLAlchemy is imported where it is used: commands that only read import this module, too.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autoresearchd import keys
-from autoresearchd.domain.experiment import Session
-from autoresearchd.errors import SessionLocked, StoreDamaged, UsageError
+from autoresearchd.errors import RepositoryError, SessionLocked, StoreDamaged, UsageError
 from autoresearchd.loop.lock import holder, holders, without_store
-from autoresearchd.store import backups, health
-from autoresearchd.store.migrate import open_store
-from autoresearchd.store.redacting import RedactingStore
-from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+
+if TYPE_CHECKING:
+    from autoresearchd.domain.experiment import Session
+    from autoresearchd.store.repository import SqlStore
+
+_MOST_LOOKED_AT = 200
+"""Folders that are looked into for a session that is not here."""
+
+
+class NoSession(UsageError):
+    """A repository in which no session was begun, or none is left."""
+
+
+class Named(Protocol):
+    """What a choice of sessions goes by."""
+
+    @property
+    def tag(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def policy(self) -> str:
+        """Its policy, ``imported`` for a log."""
+        ...
+
+
+S = TypeVar("S", bound=Named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +61,10 @@ class Project:
     @classmethod
     def of_session(cls, directory: Path) -> Project:
         """As ``at``, for whoever looks for a session that is there already."""
-        return cls(layout.find_session_root(directory))
+        try:
+            return cls(layout.find_session_root(directory))
+        except RepositoryError as error:
+            raise RepositoryError(error.what, mend=_way_below(directory) or error.mend) from error
 
     @property
     def database(self) -> Path:
@@ -53,41 +87,58 @@ class Project:
 
     def open_store(self) -> SqlStore:
         """The store, created or upgraded when needed; never created in the place of one that was lost."""
-        self._refuse_lost()
+        from autoresearchd.store.migrate import open_store
+        from autoresearchd.store.redacting import RedactingStore
+
         self._refuse_gone()
         self._refuse_upgrade()
         return RedactingStore.over(open_store(f"sqlite:///{self.database}"), keys.redactor(folder=self.root))
 
     def existing_store(self) -> SqlStore:
-        """The store of a repository that has sessions already; UsageError when it has none."""
-        self._refuse_lost()
-        self._refuse_gone()
-        if not self.database.exists():
-            raise UsageError(
-                f"no session in {self.root}",
-                mend=layout.left_by_a_failed_start(self.root) or layout.how_to_begin(self.root),
-            )
+        """The store of a repository that has sessions already; NoSession when it has none."""
+        from autoresearchd.store import health
+
+        self.require_database()
         if not health.has_content(self.database):
             raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", mend=health.MEND)
         return self.open_store()
 
     def foreign_store(self) -> SqlStore:
         """The store of a repository that is somebody else's: read as it is, neither upgraded nor written to."""
+        from autoresearchd.store.repository import SqlStore
+
         return SqlStore.open_readonly(self.database)
 
-    def _refuse_lost(self) -> None:
-        """Raise StoreDamaged where the database is gone from under a daemon that still writes to it."""
+    def require_database(self, directory: Path | None = None) -> None:
+        """Raise NoSession where there is no database, StoreDamaged where it is lost or gone.
+
+        directory: where the command stands; sessions of the folders in it are named.
+        """
+        self._refuse_gone()
+        if not self.database.is_file():
+            raise self.no_session(directory)
+
+    def no_session(self, directory: Path | None = None) -> NoSession:
+        """The error where there is no session."""
+        way = _way_below(directory) if directory is not None else ""
+        mend = layout.left_by_a_failed_start(self.root) or way or layout.how_to_begin(directory or self.root)
+        return NoSession(f"there is no session in {self.root} yet", mend=mend)
+
+    def _refuse_gone(self) -> None:
+        """Raise StoreDamaged where the database is gone that a daemon writes to, or that there are backups of."""
+        from autoresearchd.store import backups, health
+
         lost = None if self.database.exists() else without_store(self.database, self.locks)
         if lost is not None:
             raise lost
-
-    def _refuse_gone(self) -> None:
-        """Raise StoreDamaged where the database is gone that there are backups of."""
+        # Whoever opens a database that is gone may leave an empty one.
         if not health.has_content(self.database) and backups.generations(self.backups):
             raise health.gone(self.database)
 
     def _refuse_upgrade(self) -> None:
         """Raise SessionLocked where the database would be upgraded under a daemon of the version that wrote it."""
+        from autoresearchd.store import health
+
         held = holders(self.locks)
         older = health.older_revision(self.database) if held else ""
         if not older:
@@ -102,27 +153,43 @@ class Project:
 
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
         """Pid of the session's live daemon; ``ready``: only when it has found everything in order."""
-        return holder(self.lock(tag), ready=ready)
+        return holder(self.lock(tag), ready=ready) if layout.valid_tag(tag) else None
 
     def pick(self, store: SqlStore, tag: str | None) -> Session:
-        """The session that a command means: the one named, the only one with a daemon, or the newest."""
-        sessions = list(store.sessions())
+        """The session that a command means."""
+        return self.choose(store.sessions(), tag)
+
+    def choose(self, sessions: Sequence[S], tag: str | None) -> S:
+        """Of the sessions here, oldest first, the one that is named, else the only one that runs, else the newest.
+
+        Raises UsageError when there is none of that name, or when several run.
+        """
         if not sessions:
-            raise UsageError(
-                f"no session in {self.root}",
-                mend=layout.left_by_a_failed_start(self.root) or "`autoresearchd start` begins one",
-            )
+            raise self.no_session()
         if tag is not None:
-            found = [s for s in sessions if s.tag == tag]
-            if not found:
-                known = ", ".join(s.tag for s in sessions)
-                raise UsageError(f"no session {tag!r} in {self.root}", mend=f"sessions here: {known}")
-            return found[0]
-        own = [s for s in sessions if s.policy != "imported"]
-        alive = [s for s in sessions if self.daemon(s.tag) is not None]
-        if len(alive) > 1:
+            named = next((session for session in sessions if session.tag == tag), None)
+            if named is None:
+                known = ", ".join(session.tag for session in sessions)
+                raise UsageError(f"there is no session {tag[:60]!r} in {self.root}", mend=f"name one of them: {known}")
+            return named
+        running = [session for session in sessions if self.daemon(session.tag) is not None]
+        if len(running) > 1:
+            tags = [session.tag for session in running]
             raise UsageError(
-                "several sessions are running: " + ", ".join(s.tag for s in alive),
-                mend="name one: --session TAG, with `resume` TAG alone",
+                f"several sessions run in {self.root}: {', '.join(tags)}",
+                mend=f"say which: --session {' or --session '.join(tags)}",
             )
-        return alive[0] if alive else (own or sessions)[-1]
+        own = [session for session in sessions if session.policy != "imported"]
+        return running[0] if running else (own or sessions)[-1]
+
+
+def _way_below(directory: Path) -> str:
+    """How to get to the sessions of folders in this one, empty where none has any: ``start --dir`` was given here."""
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(child.name for child in itertools.islice(entries, _MOST_LOOKED_AT) if child.is_dir())
+        with_sessions = [name for name in names if (directory / name / ".git" / layout.STATE / "state.db").is_file()]
+        way = os.path.relpath(directory / with_sessions[0]) if with_sessions else ""
+    except OSError:
+        return ""
+    return f"there is one in {', '.join(with_sessions[:5])}: cd {shlex.quote(way)}" if with_sessions else ""

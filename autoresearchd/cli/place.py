@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.app.project import Project
 from autoresearchd.domain.duration import format_duration
-from autoresearchd.errors import RepositoryError, StoreDamaged, UsageError
-from autoresearchd.loop.lock import holder, starting, waiting, without_store
+from autoresearchd.errors import UsageError
+from autoresearchd.loop.lock import holder, starting, waiting
 from autoresearchd.store.failed_start import FailedStart, recall
 from autoresearchd.store.reader import Reader, SessionRow
 from autoresearchd.workspace import layout
@@ -20,53 +20,23 @@ from autoresearchd.workspace import layout
 SILENT_S = 60.0
 """A daemon writes a heartbeat every ten seconds, whatever else it does."""
 
-_MOST_LOOKED_AT = 200
-"""Folders that are looked into for a session that is not here."""
-
-
-class NoSession(UsageError):
-    """A repository in which no session was begun, or none is left."""
-
 
 class Place:
-    """A repository with at least one session.
+    """A repository with at least one session, opened for reading."""
 
-    Args:
-        root: top of the checkout.
-        reader: its database.
-    """
-
-    def __init__(self, root: Path, reader: Reader) -> None:
-        self.root = root
-        self.reader = reader
+    def __init__(self, project: Project) -> None:
+        self.project, self.root = project, project.root
+        self.reader = Reader(project.database)
 
     def pick(self, tag: str | None) -> str:
-        """The session that is meant: the named one, else the only one that runs, else the newest.
-
-        Raises UsageError when there is none of that name, or when several run.
-        """
-        sessions = self.sessions()
-        tags = [session.tag for session in sessions]
-        if tag is not None:
-            if tag in tags:
-                return tag
-            raise UsageError(
-                f"there is no session {tag[:60]!r} in {self.root}", mend=f"name one of them: {', '.join(tags)}"
-            )
-        running = [name for name in tags if self.alive(name)]
-        if len(running) > 1:
-            raise UsageError(
-                f"several sessions run in {self.root}: {', '.join(running)}",
-                mend=f"say which: --session {' or --session '.join(running)}",
-            )
-        own = [session.tag for session in sessions if session.policy != "imported"]
-        return running[0] if running else (own or tags)[-1]
+        """The session that is meant, see ``Project.choose``."""
+        return self.project.choose(self.sessions(), tag).tag
 
     def sessions(self) -> Sequence[SessionRow]:
-        """All sessions, oldest first. Raises UsageError when there is none."""
+        """All sessions, oldest first. Raises NoSession when there is none."""
         sessions = list(self.reader.sessions())
         if not sessions:
-            raise _no_session(self.root)
+            raise self.project.no_session()
         return sessions
 
     def failed_start(self, tag: str | None) -> FailedStart | None:
@@ -81,7 +51,7 @@ class Place:
 
     def alive(self, tag: str) -> bool:
         """Whether a daemon holds the session."""
-        return layout.valid_tag(tag) and holder(layout.lock_path(self.root, tag)) is not None
+        return self.project.daemon(tag) is not None
 
     def status(self, tag: str) -> dict[str, Any]:
         """As ``status --json`` prints it; of a daemon that the database does not know yet, or cannot, what it does."""
@@ -147,45 +117,11 @@ def way_to(folder: Path) -> str:
 def find_place(directory: Path) -> Place:
     """The repository that ``directory`` stands in.
 
-    Raises UsageError when it has no session, StoreDamaged when its database is gone from under a daemon.
+    Raises NoSession when it has no session, StoreDamaged when its database is gone from under a daemon.
     """
-    try:
-        root = layout.find_session_root(directory)
-    except RepositoryError as error:
-        raise RepositoryError(error.what, mend=_way_below(directory) or error.mend) from error
-    database = layout.database_path(root)
-    if not database.is_file():
-        raise without_store(database, layout.locks_dir(root)) or _gone(root, database) or _no_session(root, directory)
-    if database.stat().st_size == 0:  # whoever opens a database that is gone may leave an empty one
-        gone = _gone(root, database)
-        if gone is not None:
-            raise gone
-    return Place(root, Reader(database))
-
-
-def _gone(root: Path, database: Path) -> StoreDamaged | None:
-    """The error where the database is gone that there are backups of."""
-    from autoresearchd.store import backups, health
-
-    return health.gone(database) if backups.generations(layout.backups_dir(root)) else None
-
-
-def _no_session(root: Path, directory: Path | None = None) -> NoSession:
-    way = "" if directory is None else _way_below(directory)
-    mend = layout.left_by_a_failed_start(root) or way or layout.how_to_begin(directory or root)
-    return NoSession(f"there is no session in {root} yet", mend=mend)
-
-
-def _way_below(directory: Path) -> str:
-    """How to get to the sessions of folders in this one, empty where none has any: ``start --dir`` was given here."""
-    try:
-        with os.scandir(directory) as found:
-            names = sorted(child.name for child in itertools.islice(found, _MOST_LOOKED_AT) if child.is_dir())
-        held = [name for name in names if (directory / name / ".git" / layout.STATE / "state.db").is_file()]
-        way = os.path.relpath(directory / held[0]) if held else ""
-    except OSError:
-        return ""
-    return f"there is one in {', '.join(held[:5])}: cd {shlex.quote(way)}" if held else ""
+    project = Project.of_session(directory)
+    project.require_database(directory)
+    return Place(project)
 
 
 def here() -> Path:
@@ -194,8 +130,3 @@ def here() -> Path:
         return Path.cwd()
     except FileNotFoundError as error:
         raise UsageError("the current folder does not exist any more", mend="cd to a folder that does") from error
-
-
-def pick(tag: str | None) -> str:
-    """The session of the repository here that is meant."""
-    return find_place(here()).pick(tag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 from pathlib import Path
@@ -12,10 +11,10 @@ import typer
 
 from autoresearchd.cli import render
 from autoresearchd.cli.options import LARGEST, JsonOption, SandboxOption, SessionOption, read_duration
-from autoresearchd.cli.place import find_place, here, pick, way_to
+from autoresearchd.cli.place import find_place, here, way_to
 from autoresearchd.cli.render import Paint, clean, json_text, say
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.errors import AutoresearchdError, StoreError, UsageError
+from autoresearchd.errors import AutoresearchdError, UsageError
 
 ForegroundOption = Annotated[
     bool,
@@ -159,8 +158,6 @@ def stop(
 
     `autoresearchd resume` goes on with it later.
     """
-    with contextlib.suppress(StoreError):  # a daemon whose database is gone, or of an older version, can be ended, too
-        session = pick(session)
     from autoresearchd.app import commands
 
     say(commands.stop(here(), session, now))
@@ -168,18 +165,16 @@ def stop(
 
 def pause(session: SessionOption = None) -> None:
     """Hold a session; its daemon stays."""
-    tag = pick(session)
     from autoresearchd.app import commands
 
-    say(commands.pause(here(), tag))
+    say(commands.pause(here(), session))
 
 
 def unpause(session: SessionOption = None) -> None:
     """Let a paused session go on."""
-    tag = pick(session)
     from autoresearchd.app import commands
 
-    say(commands.unpause(here(), tag))
+    say(commands.unpause(here(), session))
 
 
 def _stood(tag: str) -> dict[str, Any]:
@@ -242,10 +237,9 @@ def note(
     """
     if not text.strip():
         raise UsageError("the note is empty", mend='autoresearchd note "try a larger batch"')
-    tag = pick(session)
     from autoresearchd.app import commands
 
-    say(commands.note(here(), tag, text.strip()))
+    say(commands.note(here(), session, text.strip()))
 
 
 _HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started")
@@ -253,8 +247,6 @@ _HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started"
 
 def _found() -> list[dict[str, Any]]:
     """The sessions of the repository here, as they are shown. Raises NoSession where there is none."""
-    from autoresearchd.cli.place import find_place
-
     place = find_place(here())
     found: list[dict[str, Any]] = []
     for row in place.sessions():
@@ -277,7 +269,7 @@ def _found() -> list[dict[str, Any]]:
 
 def list_sessions(as_json: JsonOption = False) -> None:
     """List the sessions of the repository here, oldest first."""
-    from autoresearchd.cli.place import NoSession
+    from autoresearchd.app.project import NoSession
 
     try:
         found = _found()
