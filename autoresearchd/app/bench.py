@@ -18,7 +18,7 @@ from autoresearchd.app.pinned import empty_submodules, with_large_files
 from autoresearchd.app.project import Project
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
-from autoresearchd.app.tools import require_bits
+from autoresearchd.app.start_checks import require_bits
 from autoresearchd.config import check_files
 from autoresearchd.config.check_file import CHECK_FILE
 from autoresearchd.domain.experiment import Measurement, RunResult

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoresearchd import keys
-from autoresearchd.app.adapters import live_versions
-from autoresearchd.app.admission import ends_when_spent
+from autoresearchd.app.adapter_versions import live_versions
 from autoresearchd.app.policies import LOCAL, Offer, make_policy, model_secrets
 from autoresearchd.app.project import Project
 from autoresearchd.app.schedule import schedule_of
+from autoresearchd.app.start_checks import ends_when_spent
 from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain import secret_values

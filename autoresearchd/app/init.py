@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autoresearchd.app.admission import program_notes
-from autoresearchd.app.check import Extent, check_held
 from autoresearchd.app.importing import import_log
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
-from autoresearchd.app.tools import require_programs
+from autoresearchd.app.start_checks import program_notes, require_programs
+from autoresearchd.app.task_check import Extent, check_held
 from autoresearchd.config import TaskFields, read_task_text
 from autoresearchd.config.environments import environment_of, how_to_run
 from autoresearchd.config.layouts import Draft, Layout

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.adapters import in_use_for, shelf_of
+from autoresearchd.app.adapter_versions import in_use_for, shelf_of
 from autoresearchd.app.gating import Exam, Gate
 from autoresearchd.app.learn_options import Constants, constants_of
 from autoresearchd.app.learn_process import GOES_ON, Tell, stoppable, tell_of_daemons

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.app.bounds import require_followable
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
+from autoresearchd.app.start_checks import require_followable
 from autoresearchd.config import check_files
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.gather import LeftOut

@@ -13,20 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from autoresearchd.app.admission import (
-    choose_tag,
-    create_session,
-    make_public_folder,
-    program_notes,
-    reached_limit,
-    refuse_second,
-    refuse_secret,
-    require_folder,
-    require_tunable,
-    say_who_measures,
-    warn_of_absent_server,
-    warn_of_unlearnable_answers,
-)
 from autoresearchd.app.background import detach
 from autoresearchd.app.compose import (
     ensure_segment,
@@ -38,14 +24,30 @@ from autoresearchd.app.compose import (
 )
 from autoresearchd.app.importing import IMPORTED
 from autoresearchd.app.journal import check_database, check_journal
-from autoresearchd.app.leaving import take_away
 from autoresearchd.app.pinned import empty_submodules, with_large_files
 from autoresearchd.app.policies import require_model
 from autoresearchd.app.preflight import ask_models
 from autoresearchd.app.project import Project
+from autoresearchd.app.requests import discard_session
 from autoresearchd.app.restore import ends_after
 from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
-from autoresearchd.app.tools import require_bits, require_programs, require_tool
+from autoresearchd.app.start_checks import (
+    choose_tag,
+    create_session,
+    make_public_folder,
+    program_notes,
+    reached_limit,
+    refuse_second,
+    refuse_secret,
+    require_bits,
+    require_folder,
+    require_programs,
+    require_tool,
+    require_tunable,
+    say_who_measures,
+    warn_of_absent_server,
+    warn_of_unlearnable_answers,
+)
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.counting import counted
@@ -309,7 +311,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
                 waits=lock.waits,
             )
         except (BaselineError, LimitReached, MissingCapability) as error:
-            take_away(project, store, workspace, session, error)
+            discard_session(project, store, workspace, session, error)
             raise
 
 

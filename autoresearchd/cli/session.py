@@ -158,23 +158,23 @@ def stop(
 
     `autoresearchd resume` goes on with it later.
     """
-    from autoresearchd.app import commands
+    from autoresearchd.app import requests
 
-    say(commands.stop(here(), session, now))
+    say(requests.stop(here(), session, now))
 
 
 def pause(session: SessionOption = None) -> None:
     """Hold a session; its daemon stays."""
-    from autoresearchd.app import commands
+    from autoresearchd.app import requests
 
-    say(commands.pause(here(), session))
+    say(requests.pause(here(), session))
 
 
 def unpause(session: SessionOption = None) -> None:
     """Let a paused session go on."""
-    from autoresearchd.app import commands
+    from autoresearchd.app import requests
 
-    say(commands.unpause(here(), session))
+    say(requests.unpause(here(), session))
 
 
 def _stood(tag: str) -> dict[str, Any]:
@@ -237,9 +237,9 @@ def note(
     """
     if not text.strip():
         raise UsageError("the note is empty", mend='autoresearchd note "try a larger batch"')
-    from autoresearchd.app import commands
+    from autoresearchd.app import requests
 
-    say(commands.note(here(), session, text.strip()))
+    say(requests.note(here(), session, text.strip()))
 
 
 _HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started")
@@ -300,8 +300,8 @@ def remove(
     stay, and so does what you wrote into its autoresearch.md. A session whose daemon runs, or whose branch is checked
     out, is not removed.
     """
-    from autoresearchd.app.removing import removal
-    from autoresearchd.app.removing import remove as remove_session
+    from autoresearchd.app.requests import removal
+    from autoresearchd.app.requests import remove as remove_session
 
     words = removal(here(), tag)
     if not yes:

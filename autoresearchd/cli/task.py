@@ -30,7 +30,7 @@ from autoresearchd.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoresearchd.app.check import Held, Tried
+    from autoresearchd.app.task_check import Held, Tried
     from autoresearchd.config.layouts import Draft, Layout
     from autoresearchd.domain.task import Task
 
@@ -227,7 +227,7 @@ class _Check:
     def _looked_at(self) -> tuple[str, tuple[str, ...]]:
         """(what it is and what it gave, notes)."""
         from autoresearchd.app.start import read_task
-        from autoresearchd.app.tools import require_programs
+        from autoresearchd.app.start_checks import require_programs
         from autoresearchd.config import check_files
         from autoresearchd.config.check_file import load_check
 
@@ -239,7 +239,7 @@ class _Check:
         held, asked = load_check(folder), self._wanted
         words = f"{task.metric.name} ({task.metric.direction.value}), edits {', '.join(task.editable)}"
         if not asked.run:
-            from autoresearchd.app.admission import program_notes
+            from autoresearchd.app.start_checks import program_notes
 
             return words, (
                 *unmade,
@@ -249,13 +249,13 @@ class _Check:
                 *(() if asked.every else constants(folder)),
             )
         if held is None and not asked.more:
-            from autoresearchd.app.check import check_run
+            from autoresearchd.app.task_check import check_run
 
             say(f"running the baseline of {task.name} once: {_longest(task)}")
             checked = check_run(folder, sandbox=asked.sandbox)
             notes = _who_measures(task, folder / task.source_dir)
             return f"{words}; {checked.measured}", (*notes, *checked.notes)
-        from autoresearchd.app.check import ALL, MANY_TASKS, PROFILE, SHORT, check_held
+        from autoresearchd.app.task_check import ALL, MANY_TASKS, PROFILE, SHORT, check_held
 
         extent = SHORT if asked.short else MANY_TASKS if asked.few else ALL
         edits, cheats = (held.edits[: extent.edits], held.cheats[: extent.cheats]) if held else ((), ())

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.adapters import shelf_of
+from autoresearchd.app.adapter_versions import shelf_of
 from autoresearchd.app.learn import learn
 from autoresearchd.app.project import Project
 from autoresearchd.domain.labels import Label

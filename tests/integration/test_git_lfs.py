@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.check import check_run
 from autoresearchd.app.pinned import with_large_files
+from autoresearchd.app.task_check import check_run
 from autoresearchd.config import load_task
 from autoresearchd.errors import RepositoryError
 from autoresearchd.executor.data import find_data, place_links

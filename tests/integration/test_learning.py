@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.adapters import promote
+from autoresearchd.app.adapter_versions import promote
 from autoresearchd.app.checks import EditCheck
 from autoresearchd.app.learn import learn
 from autoresearchd.app.learning import LearnRequest

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autoresearchd.app.bench import repository_notes
-from autoresearchd.app.check import MANY_TASKS, SHORT, Extent, check_held
+from autoresearchd.app.task_check import MANY_TASKS, SHORT, Extent, check_held
 from autoresearchd.cli.main import run
 from autoresearchd.errors import ConfigError
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.adapters import LiveVersions
+from autoresearchd.app.adapter_versions import LiveVersions
 from autoresearchd.domain.version import BaseModel
 from autoresearchd.learner.adapters import AdapterShelf, Made
 from autoresearchd.learner.loading import LoraOptions, ModelOptions

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.check import SHORT, check_held
 from autoresearchd.app.scaffolding import task_folder
+from autoresearchd.app.task_check import SHORT, check_held
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE, load_check

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.skills import add, skills
 from autoresearchd.cli.main import run
+from autoresearchd.cli.skills import install, skills
 from autoresearchd.errors import UsageError
 from autoresearchd.report.log_import import read_log
 from autoresearchd.resources import bundled
@@ -42,26 +42,26 @@ def test_the_reference_checker_has_nothing_to_say(folder: Path) -> None:
 
 # ---------------------------------------------------------------------- installing
 def test_skills_are_installed_with_their_scripts_and_a_second_time_nothing_is_written(tmp_path: Path) -> None:
-    first = add(tmp_path / "skills")
+    first = install(tmp_path / "skills")
     assert first.replaced == first.same == ()
     script = tmp_path / "skills/autoresearch/scripts/log-experiment.sh"
     assert script in first.written and os.access(script, os.X_OK)
     assert sorted(path.name for path in (tmp_path / "skills").iterdir()) == NAMES
-    again = add(tmp_path / "skills")
+    again = install(tmp_path / "skills")
     assert (again.written, again.replaced, len(again.same)) == ((), (), len(first.written))
 
 
 def test_a_file_that_the_user_has_changed_is_kept_and_named(tmp_path: Path) -> None:
-    add(tmp_path)
+    install(tmp_path)
     mine, lost = tmp_path / "autoresearch/SKILL.md", tmp_path / "autoresearch-task/SKILL.md"
     mine.write_text("my own words\n")
     lost.unlink()
     with pytest.raises(UsageError, match=re.escape(str(mine))) as raised:
-        add(tmp_path)
+        install(tmp_path)
     assert "--force" in raised.value.mend
     assert mine.read_text() == "my own words\n"
     assert not lost.exists(), "all or nothing"
-    assert add(tmp_path, force=True).replaced == (mine,)
+    assert install(tmp_path, force=True).replaced == (mine,)
     assert "autoresearchd" in mine.read_text() and lost.exists()
 
 
@@ -71,8 +71,8 @@ def test_a_link_of_the_user_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "skills/autoresearch").mkdir(parents=True)
     (tmp_path / "skills/autoresearch/SKILL.md").symlink_to(notes)
     with pytest.raises(UsageError, match="differ"):
-        add(tmp_path / "skills")
-    add(tmp_path / "skills", force=True)
+        install(tmp_path / "skills")
+    install(tmp_path / "skills", force=True)
     assert notes.read_text() == "mine\n"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.adapters import LiveVersions, prune
+from autoresearchd.app.adapter_versions import LiveVersions, prune
 from autoresearchd.app.policies import make_clients
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.admission import require_tunable, say_who_measures, warn_of_unlearnable_answers
+from autoresearchd.app.start_checks import require_tunable, say_who_measures, warn_of_unlearnable_answers
 from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Search

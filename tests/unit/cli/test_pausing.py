@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app import commands
+from autoresearchd.app import requests
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.errors import SessionLocked
 from autoresearchd.loop.lock import SessionLock
@@ -90,7 +90,7 @@ def test_a_database_is_not_upgraded_under_a_daemon_of_the_version_that_wrote_it(
     assert answer.code == 75, answer.err
     assert f"`kill -TERM {os.getpid()}`" in answer.err
     with pytest.raises(SessionLocked):
-        commands.note(repository, "mar8", "hello")
+        requests.note(repository, "mar8", "hello")
     answer = command("stop")
     assert (answer.code, sent) == (0, [signal.SIGTERM]), answer.err
     assert "it was sent a signal" in answer.err

@@ -1,4 +1,4 @@
-"""The small commands: each leaves a request or a note in the store for the daemon to find."""
+"""What is asked of a session that is there: to stop, pause, go on, take a note, be removed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ import os
 import signal
 from pathlib import Path
 
+from autoresearchd import keys
 from autoresearchd.app.project import Project
+from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.errors import EnvironmentFailure, NothingRunning, SessionLocked, StoreDamaged, UsageError
+from autoresearchd.errors import (
+    AutoresearchdError,
+    EnvironmentFailure,
+    NothingRunning,
+    SessionLocked,
+    StoreDamaged,
+    StoreError,
+    UsageError,
+)
 from autoresearchd.loop.clock import SystemClock
-from autoresearchd.loop.lock import holder, process_began, starting
+from autoresearchd.loop.lock import SessionLock, holder, process_began, starting
+from autoresearchd.store.failed_start import FailedStart, remember
+from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.files import disk_errors, remove_tree
+from autoresearchd.workspace.git import GitWorkspace
 
 _DEAF = ("auto", "search", "random")
 """Policies that look at numbers only."""
@@ -40,7 +55,7 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
             )
         pid = project.daemon(session.tag)
         if pid is None:
-            from autoresearchd.app.admission import reached_limit  # slow to import, and seldom needed
+            from autoresearchd.app.start_checks import reached_limit  # slow to import, and seldom needed
 
             reached = reached_limit(store, session)  # then a bare `resume` would start nothing
             how = f"`autoresearchd resume {session.tag}{f' {reached.more}' if reached else ''}` goes on with it"
@@ -145,3 +160,74 @@ def note(directory: Path, tag: str | None, text: str) -> str:
         return f"noted; session {session.tag} reads it with its next proposal"
     finally:
         store.close()
+
+
+def removal(directory: Path, tag: str) -> str:
+    """What would go, in words. Raises UsageError where there is no such session."""
+    project = Project.of_session(directory)
+    with project.existing_store() as store:
+        branch = project.pick(store, tag).branch
+    with Reader(project.database) as reader:
+        told = reader.status(tag, alive=False)["session"]
+    tried = counted(int(told["experiments"]), "experiment")
+    if not branch:
+        return f"session {tag}: {tried}, imported"
+    return (
+        f"session {tag}: {tried} ({told['keeps']} kept), the branch {branch}, refs/autoresearch/{tag}/ and the folder "
+        f"{_runs(project, tag)}"
+    )
+
+
+def remove(directory: Path, tag: str) -> None:
+    """Remove a session.
+
+    Raises SessionLocked while a daemon holds it; RepositoryError where its branch is checked out, or holds a commit
+    that is none of the session's; then nothing is removed.
+    """
+    project = Project.of_session(directory)
+    with project.existing_store() as store:
+        session = project.pick(store, tag)
+        with SessionLock(project.lock(tag), tag):
+            if session.branch:
+                _remove_files(project, store, tag, session.branch)
+            store.remove_session(tag)
+
+
+def _remove_files(project: Project, store: SqlStore, tag: str, branch: str) -> None:
+    preflight.check_not_checked_out(project.root, branch, "a branch that is checked out cannot be removed")
+    workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
+    try:
+        workspace.forget(store.session(tag).base_commit)
+    finally:
+        workspace.close()
+    with disk_errors(f"removing {_runs(project, tag)}"):
+        remove_tree(_runs(project, tag))
+
+
+def _runs(project: Project, tag: str) -> Path:
+    return layout.public_dir(project.root) / "runs" / tag
+
+
+def discard_session(
+    project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: AutoresearchdError
+) -> None:
+    """Leave the repository as it was found, but for the logs and the words that say why nothing came of the session.
+
+    A session that has a result stays as it is. error: what ended it.
+    """
+    if store.totals(session.id).experiments:
+        return
+    _write_down(project, session, error)  # first: whoever left the terminal has only this to learn it from
+    workspace.abandon()
+    store.delete_session(session.tag)
+
+
+def _write_down(project: Project, session: Session, error: AutoresearchdError) -> None:
+    try:
+        with Reader(project.database) as reader:
+            status = {**reader.status(session.tag, alive=False), "current": None}
+    except StoreError:  # the session goes all the same
+        return
+    at = SystemClock().now()
+    failed = FailedStart(session.tag, at, error.exit_code, error.what, error.mend, status)
+    remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))
