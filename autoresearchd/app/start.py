@@ -329,6 +329,7 @@ def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None
         kind,
         f"session {session.tag} on {session.branch}: {lab.task.name}, {lab.task.metric.name} "
         f"({lab.task.metric.direction.value}), policy {session.policy}{ends_after(session.limits)}",
+        root=str(workspace.root),
         tag=session.tag,
         task=lab.task.name,
         metric=lab.task.metric.name,

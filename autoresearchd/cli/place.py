@@ -88,11 +88,6 @@ class Place:
         """As ``experiments --json`` prints them."""
         return self.reader.experiments(tag, status=status, last=last, role=role)
 
-    def recent(self, tag: str, count: int) -> list[dict[str, Any]]:
-        """The last decided experiments, oldest first."""
-        found = [e for e in self.reader.experiments(tag, last=count + 1) if e.get("status")]
-        return found[-count:]
-
     def log_hint(self, tag: str) -> str:
         """Where the daemon's log is, relative to here where that is shorter."""
         log = layout.daemon_log(self.root)

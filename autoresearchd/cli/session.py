@@ -14,7 +14,7 @@ from autoresearchd.cli.options import LARGEST, JsonOption, SandboxOption, Sessio
 from autoresearchd.cli.place import find_place, here, way_to
 from autoresearchd.cli.render import Paint, clean, json_text, say
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.errors import AutoresearchdError, UsageError
+from autoresearchd.errors import UsageError
 
 ForegroundOption = Annotated[
     bool,
@@ -143,7 +143,7 @@ def resume(
     from autoresearchd.app.start import resume
     from autoresearchd.cli.display import foreground_sink
 
-    with foreground_sink(live=foreground and not quiet, known=_stood) as sink:
+    with foreground_sink(live=foreground and not quiet) as sink:
         code = resume(here(), tag, foreground, [] if quiet else [sink], sandbox=sandbox, limits=limits)
     raise typer.Exit(code)
 
@@ -175,15 +175,6 @@ def unpause(session: SessionOption = None) -> None:
     from autoresearchd.app import requests
 
     say(requests.unpause(here(), session))
-
-
-def _stood(tag: str) -> dict[str, Any]:
-    """How a session stands by its journal, for a display that goes on with it; empty where that cannot be read."""
-    try:
-        with find_place(here()).reader as reader:
-            return reader.status(tag)
-    except (AutoresearchdError, KeyError):
-        return {}  # what is wrong with the journal is said by the command itself
 
 
 def _duration(option: str, text: str | None) -> float | None:

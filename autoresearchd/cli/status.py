@@ -82,14 +82,18 @@ def _show(place: Place, tag: str, *, as_json: bool) -> int:
     if as_json:
         print(json_text(status, indent=2))
     else:
-        print("\n".join(_lines_now(place, tag, status, Paint(sys.stdout))))
+        print("\n".join(lines_now(place, tag, status, Paint(sys.stdout))))
     return 0
 
 
-def _lines_now(place: Place, tag: str, status: Mapping[str, Any], paint: Paint) -> list[str]:
-    facts = daemon_facts(place, tag, status)
-    recent = place.recent(tag, _RECENT)
-    return status_lines(status, recent, paint, log=place.log_hint(tag), way=way_to(place.root), facts=facts)
+def lines_now(place: Place, tag: str, status: Mapping[str, Any], paint: Paint, *, hints: bool = True) -> list[str]:
+    """A status as text, with the newest experiments of the session. hints: as for ``status_lines``."""
+    newest = list(place.experiments(tag, last=_RECENT + 1))
+    if status.get("current") and newest and not newest[-1].get("status"):
+        status = {**status, "current": {**status["current"], "description": newest[-1].get("description")}}
+    recent = [record for record in newest if record.get("status")][-_RECENT:]
+    facts, log = daemon_facts(place, tag, status), place.log_hint(tag)
+    return status_lines(status, recent, paint, log=log, way=way_to(place.root), facts=facts, hints=hints)
 
 
 def status_lines(
@@ -102,8 +106,9 @@ def status_lines(
     facts: DaemonFacts | None = None,
     now: datetime | None = None,
     columns: int | None = None,
+    hints: bool = True,
 ) -> list[str]:
-    """The status as a block of lines. log: where that is; way: to where other commands are given."""
+    """The status as a block of lines. log: where that is; way: to where other commands are given; hints: which."""
     columns, facts, now = columns or render.terminal_width(), facts or DaemonFacts(), now or datetime.now(UTC)
     session, metric = status.get("session") or {}, status.get("metric") or {}
     lines = [_head(session, status.get("policy") or {}, paint, facts, now), ""]
@@ -124,7 +129,8 @@ def status_lines(
         if more > 0:
             lines.append(paint(f"  {more:,} before these: autoresearchd experiments", "dim"))
     imported = (status.get("policy") or {}).get("name") == "imported"
-    lines += ["", *_hints(session, "" if imported else log, way, paint, resumable=not imported)]
+    if hints:
+        lines += ["", *_hints(session, "" if imported else log, way, paint, resumable=not imported)]
     return lines
 
 
@@ -280,6 +286,8 @@ def _now_words(current: Mapping[str, Any] | None, paint: Paint, *, dead: bool) -
         words += f"  forecast {number(current['forecast'])}"
     if current.get("abort_probability") is not None:
         words += f"  abort {100 * current['abort_probability']:.0f}%"
+    if current.get("description"):
+        words += f"  {clean(current['description'], 60)}"
     return words
 
 
@@ -354,7 +362,7 @@ def _watch(place: Place, tag: str) -> int:
         session, current = status.get("session") or {}, status.get("current") or {}
         key = (session.get("state"), session.get("experiments"), current.get("experiment"), current.get("phase"))
         if terminal or key != before:
-            lines = _lines_now(place, tag, status, paint)
+            lines = lines_now(place, tag, status, paint)
             print(_at_top(lines) if terminal else "\n".join(lines), flush=True)
             before = key
         if session.get("state") not in _LIVING and not place.alive(tag):  # else it is still about to leave
