@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -50,21 +48,6 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
     assert status["metric"]["best"] < status["metric"]["baseline"]
     assert status["current"] is None
     assert status["overhead"]["median_ms"] > 0
-
-
-def test_what_ended_a_session_by_an_error_is_said_once(project: Project) -> None:
-    arguments = ("--tag", "t", "--policy", "command:false", "--max-experiments", "1")
-    done = project.cli("start", "--foreground", *arguments)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.count("the policy failed in every one of them") == 1, done.stderr
-    assert "stopped" in done.stderr
-
-
-def test_the_limit_on_experiments_holds_after_a_resume(project: Project) -> None:
-    arguments = ("--foreground", "--max-experiments", "3")
-    assert project.cli("start", *arguments, "--tag", "t", "--policy", "random").returncode == 0
-    assert project.cli("resume", "t", "--foreground").returncode == 0
-    assert numbers(project) == [0, 1, 2, 3]
 
 
 def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project: Project) -> None:
@@ -136,51 +119,31 @@ def test_a_daemon_in_the_background_can_be_watched_paused_and_stopped(project: P
     assert "t" in project.cli("logs").stdout
 
 
-def test_a_note_reaches_the_next_prompt_of_a_command_policy(project: Project) -> None:
-    project.write("propose.sh", 'cp "$AUTORESEARCHD_STATE" "$KEEP"; sed -i "s/^SCALE = .*/SCALE = 2.0/" train.py\n')
+EDITS = """\
+n=$(cat "$COUNT" 2>/dev/null || echo 0)
+echo $((n + 1)) > "$COUNT"
+case $n in
+  0) ;;
+  1|2) sed -i 's/^SCALE = .*/SCALE = 9.0/' train.py ;;
+  *) sed -i "1i raise RuntimeError('$n')" train.py ;;
+esac
+"""
+
+
+def test_edits_that_are_nothing_new_cost_no_run_and_one_that_crashes_ends_no_session(project: Project) -> None:
+    project.write("propose.sh", EDITS)
     project.commit()
-    assert (
-        project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1").returncode
-        == 0
-    )
-    keep = project.root.parent / "state.json"
-    project.cli("note", "the answer is two", "--session", "t")
-    command = f"command:sh {project.root}/propose.sh"
     done = project.cli(
-        "start", "--foreground", "--tag", "u", "--policy", command, "--max-experiments", "1", env={"KEEP": str(keep)}
-    )
+        "start", "--foreground", "--tag", "t", "--policy", "command:sh propose.sh", "--max-experiments", "4",
+        env={"COUNT": str(project.root.parent / "count")},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(keep.read_text())
-    found = project.json("experiments", "--json", "--session", "u")
-    assert found[1]["status"] == "keep"
-    assert found[1]["policy"].startswith("command")
-
-
-def test_an_edit_that_changes_nothing_costs_no_run(project: Project) -> None:
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", "command:true", "--max-experiments", "2")
-    assert done.returncode == 1, done.stderr
-    assert "none of 2 proposals could be used" in done.stderr, "nobody should find a night of nothing in the morning"
-    found = project.json("experiments", "--json")
-    assert [(e["status"], e["label"], len(e["runs"])) for e in found[1:]] == [("discard", "no_op", 0)] * 2
-
-
-def test_the_same_program_twice_costs_one_run(project: Project) -> None:
-    command = "command:sed -i 's/^SCALE = .*/SCALE = 9.0/' train.py"
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "2")
-    assert done.returncode == 0, done.stderr
-    found = project.json("experiments", "--json")
-    assert [(e["status"], e["label"], len(e["runs"])) for e in found[1:]] == [
+    assert [(e["status"], e["label"], len(e["runs"])) for e in project.json("experiments", "--json")[1:4]] == [
+        ("discard", "no_op", 0),
         ("discard", "no_gain", 1),
         ("discard", "duplicate", 0),
     ]
-
-
-def test_a_crashing_edit_is_recorded_and_the_session_goes_on(project: Project) -> None:
-    command = "command:sed -i \"1i raise RuntimeError('$RANDOM$$')\" train.py"
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "2")
-    assert done.returncode == 0, done.stderr
-    found = project.json("experiments", "--json")
-    assert [(e["status"], e["label"]) for e in found[1:]] == [("crash", "error")] * 2
+    assert project.json("experiments", "--json")[4]["label"] == "error"
     assert project.git("rev-parse", "autoresearch/t") == project.git("rev-parse", "main")
 
 
@@ -222,22 +185,8 @@ def test_history_revert_writes_discards_and_their_reverts_on_the_branch(project:
     assert project.cli("resume", "--foreground").returncode == 0
 
 
-HANG = "command:sleep 60"
-
-
 def state(project: Project) -> str:
     return str(project.json("status", "--json")["session"]["state"])
-
-
-def test_stop_now_ends_a_policy_that_thinks_for_a_minute(project: Project) -> None:
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", HANG)
-    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/2").exists() and len(numbers(project)) == 2)
-    started = time.monotonic()
-    assert project.cli("stop", "--now").returncode == 0
-    daemon.communicate(timeout=30)
-    assert time.monotonic() - started < 15
-    assert state(project) == "stopped"
-    assert project.json("experiments", "--json")[1]["status"] is None, "it stays open for resume"
 
 
 def test_the_second_signal_ends_the_running_job_at_once(project: Project) -> None:
@@ -264,7 +213,7 @@ def test_a_resume_in_the_background_that_is_refused_says_so(project: Project) ->
     for arguments in ((), ("--foreground",)):
         done = project.cli("resume", "t", *arguments)
         assert done.returncode == 2, done.stderr
-        assert "git branch --force autoresearch/t" in done.stderr
+        assert "git branch --force autoresearch/t" in done.stderr and "the daemon is process" not in done.stderr
     assert project.git("rev-parse", "autoresearch/t") == other
 
 
@@ -313,48 +262,18 @@ def test_runs_of_a_failed_session_are_gone_when_a_new_one_takes_its_tag(project:
     assert "broken" not in "".join(p.read_text() for p in runs.rglob("*.log"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_check_that_is_ended_leaves_no_folder_and_no_process(
-    project: Project, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_check_that_is_ended_leaves_no_folder_and_no_process(project: Project, tmp_path: Path) -> None:
     project.write("train.py", SLOW)
     project.commit()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     check = project.start_process("task", "check", "--run", env={"TMPDIR": str(scratch)})
     wait_until(lambda: list(scratch.glob("autoresearchd-check-*/run-*/training.log")))
-    check.send_signal(number)
+    check.send_signal(signal.SIGINT)
     check.communicate(timeout=30)
-    assert check.returncode == 128 + number
+    assert check.returncode == 130
     assert not list(scratch.glob("autoresearchd-check-*"))
     wait_until(lambda: not processes_below(str(scratch)))
-
-
-def test_to_ask_for_a_stop_once_more_ends_no_running_experiment(project: Project) -> None:
-    project.write("train.py", SLOW)
-    project.commit()
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
-    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0/training.log").exists())
-    assert "stops after the running experiment" in project.cli("stop").stderr
-    again = project.cli("stop")
-    assert again.returncode == 0 and "was asked to stop before" in again.stderr
-    assert "stop --now" in again.stderr
-    wait_until(lambda: "stopping after experiment 0" in project.cli("status").stdout)
-    assert "at once" not in project.cli("status").stdout
-    project.cli("stop", "--now")
-    daemon.communicate(timeout=20)
-
-
-def test_without_a_daemon_there_is_nothing_to_stop_and_nothing_to_unpause(project: Project) -> None:
-    arguments = ("--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "0")
-    assert project.cli("start", *arguments).returncode == 0
-    for command, code in ((("stop",), 0), (("stop", "--now"), 0), (("pause",), 0), (("unpause",), 1)):
-        done = project.cli(*command)
-        assert done.returncode == code, done.stderr
-        assert "nothing is running: session t has ended, 0 experiments done, as asked" in done.stderr
-        assert "autoresearchd resume t --max-experiments 1" in done.stderr, "a bare resume would start nothing"
-        assert done.stdout == ""
-    assert project.cli("resume", "--foreground").returncode == 0, "what was asked of no daemon does not stop the next"
 
 
 def test_a_task_in_a_subfolder_is_found_again_by_resume(empty: Project) -> None:
@@ -370,17 +289,3 @@ def test_a_task_in_a_subfolder_is_found_again_by_resume(empty: Project) -> None:
     assert numbers(empty) == [0, 1]
     changed = empty.git("diff", "--name-only", "main", "refs/autoresearch/t/1")
     assert changed == "deep/er/train.py"
-
-
-def test_two_sessions_live_in_one_repository_and_a_command_has_to_name_one(project: Project) -> None:
-    project.write("train.py", PROGRAM.replace("print(f", "import time\ntime.sleep(0.2)\nprint(f"))
-    project.commit()
-    for tag in ("a", "b"):
-        assert project.cli("start", "--tag", tag, "--policy", "random").returncode == 0
-    unnamed = project.cli("stop")
-    assert unnamed.returncode == 2
-    assert "a" in unnamed.stderr and "--session" in unnamed.stderr
-    for tag in ("a", "b"):
-        assert project.cli("stop", "--session", tag).returncode == 0
-        wait_until(lambda tag=tag: project.json("status", "--json", "--session", tag)["session"]["state"] == "stopped")
-    assert {line.split()[2] for line in project.cli("logs", "-n", "500").stdout.splitlines()} == {"a", "b"}

@@ -40,20 +40,16 @@ def phase(project: Project) -> str:
     return f"{current['experiment']} {current['phase']}" if current else ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_signal_ends_the_waiting_for_a_server_that_is_down(
-    project: Project, tmp_path: Path, closed: str, number: signal.Signals
-) -> None:
+def test_one_signal_ends_the_waiting_for_a_server_that_is_down(project: Project, tmp_path: Path, closed: str) -> None:
     configure(project, tmp_path, closed)
     daemon = project.start_process("start", "--foreground", "--no-preflight", "--tag", "t", "--policy", "local:m")
     wait_until(lambda: project.latest_run() == 0 and phase(project) == "1 proposing")
     time.sleep(1.0)  # into the pauses between its attempts
     began = time.monotonic()
-    daemon.send_signal(number)
+    daemon.send_signal(signal.SIGTERM)
     daemon.communicate(timeout=60)
     took = time.monotonic() - began
-    print(f"{number.name}: {took:.2f} s")
-    assert daemon.returncode == 128 + number
+    assert daemon.returncode == 143
     assert took < SOON_S
     assert project.json("status", "--json")["session"]["state"] == "stopped"
 
@@ -96,13 +92,3 @@ def test_a_server_that_is_down_is_told_when_the_session_starts(project: Project,
     daemon.send_signal(signal.SIGTERM)
     daemon.send_signal(signal.SIGINT)
     daemon.communicate(timeout=60)
-
-
-def test_a_server_that_is_there_and_policies_without_one_are_told_nothing(project: Project, tmp_path: Path) -> None:
-    with ScriptedServer([BETTER]) as scripted:
-        configure(project, tmp_path, scripted.url)
-        done = project.cli("start", "--foreground", "--tag", "t", "--policy", "local:m", "--max-experiments", "1")
-    assert done.returncode == 0
-    assert "no model server" not in done.stderr
-    other = project.cli("start", "--foreground", "--tag", "s", "--policy", "search", "--max-experiments", "1")
-    assert "no model server" not in other.stderr

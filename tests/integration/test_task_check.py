@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoresearchd.app.bench import repository_notes
-from autoresearchd.app.task_check import MANY_TASKS, SHORT, Extent, check_held
+from autoresearchd.app.task_check import Extent, check_held
 from autoresearchd.cli.main import run
 from autoresearchd.errors import ConfigError
 
@@ -98,18 +97,6 @@ def test_a_cheat_that_beat_a_single_run_is_measured_once_more_beside_the_program
     assert (held.cheats[-1].label, held.cheats[-1].detail, held.caught) == ("no_gain", "miss 2, unedited 2", 4)
 
 
-def test_the_short_form_makes_one_run_one_edit_and_two_cheats(folder: Path) -> None:
-    (folder / "check.yaml").write_text(CHECK + PAYS)
-    held = check_held(folder, extent=SHORT)
-    assert (len(held.values), len(held.edits), len(held.cheats), held.faults) == (1, 1, 2, ())
-
-
-def test_of_many_tasks_an_edit_and_three_cheats_each_are_tried_and_the_rest_is_told_of(folder: Path) -> None:
-    (folder / "check.yaml").write_text(CHECK + "".join(PAYS.replace("told", f"told by {who}") for who in "abc"))
-    held = check_held(folder, extent=MANY_TASKS)
-    assert (len(held.values), len(held.edits), held.known_edits, len(held.cheats), held.known_cheats) == (2, 1, 1, 3, 6)
-
-
 def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,20 +112,14 @@ def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(
     assert cells[("--short",)][6] == "2/2 (of 6)"
 
 
-def test_a_hurried_check_holds_no_run_to_what_was_measured_with_more_time(folder: Path) -> None:
-    (folder / "check.yaml").write_text(CHECK.replace("value: 2.0", "value: 7.0"))
-    assert check_held(folder, extent=replace(SHORT, runs=2)).faults == ()
-
-
 def test_a_bounded_metric_that_is_never_printed_is_told_before_a_night_of_experiments_none_of_which_could_be_kept(
     folder: Path,
 ) -> None:
     bounded = TASK.replace("minimize}", "minimize, constraints: [{metric: memory_gb, max: 4}]}")
     (folder / "task.yaml").write_text(bounded)
-    for arguments in ((), ("--runs", "2")):
-        answer = command(folder, *arguments)
-        assert answer.returncode == 3
-        assert "guess prints no memory_gb, which a constraint bounds" in answer.stderr
+    answer = command(folder)
+    assert answer.returncode == 3
+    assert "guess prints no memory_gb, which a constraint bounds" in answer.stderr
 
 
 def test_of_a_failed_set_up_the_end_of_its_log_is_told_and_no_file_is_named_that_goes_with_the_check(
@@ -151,13 +132,6 @@ def test_of_a_failed_set_up_the_end_of_its_log_is_told_and_no_file_is_named_that
     assert answer.returncode == 3
     assert "no luck" in answer.stderr and "setup_commands" in answer.stderr
     assert "setup.log" not in answer.stderr
-
-
-def test_cheats_that_run_beside_each_other_are_told_in_their_order(folder: Path) -> None:
-    (folder / "check.yaml").write_text(CHECK + PAYS)
-    held = check_held(folder, extent=Extent(runs=2), at_once=3)
-    assert [cheat.label for cheat in held.cheats] == ["error", "no_gain", "illegal_edit", "better"]
-    assert held.caught == 3
 
 
 def test_a_baseline_that_moved_and_an_edit_that_is_refused_are_told(folder: Path) -> None:
@@ -198,15 +172,8 @@ def commit(folder: Path, name: str, text: str) -> None:
     subprocess.run([*git, "commit", "-qam", f"another {name}"], cwd=folder, check=True)
 
 
-def test_a_program_that_prints_no_metric_is_told_how_to_print_one(folder: Path) -> None:
-    commit(folder, "evaluate.py", "print('done')\n")
-    answer = command(folder)
-    assert answer.returncode == 3
-    assert "→ print `METRIC miss=<number>`" in answer.stderr and "it printed nothing" in answer.stderr
-
-
 @pytest.mark.parametrize("at_once", [1, 2])
-@pytest.mark.parametrize(("budget", "unedited"), [("", 2), ("budget: 20s\n", 2), ("budget: 5s\n", 3)])
+@pytest.mark.parametrize(("budget", "unedited"), [("", 2), ("budget: 5s\n", 3)])
 def test_cheats_are_held_to_the_program_under_their_own_budget(
     folder: Path, budget: str, unedited: int, at_once: int
 ) -> None:
@@ -218,34 +185,25 @@ def test_cheats_are_held_to_the_program_under_their_own_budget(
     assert held.cheats[1].detail == f"miss {unedited}, unedited {unedited}"
 
 
-def test_a_program_that_reads_neither_its_budget_nor_its_seed_is_told_so_by_every_command_before_a_session(
+def test_a_program_that_reads_neither_its_budget_nor_its_seed_is_told_so_before_a_session(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a budget of 3 s nothing was said, and a run that took 57 s was kept; with a seed of its own, luck was."""
     top = tmp_path / "mine"
     top.mkdir()
     (top / "train.py").write_text("RATE = 0.1\nprint(f'loss: {RATE}')\n")
-    held = "does not read AUTORESEARCHD_TIME_BUDGET, so its budget of 30 s does not end it: experiments are held to the"
-    seed = "does not read AUTORESEARCHD_SEED: every run then has the program's own seed"
     monkeypatch.chdir(top)
     made = ["--file", "train.py", "--command", "python -S train.py", "--metric", "loss", "--budget", "30s"]
-    assert run(["task", "init", "mine", ".", *made, "--no-measure"]) == 0
-    told = capsys.readouterr().err
-    assert held in told and seed in told
-    (top / ".gitignore").write_text(".autoresearchd/\n")
     who = ["-c", "user.name=User", "-c", "user.email=user@localhost"]
+    for command in (["task", "init", "mine", ".", *made, "--no-measure"], ["task", "check", "."]):
+        assert run(command) == 0
+        told = capsys.readouterr().err
+        assert "AUTORESEARCHD_TIME_BUDGET, so its budget of 30 s does not end it: experiments are held to the" in told
+        assert "does not read AUTORESEARCHD_SEED: every run then has the program's own seed" in told
     for arguments in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
         subprocess.run(["git", *who, *arguments], cwd=top, check=True)
-    assert run(["task", "check", "."]) == 0
-    told = capsys.readouterr().err
-    assert held in told and seed in told
     assert run(["task", "check", ".", "--run"]) == 0
-    told = capsys.readouterr().err
-    assert held in told and seed in told
-    assert "of a budget of 30 s: the budget does not bind" in told
-    start = ["-m", "autoresearchd", "start", "--policy", "random", "--max-experiments", "0", "--foreground"]
-    begun = subprocess.run([sys.executable, *start], capture_output=True, text=True, check=True)
-    assert held in begun.stderr and seed in begun.stderr
+    assert "of a budget of 30 s: the budget does not bind" in capsys.readouterr().err
 
 
 def test_a_task_that_says_what_it_is_held_to_is_told_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,29 +114,11 @@ def test_each_model_has_its_own_version_and_never_that_of_another(bench: Bench) 
     assert bench.answers(replace(BASE, template_hash=None)) == first, "what is not known is not another"
 
 
-def test_that_a_version_is_for_another_model_is_told_once(bench: Bench) -> None:
-    version = bench.version()
-    for _ in range(3):
-        assert bench.answers(OTHER) == ""
-    assert len(bench.told) == 1
-    assert version in bench.told[0]
-    assert OTHER.name in bench.told[0]
-
-
 def test_where_nobody_knows_a_hash_the_name_of_the_model_decides(bench: Bench) -> None:
     version = bench.version(base=replace(BASE, name="Qwen/Qwen3-4B"))
     assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
     assert bench.answers(BaseModel("Qwen/Qwen3-8B")) == ""
     assert bench.answers(BaseModel("")) == ""
-
-
-SNAPSHOT = "/cache/hub/models--Qwen--Qwen3-4B/snapshots/0123456789abcdef0123456789abcdef01234567"
-
-
-def test_a_version_of_a_model_fetched_from_a_hub_answers_where_a_server_tells_the_hubs_name(bench: Bench) -> None:
-    version = bench.version(base=replace(BASE, name=SNAPSHOT))
-    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
-    assert bench.answers(BaseModel("Qwen/Qwen3-8B")) == ""
 
 
 def written_model(place: Path, weights: bytes) -> BaseModel:
@@ -212,24 +194,6 @@ def test_a_damaged_version_is_replaced_by_the_nearest_whole_parent_that_was_in_u
     assert bench.shelf.find(fourth).status is VersionStatus.PROMOTED, "the user decides what becomes of it"
 
 
-def test_without_a_whole_parent_the_plain_model_answers(bench: Bench) -> None:
-    version = bench.version()
-    bench.damage(version, "manifest.json")
-    assert bench.answers() == ""
-    assert "plain model" in bench.told[-1]
-    later = bench.version()
-    assert bench.answers() == later, "the next one is looked at for itself"
-
-
-def test_a_version_that_was_checked_is_not_hashed_before_each_proposal(bench: Bench) -> None:
-    version = bench.version()
-    assert bench.answers() == version
-    bench.damage(version)
-    assert bench.answers() == version, "it was loaded from whole files"
-    bench.live = bench.restarted()
-    assert bench.answers() == ""
-
-
 # -- what it earns
 def test_a_version_that_earns_less_is_rolled_back_and_the_user_is_told_why(bench: Bench) -> None:
     first = bench.version()
@@ -243,14 +207,6 @@ def test_a_version_that_earns_less_is_rolled_back_and_the_user_is_told_why(bench
     assert "live reward fell" in bench.shelf.find(second).reason
     assert len(bench.told) == 1
     assert first in bench.told[0]
-
-
-def test_the_plain_model_takes_over_from_a_first_version_that_earns_less(bench: Bench) -> None:
-    bench.earn("", GOOD)
-    version = bench.version()
-    bench.earn(version, BAD)
-    assert bench.answers() == ""
-    assert "the plain model answers" in bench.told[0]
 
 
 def test_a_version_that_earns_as_much_stays(bench: Bench) -> None:
@@ -272,12 +228,6 @@ def test_what_others_earned_is_not_held_against_a_version(bench: Bench) -> None:
     assert bench.answers() == version
 
 
-def test_without_a_version_before_it_in_the_session_nothing_is_compared(bench: Bench) -> None:
-    version = bench.version()
-    bench.earn(version, BAD)
-    assert bench.answers() == version
-
-
 def test_a_version_that_the_user_promotes_again_begins_anew(bench: Bench) -> None:
     bench.earn("", GOOD)
     version = bench.version()
@@ -288,15 +238,6 @@ def test_a_version_that_the_user_promotes_again_begins_anew(bench: Bench) -> Non
     assert bench.restarted().in_use(BASE) is not None
     bench.earn(version, BAD)
     assert bench.answers() == "", "and is judged anew"
-
-
-def test_after_a_restart_the_same_rewards_say_the_same(bench: Bench) -> None:
-    bench.earn("", GOOD)
-    version = bench.version()
-    bench.earn(version, GOOD)
-    for _ in range(5):
-        bench.live = bench.restarted()
-        assert bench.answers() == version
 
 
 # -- freeing room

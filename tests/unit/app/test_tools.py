@@ -72,15 +72,6 @@ def test_what_a_shell_may_find_is_let_pass(root: Path, command: str) -> None:
     check(root, command)
 
 
-def test_a_sub_command_of_uv_is_not_taken_for_a_script(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "uv").write_text("#!/bin/sh\n")
-    (tmp_path / "uv").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    check(root, "uv run.all edit.py")
-
-
 @pytest.mark.parametrize(
     "command", ["./Propose.sh", "./no.sh", "propose", "sh ./nope", "KEY=1 nope", "~/nope.sh", "nope; true"]
 )
@@ -102,19 +93,15 @@ TASK = read_task_text(
 def commands(key: str, command: str) -> Task:
     """A task one of whose commands is this."""
     match key:
-        case "execution.run_command":
-            return replace(TASK, execution=replace(TASK.execution, run_command=command))
         case "execution.setup_commands":
             return replace(TASK, execution=replace(TASK.execution, setup_commands=(command, "true")))
-        case "evaluation.command":
-            return replace(TASK, evaluation=Evaluation(command))
         case "evaluation.model_command":
             return replace(TASK, evaluation=Evaluation("true", model_command=command))
         case _:
             return replace(TASK, checks=(Check(command),))
 
 
-KEYS = ["execution.run_command", "execution.setup_commands", "evaluation.command", "evaluation.model_command", "checks"]
+KEYS = ["execution.setup_commands", "evaluation.model_command", "checks"]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -129,19 +116,13 @@ def test_a_script_that_was_committed_without_its_executable_bit_is_named_with_it
     assert "sh ./no.sh" in caught.value.mend
 
 
-def test_a_script_whose_bit_set_up_may_have_set_is_let_pass(root: Path) -> None:
-    task = replace(TASK, execution=replace(TASK.execution, setup_commands=("chmod +x no.sh", "./no.sh")))
-    with opened(root) as workspace:
-        require_bits(task, workspace, workspace.head())
-
-
 @pytest.mark.parametrize(
     "command",
     ["./propose.sh", "sh ./no.sh", "'my tools/edit.py'", "./data/later", "/bin/true", "~/x", "$X/no.sh", "./", ""],
 )
 def test_what_may_be_executed_or_is_not_in_the_commit_is_let_pass(root: Path, command: str) -> None:
     with opened(root) as workspace:
-        require_bits(commands("execution.run_command", command), workspace, workspace.head())
+        require_bits(task_of(command), workspace, workspace.head())
 
 
 # ---------------------------------------------------------------------- the programs of a task's own commands
@@ -189,16 +170,6 @@ def test_a_program_on_the_users_path_alone_is_none_that_a_job_finds(
     with pytest.raises(MissingCapability, match="trainer"):
         require_programs(task_of("trainer train.py"), root)
     assert require_programs(task_of("trainer train.py", env={"PATH": str(tmp_path)}), root) == ()
-
-
-def test_the_commands_of_checks_and_of_the_evaluation_are_looked_for_too(root: Path) -> None:
-    task = task_of("python train.py")
-    for key, other in (
-        ("checks", replace(task, checks=(Check("pytset -q"),))),
-        (r"evaluation\.command", replace(task, evaluation=Evaluation("pyhton evaluate.py"))),
-    ):
-        with pytest.raises(MissingCapability, match=f"{key} begins with"):
-            require_programs(other, root)
 
 
 def test_a_command_by_uv_is_told_what_it_is_without(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
-from autoresearchd.cli.main import build
 from autoresearchd.cli.render import guarded
 from autoresearchd.errors import MissingCapability, SessionLocked, UsageError
 from tests.unit.cli.conftest import Command
@@ -22,7 +20,6 @@ COMMANDS = [
     "task init", "task check", "task space", "plot", "export", "import", "serve", "learn", "doctor", "adapters list",
     "adapters promote", "adapters rollback", "skills list", "skills add", "sessions list", "sessions remove",
 ]  # fmt: skip
-LATER = ["report", "finalize", "web"]
 
 
 def program(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -45,13 +42,6 @@ def test_every_command_explains_itself_with_an_example(command: Command, name: s
     assert f"autoresearchd {name}" in answer.out
 
 
-def test_there_are_no_commands_that_do_not_work_yet() -> None:
-    group = typer.main.get_command(build())
-    names = set(group.commands)
-    assert names == {name.split()[0] for name in COMMANDS}
-    assert not names & set(LATER)
-
-
 def test_the_version_is_told(command: Command) -> None:
     from autoresearchd import __version__
 
@@ -61,36 +51,16 @@ def test_the_version_is_told(command: Command) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["nonsense"],
-        ["status", "--nonsense"],
-        ["show"],
-        ["show", "-1"],
-        ["show", "one"],
-        ["experiments", "--status", "great"],
-        ["experiments", "--last", "0"],
-        ["export", "--format", "xml"],
-        ["export", "--format", "parquet"],
-        ["status", "--json", "--watch"],
-        ["note", "  "],
-        ["start", "--budget", "soon"],
-        ["start", "--max-time", "-1"],
-        ["start", "--max-cost", "nan"],
-        ["start", "--slots", "many"],
-        ["start", "--max-experiments", "-1"],
-        ["task", "check", "--all", "somewhere"],
-        ["task", "check", "no-such-task"],
-        ["task", "check", "--all", "--thorough"],
-        ["task", "check", "terrain", "--run", "--thorough"],
-        ["task", "check", "--all", "--run", "--short", "--thorough"],
-        ["task", "init", "no-such-task", "folder"],
-        ["task", "init", "new", "folder", "--file", "train.py"],
-        ["import", "no-such-file.jsonl"],
+        "nonsense", "export --format xml", "export --format parquet", "status --json --watch", "start --budget soon",
+        "start --max-time -1", "start --max-cost nan", "start --slots many", "start --max-experiments -1",
+        "task check --all somewhere", "task check no-such-task", "task check --all --thorough",
+        "task check terrain --run --thorough", "task check --all --run --short --thorough",
+        "task init no-such-task folder", "task init new folder --file train.py", "import no-such-file.jsonl",
     ],
-    ids=" ".join,
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("repository")
-def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, arguments: list[str]) -> None:
-    answer = command(*arguments)
+def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, arguments: str) -> None:
+    answer = command(*arguments.split())
     assert (answer.code, answer.out) == (2, "")
     assert "rror: " in answer.err
     assert "Traceback" not in answer.err
@@ -130,16 +100,7 @@ def test_a_slip_on_the_command_line_is_told_in_two_lines_that_name_it_and_its_re
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["status"],
-        ["status", "--json"],
-        ["experiments", "--json"],
-        ["show", "1"],
-        ["plot"],
-        ["export"],
-        ["stop"],
-        ["note", "x"],
-    ],
+    [["status"], ["experiments", "--json"], ["show", "1"], ["plot"], ["stop"], ["note", "x"]],
     ids=" ".join,
 )
 @pytest.mark.parametrize("inside", [True, False], ids=["repository", "no repository"])
@@ -202,22 +163,13 @@ def test_an_error_says_what_and_how_to_mend_it(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "error: it is broken\n  → glue it\n"
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["status", "--session", "nope"]], ids=" ".join)
-def test_both_ways_of_status_answer_alike(repository: Path, command: Command, arguments: list[str]) -> None:
-    short, long = program(*arguments, cwd=repository), command(*arguments)
-    assert (short.returncode, short.stdout, short.stderr) == (long.code, long.out, long.err)
-
-
 def test_status_of_a_repository_elsewhere_is_that_of_standing_in_it(
     repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = json.loads(command("status", "--json").out)
     monkeypatch.chdir(repository.parent)
     for place in (str(repository), str(repository / ".git" / "..")):
-        elsewhere = command("status", "--json", "--dir", place)
-        assert json.loads(elsewhere.out) == here
-        short = program("status", "--json", "--dir", place, cwd=repository.parent)
-        assert (short.returncode, short.stdout) == (0, elsewhere.out)
+        assert json.loads(command("status", "--json", "--dir", place).out) == here
 
 
 def test_who_asks_from_elsewhere_is_told_where_the_other_commands_are_to_be_given(
@@ -304,12 +256,6 @@ def test_the_shell_completes_commands(repository: Path) -> None:
     assert done.stdout.split() == ["status"]
 
 
-def test_a_stream_without_unicode_ends_no_command(repository: Path) -> None:
-    done = program("status", cwd=repository, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0
-    assert "val_bpb" in done.stdout
-
-
 def test_task_list_says_what_there_is(command: Command) -> None:
     tasks = json.loads(command("task", "list", "--json").out)
     assert all(set(task) == {"name", "metric", "direction", "path", "profiles", "needs"} for task in tasks)
@@ -319,28 +265,9 @@ def test_task_list_says_what_there_is(command: Command) -> None:
     assert Path(own["path"], "task.yaml").is_file()
 
 
-def test_task_init_copies_a_bundled_task_and_overwrites_nothing(command: Command, tmp_path: Path) -> None:
-    target = tmp_path / "mine"
-    assert command("task", "init", "autoresearch", str(target)).code == 0
-    assert (target / "train.py").is_file()
-    again = command("task", "init", "autoresearch", str(target))
-    assert again.code == 2
-    assert "not an empty folder" in again.err
-
-
 def test_task_init_writes_a_task_for_a_program_that_is_there(command: Command, tmp_path: Path) -> None:
-    arguments = [
-        "task",
-        "init",
-        "speed",
-        str(tmp_path),
-        "--file",
-        "kernel.py",
-        "--command",
-        "python kernel.py",
-        "--metric",
-        "ms",
-    ]
+    arguments = ["task", "init", "speed", str(tmp_path), "--file", "kernel.py", "--command", "python kernel.py"]
+    arguments += ["--metric", "ms"]
     missing = command(*arguments)
     assert missing.code == 2
     assert "kernel.py does not exist" in missing.err
@@ -378,13 +305,6 @@ def test_task_init_announces_no_measurement_that_it_cannot_make(command: Command
     )  # fmt: skip
     assert answer.code == 0 and "measuring" not in answer.err
     assert "fit.py is not committed" in answer.err and "`task check --run` measures it" in answer.err
-
-
-def test_task_check_names_the_line_that_is_wrong(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "task.yaml").write_text("name: broken\nexecution:\n  budgt: 5\n")
-    answer = command("task", "check", str(tmp_path))
-    assert answer.code == 2
-    assert "task.yaml:3" in answer.err
 
 
 def test_the_bundled_tasks_are_in_order(command: Command) -> None:

@@ -6,13 +6,11 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from autoresearchd.cli.render import Paint
-from autoresearchd.cli.status import DaemonFacts, Meanwhile, meanwhile_in, process_began, status_lines
+from autoresearchd.cli.status import DaemonFacts, Meanwhile, meanwhile_in, status_lines
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.loop.lock import SessionLock, announce
 from autoresearchd.workspace import layout
@@ -55,19 +53,6 @@ def test_a_minute_of_set_up_is_seen_in_the_status(empty_repository: Path, comman
     assert now.startswith("  now     set-up: python prepare.py (3")
     assert "set-up" not in other
     assert "set-up" not in command("status", "--session", "fresh").out, "nobody is at work any more"
-
-
-@pytest.mark.usefixtures("repository")
-def test_a_set_up_in_which_an_earlier_daemon_was_killed_is_not_what_the_next_one_does(
-    empty_repository: Path, command: Command
-) -> None:
-    add_session(empty_repository, "fresh", state=SessionState.RUNNING, pid=os.getpid())
-    log = layout.daemon_log(empty_repository)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("2026-03-08 20:00:01Z fresh setup set-up: python prepare.py\n")
-    with SessionLock(layout.lock_path(empty_repository, "fresh"), "fresh"):
-        out = command("status", "--session", "fresh").out
-    assert "set-up" not in out
 
 
 @pytest.mark.usefixtures("repository")
@@ -185,27 +170,6 @@ def test_when_a_session_ended_is_told_from_when_it_began() -> None:
     ended = BEGUN + timedelta(hours=1, minutes=4)
     assert f"stopped {local(ended)} · begun {local(BEGUN)}" in head("stopped", DaemonFacts(last=ended))
     assert f"stopped · begun {local(BEGUN)}" in head("stopped", DaemonFacts(last=BEGUN)), "one that was imported"
-
-
-def test_the_start_of_a_process_is_known_to_the_second() -> None:
-    began = process_began(os.getpid())
-    assert began is not None
-    assert abs(began.timestamp() - psutil.Process().create_time()) < 2
-    assert process_began(2**22 + 1) is None
-
-
-def test_a_container_that_tells_an_uptime_of_its_own_does_not_move_the_start_of_a_daemon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read = Path.read_text
-
-    def faked(path: Path, *arguments: Any, **options: Any) -> str:
-        return "7.25 7.00\n" if str(path) == "/proc/uptime" else read(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", faked)
-    began = process_began(os.getpid())
-    assert began is not None
-    assert abs(began.timestamp() - psutil.Process().create_time()) < 2
 
 
 @pytest.mark.parametrize(("rate", "known"), [(None, False), (0.0, True)])

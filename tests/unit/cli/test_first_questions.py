@@ -51,10 +51,6 @@ def test_who_looks_on_is_told_what_a_diff_is_of_and_a_pipe_gets_the_diff_alone(c
     assert "as measured" not in piped
 
 
-def test_who_looks_on_is_told_which_way_a_delta_goes() -> None:
-    assert "+ is better" in in_a_terminal("experiments")
-
-
 def test_an_imported_experiment_is_not_said_to_have_changed_nothing(repository: Path, command: Command) -> None:
     log = repository / "results.tsv"
     log.write_text(command("export", "--format", "tsv").out)

@@ -66,12 +66,6 @@ def test_the_status_for_scripts_is_one_json_document(command: Command) -> None:
     assert answer.err == ""
 
 
-def test_a_daemon_that_died_is_shown_as_crashed(repository: Path, command: Command) -> None:
-    add_session(repository, "dead", state=SessionState.RUNNING)
-    assert json.loads(command("status", "--session", "dead", "--json").out)["session"]["state"] == "crashed"
-    assert "autoresearchd resume dead" in command("status", "--session", "dead").out
-
-
 def test_a_living_daemon_is_shown_as_running_and_how_to_stop_it(repository: Path, command: Command) -> None:
     add_session(repository, "alive", state=SessionState.RUNNING)
     add_session(repository, "newer")
@@ -149,12 +143,6 @@ def test_a_machine_too_busy_to_conclude_is_a_line_of_the_status() -> None:
         assert "first measured" not in "\n".join(status_lines({"metric": metric | quiet}, [], Paint(enabled=False)))
 
 
-def test_experiments_for_scripts_are_one_list(command: Command) -> None:
-    records = json.loads(command("experiments", "--json").out)
-    assert [r["experiment"] for r in records] == [0, 1, 2, 3, 4]
-    assert json.loads(command("experiments", "--json", "--status", "checks_failed").out) == []
-
-
 def test_experiments_can_be_chosen(command: Command) -> None:
     chosen = json.loads(command("experiments", "--json", "--status", "discard", "--last", "1").out)
     assert [r["experiment"] for r in chosen] == [4]
@@ -174,10 +162,6 @@ def test_show_tells_all_of_an_experiment(command: Command) -> None:
         assert words in out
 
 
-def test_show_has_the_diff_also_of_what_was_discarded(command: Command) -> None:
-    assert command("show", "2", "--diff").out.splitlines()[-2:] == ["-x = 0", "+x = 2  # "]
-
-
 def test_show_prints_logs_of_any_bytes(repository: Path, command: Command) -> None:
     folder = layout.run_dir(repository, "mar8", 2, 0)
     folder.mkdir(parents=True)
@@ -195,27 +179,6 @@ def test_the_hint_of_show_leads_to_the_session_that_was_shown(repository: Path, 
     assert "autoresearchd experiments --session mar8`" in command("show", "99", "--session", "mar8").err
 
 
-def test_an_experiment_that_does_not_exist_is_a_usage_error(command: Command) -> None:
-    answer = command("show", "99")
-    assert (answer.code, answer.out) == (2, "")
-    assert "0 to 4" in answer.err
-
-
-def test_export_and_import_speak_the_same_format(repository: Path, command: Command) -> None:
-    from autoresearchd.report.log_import import read_log
-
-    target = repository / "log.jsonl"
-    answer = command("export", "--format", "jsonl", "-o", str(target))
-    assert (answer.code, answer.out) == (0, "")
-    assert [e.metric for e in read_log(target).experiments] == [pytest.approx(0.9979), 0.986041, 0.982603, None, 0.99]
-
-
-def test_export_into_a_missing_folder_is_a_usage_error(command: Command) -> None:
-    answer = command("export", "-o", "nowhere/log.jsonl")
-    assert answer.code == 2
-    assert "nowhere/log.jsonl" in answer.err
-
-
 def test_plot_writes_a_picture_and_says_where(repository: Path, command: Command) -> None:
     answer = command("plot")
     assert (answer.code, answer.out) == (0, "")
@@ -228,10 +191,6 @@ def test_the_end_of_the_daemons_log_is_printed(repository: Path, command: Comman
     log.parent.mkdir(parents=True)
     log.write_text("one\ntwo \x1b[31mred\nthree\n")
     assert command("logs", "-n", "2").out == "two red\nthree\n"
-
-
-def test_without_a_log_that_is_said(command: Command) -> None:
-    assert command("logs").code == 2
 
 
 def test_colours_are_for_terminals_or_for_those_who_ask(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,15 +66,6 @@ def test_a_bundled_task_is_not_begun_where_another_one_lies(toy: Path, command: 
     assert "holds the task toy" in answer.err and "leave --task out" in answer.err
 
 
-def test_an_empty_folder_is_told_what_could_be_set_up_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    answer = command("start")
-    assert (answer.code, "is empty" in answer.err, "start --task autoresearch" in answer.err) == (2, True, True)
-
-
 def test_a_byte_order_mark_that_search_cannot_do_with_is_named(toy: Path, command: Command) -> None:
     write_files(toy, {"train.py": "\ufeff" + FILES["train.py"]})
     commit_all(toy)
@@ -165,21 +156,6 @@ def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
 
 
 # ---------------------------------------------------------------------- programs
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("python -S train.py", "no-such-python train.py"), ("budget: 20", "python: /nowhere/bin/python, budget: 20")],
-)
-def test_a_program_that_no_job_will_find_is_refused_before_a_session_is_opened(
-    toy: Path, command: Command, old: str, new: str
-) -> None:
-    write_files(toy, {"task.yaml": TASK.replace(old, new)})
-    commit_all(toy)
-    answer = command("start", "--foreground", "--max-experiments", "1", "--policy", "random")
-    assert answer.code == 5, answer.err
-    assert "task.yaml" in answer.err
-    assert "no session" in command("status").err
-
-
 # ---------------------------------------------------------------------- folders
 def test_a_file_where_logs_and_results_go_is_named_and_no_session_is_left(toy: Path, command: Command) -> None:
     (toy / ".git/info").mkdir(exist_ok=True)
@@ -188,20 +164,6 @@ def test_a_file_where_logs_and_results_go_is_named_and_no_session_is_left(toy: P
     assert ".autoresearchd is no folder" in refused(command).err
     assert "no session" in command("status").err
     assert (toy / ".autoresearchd").read_text() == "mine\n"
-
-
-def test_a_folder_of_git_that_cannot_be_written_to_is_named(toy: Path, command: Command) -> None:
-    (toy / ".git/autoresearchd").write_text("in the way\n")
-    answer = command("start", "--foreground", "--policy", "random")
-    assert answer.code in (1, 2)
-    assert ".git/autoresearchd" in answer.err
-    assert "Traceback" not in answer.err and "defect" not in answer.err
-
-
-def test_a_task_that_cannot_be_written_is_refused(toy: Path, command: Command) -> None:
-    answer = command("task", "init", "terrain", "/proc/no/such/folder")
-    assert answer.code == 2
-    assert "the task cannot be written to /proc/no/such/folder" in answer.err
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -214,17 +176,6 @@ def test_a_start_that_is_refused_leaves_an_empty_folder_empty(
     answer = command("start", "--task", "terrain", "--dir", str(folder), "--policy", "command:/nope/x")
     assert answer.code == 2 and "there is no /nope/x" in answer.err
     assert list(folder.iterdir()) == [] if there else not folder.parent.exists()
-
-
-@pytest.mark.parametrize("task", ["terrain", "."])
-def test_a_start_that_is_refused_leaves_what_was_there(
-    toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch, task: str
-) -> None:
-    git(toy, "rm", "--quiet", "task.yaml")
-    git(toy, "commit", "--quiet", "-m", "without it")
-    monkeypatch.chdir(toy)
-    assert command("start", "--task", task, "--policy", "command:/nope/x").code == 2
-    assert (toy / "train.py").read_text() == FILES["train.py"]
 
 
 # ---------------------------------------------------------------------- two at once
@@ -261,18 +212,3 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
     answer = command("start", "--tag", "imported-results", "--policy", "random")
     assert answer.code == 2
     assert "resume" not in answer.err, "there is nothing to go on with"
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_public_folder_that_cannot_be_written_is_refused_before_there_is_a_session(
-    toy: Path, command: Command
-) -> None:
-    folder = layout.public_dir(toy)
-    folder.mkdir()
-    folder.chmod(0o500)
-    answer = command("start", "--tag", "mine", "--policy", "random")
-    folder.chmod(0o700)
-    assert answer.code != 0
-    assert "Traceback" not in answer.err
-    assert str(folder) in answer.err
-    assert "mine" not in command("status").err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -94,13 +93,6 @@ def test_the_columns_are_karpathys() -> None:
         "0000000\t0.000000\t0.0\tcrash\tchange 2",
         "0000000\t0.000000\t0.0\tcrash\tchange 3",
     ]
-
-
-def test_a_new_segment_begins_with_a_config_line_as_readers_of_the_format_expect() -> None:
-    lines = [
-        json.loads(line) for line in jsonl_lines(HEAD, [record(0, "keep", 1.0), record(1, "keep", 1.0, segment=1)])
-    ]
-    assert [line.get("type", "run") for line in lines] == ["config", "run", "config", "run"]
 
 
 texts = st.text(max_size=30)
@@ -212,11 +204,6 @@ def test_a_table_of_five_columns_tells_by_what_was_kept_which_way_is_better(
     assert any("taken for better" in warning for warning in log.warnings) == (direction == "maximize")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing\.jsonl"):
-        read_log(tmp_path / "nothing.jsonl")
-
-
 def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) -> None:
     file = tmp_path / "experiments.parquet"
     try:
@@ -228,11 +215,6 @@ def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) ->
     write("parquet", HEAD, [record(0, "keep", 1.0), record(1, "crash", None)], file)
     rows = parquet.read_table(file).to_pylist()
     assert [(row["experiment"], row["metric"], row["status"]) for row in rows] == [(0, 1.0, "keep"), (1, None, "crash")]
-
-
-def test_parquet_is_not_printed() -> None:
-    with pytest.raises(UsageError, match="binary"):
-        write("parquet", HEAD, [], io.StringIO())
 
 
 @pytest.mark.parametrize(

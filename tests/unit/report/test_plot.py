@@ -75,7 +75,7 @@ def test_a_chart_of_any_length_and_direction_is_drawn(tmp_path: Path, direction:
 
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
-@pytest.mark.parametrize("count", [10, 40, 500])
+@pytest.mark.parametrize("count", [10, 500])
 def test_the_legend_hides_no_point_and_crosses_no_words(direction: str, count: int) -> None:
     chance, value = random.Random(count), 1.0
     records = [record(0, "keep", value, "baseline")]
@@ -97,12 +97,9 @@ def test_the_legend_hides_no_point_and_crosses_no_words(direction: str, count: i
 
 @pytest.mark.parametrize("metric", ["loss", "a_metric_whose_name_tells_all_of_how_it_is_measured_" * 4])
 @pytest.mark.parametrize("scale", [1.0, 6e6, 1e-4])
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
-def test_the_name_of_the_metric_is_cut_neither_by_the_edge_nor_by_the_figures(
-    metric: str, scale: float, direction: str
-) -> None:
+def test_the_name_of_the_metric_is_cut_neither_by_the_edge_nor_by_the_figures(metric: str, scale: float) -> None:
     records = [record(0, "keep", 1.23457 * scale, "baseline"), record(1, "keep", 1.13457 * scale, "x")]
-    figure = _figure(chart_of(records, metric=metric, direction=direction))
+    figure = _figure(chart_of(records, metric=metric, direction="minimize"))
     axes = figure.axes[0]
     name = axes.yaxis.label.get_window_extent()
     assert figure.bbox.x0 <= name.x0 and figure.bbox.y0 <= name.y0 and name.y1 <= figure.bbox.y1
