@@ -1,12 +1,14 @@
-"""The commands, put together: which there are, under which names, with which examples."""
+"""The commands, put together: which there are, under which names, with which examples; and mistakes in their use."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from autoresearchd import __version__
 from autoresearchd.cli import (
@@ -25,9 +27,66 @@ from autoresearchd.cli import (
 )
 from autoresearchd.cli.options import examples
 from autoresearchd.cli.render import guarded
+from autoresearchd.errors import UsageError
 
 PROGRAM = "autoresearchd"
 _ABORTED = 1
+
+_NEGATIVE = re.compile(r"-\d+")
+_NO_NUMBER = ("int_parsing", "int_parsing_size", "int_from_float", "int_type", "float_parsing")
+
+Command = tuple[Callable[..., Any], tuple[str, ...]]
+"""What a command does, and examples of it without the program's name."""
+
+_COMMANDS: Mapping[str, Command] = {
+    "start": (session.start, (
+        "start --task autoresearch", "start --task . --budget 5m --max-time 8h --tag night1",
+        "start --policy 'command:~/bin/propose.sh' --max-experiments 20 --foreground",
+        "start --policy litellm:anthropic/claude-sonnet-4-5 --max-cost 5",
+    )),
+    "resume": (session.resume, ("resume", "resume night1 --foreground", "resume night1 --max-experiments 40")),
+    "stop": (session.stop, ("stop", "stop --now")),
+    "pause": (session.pause, ("pause",)),
+    "unpause": (session.unpause, ("unpause",)),
+    "status": (status.status, ("status", "status --watch", "status --json | jq .metric.best")),
+    "note": (session.note, ('note "leave the optimiser alone, try the schedule"',)),
+    "experiments": (experiments.experiments, ("experiments --last 20", "experiments --status keep --json")),
+    "show": (experiments.show, ("show 12", "show 12 --diff", "show 12 --answers")),
+    "logs": (logs.logs, ("logs -f", "logs -n 20")),
+    "sessions list": (session.list_sessions, ("sessions list", "sessions list --json")),
+    "sessions remove": (session.remove, ("sessions remove nov21",)),
+    "task list": (task.list_tasks, ("task list", "task list --json")),
+    "task init": (task.init, (
+        "task init autoresearch ./mytask",
+        "task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
+        "task init night1 ./pi-project --no-measure",
+    )),
+    "task check": (task.check, ("task check", "task check ./mytask --run", "task check --all --run --short")),
+    "task space": (task_space.space, ("task space", "task space ./mytask --json")),
+    "plot": (report.plot, ("plot -o progress.png",)),
+    "export": (report.export, (
+        "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv"
+    )),
+    "import": (report.import_log, ("import autoresearch.jsonl",)),
+    "serve": (serve.serve, ("serve ./models/smollm2 --port 8000", "start --policy local")),
+    "learn": (learn.learn, (
+        "learn --algo grpo --dry-run", "learn --algo ppo --model ./models/smollm2 --steps 100",
+        "learn --algo sdpo --from ../other --export trajectories.parquet",
+    )),
+    "adapters list": (adapters.list_versions, ("adapters list", "adapters list --json")),
+    "adapters promote": (adapters.promote, ("adapters promote v3",)),
+    "adapters rollback": (adapters.rollback, ("adapters rollback",)),
+    "adapters prune": (adapters.prune, ("adapters prune --dry-run", "adapters prune --keep 1")),
+    "skills list": (skills.list_skills, ("skills list", "skills list --json")),
+    "skills add": (skills.add, ("skills add --claude", "skills add --dir .claude/skills")),
+    "doctor": (doctor.doctor, ("doctor", "doctor --json")),
+}  # fmt: skip
+_GROUPS = {
+    "sessions": "List and remove sessions.",
+    "task": "List, make and check tasks, see what is tuned.",
+    "adapters": "Versions of the local policy.",
+    "skills": "Skills for coding agents.",
+}
 
 
 def build() -> typer.Typer:
@@ -38,53 +97,21 @@ def build() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        epilog=examples(
-            f"{PROGRAM} start --task autoresearch --foreground",
-            f"{PROGRAM} status --watch",
-            f"{PROGRAM} plot -o progress.png",
-        ),
+        epilog=_examples("start --task autoresearch --foreground", "status --watch", "plot -o progress.png"),
     )
     app.callback()(_root)
-    app.command("start", epilog=examples(
-        f"{PROGRAM} start --task autoresearch", f"{PROGRAM} start --task . --budget 5m --max-time 8h --tag night1",
-        f"{PROGRAM} start --policy 'command:~/bin/propose.sh' --max-experiments 20 --foreground",
-        f"{PROGRAM} start --policy litellm:anthropic/claude-sonnet-4-5 --max-cost 5",
-    ))(session.start)  # fmt: skip
-    app.command("resume", epilog=examples(
-        f"{PROGRAM} resume", f"{PROGRAM} resume night1 --foreground", f"{PROGRAM} resume night1 --max-experiments 40"
-    ))(session.resume)  # fmt: skip
-    app.command("stop", epilog=examples(f"{PROGRAM} stop", f"{PROGRAM} stop --now"))(session.stop)
-    app.command("pause", epilog=examples(f"{PROGRAM} pause"))(session.pause)
-    app.command("unpause", epilog=examples(f"{PROGRAM} unpause"))(session.unpause)
-    app.command("status", epilog=examples(
-        f"{PROGRAM} status", f"{PROGRAM} status --watch", f"{PROGRAM} status --json | jq .metric.best"
-    ))(status.status)  # fmt: skip
-    app.command("note", epilog=examples(f'{PROGRAM} note "leave the optimiser alone, try the schedule"'))(session.note)
-    app.command("experiments", epilog=examples(
-        f"{PROGRAM} experiments --last 20", f"{PROGRAM} experiments --status keep --json"
-    ))(experiments.experiments)  # fmt: skip
-    app.command("show", epilog=examples(
-        f"{PROGRAM} show 12", f"{PROGRAM} show 12 --diff", f"{PROGRAM} show 12 --answers"
-    ))(experiments.show)  # fmt: skip
-    app.command("logs", epilog=examples(f"{PROGRAM} logs -f", f"{PROGRAM} logs -n 20"))(logs.logs)
-    app.add_typer(_sessions(), name="sessions")
-    app.add_typer(_tasks(), name="task")
-    app.command("plot", epilog=examples(f"{PROGRAM} plot -o progress.png"))(report.plot)
-    app.command("export", epilog=examples(
-        f"{PROGRAM} export --format jsonl -o autoresearch.jsonl", f"{PROGRAM} export --format tsv > results.tsv"
-    ))(report.export)  # fmt: skip
-    app.command("import", epilog=examples(f"{PROGRAM} import autoresearch.jsonl"))(report.import_log)
-    app.command("serve", epilog=examples(
-        f"{PROGRAM} serve ./models/smollm2 --port 8000", f"{PROGRAM} start --policy local"
-    ))(serve.serve)  # fmt: skip
-    app.command("learn", epilog=examples(
-        f"{PROGRAM} learn --algo grpo --dry-run", f"{PROGRAM} learn --algo ppo --model ./models/smollm2 --steps 100",
-        f"{PROGRAM} learn --algo sdpo --from ../other --export trajectories.parquet",
-    ))(learn.learn)  # fmt: skip
-    app.add_typer(_adapters(), name="adapters")
-    app.add_typer(_skills(), name="skills")
-    app.command("doctor", epilog=examples(f"{PROGRAM} doctor", f"{PROGRAM} doctor --json"))(doctor.doctor)
+    groups: dict[str, typer.Typer] = {}
+    for words, (function, lines) in _COMMANDS.items():
+        group, _, name = words.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_GROUPS[group])
+            app.add_typer(groups[group], name=group)
+        (groups[group] if group else app).command(name, epilog=_examples(*lines))(function)
     return app
+
+
+def _examples(*lines: str) -> str:
+    return examples(*(f"{PROGRAM} {line}" for line in lines))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -109,65 +136,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _misused(error: typer.TyperException) -> int:
     """Tell what is wrong with the command line; a group without a command is answered by its help."""
-    from autoresearchd.cli.usage import explained
-
     message = error.format_message()
     if not message.startswith("Usage: "):
-        raise explained(error, PROGRAM) from error
+        raise _explained(error) from error
     print(message, file=sys.stderr)
     return error.exit_code
-
-
-def _tasks() -> typer.Typer:
-    tasks = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="List, make and check tasks, see what is tuned."
-    )
-    tasks.command("list", epilog=examples(f"{PROGRAM} task list", f"{PROGRAM} task list --json"))(task.list_tasks)
-    tasks.command("init", epilog=examples(
-        f"{PROGRAM} task init autoresearch ./mytask",
-        f"{PROGRAM} task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
-        f"{PROGRAM} task init night1 ./pi-project --no-measure",
-    ))(task.init)  # fmt: skip
-    tasks.command("check", epilog=examples(
-        f"{PROGRAM} task check", f"{PROGRAM} task check ./mytask --run", f"{PROGRAM} task check --all --run --short"
-    ))(task.check)  # fmt: skip
-    tasks.command("space", epilog=examples(f"{PROGRAM} task space", f"{PROGRAM} task space ./mytask --json"))(
-        task_space.space
-    )
-    return tasks
-
-
-def _sessions() -> typer.Typer:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and remove sessions.")
-    group.command("list", epilog=examples(f"{PROGRAM} sessions list", f"{PROGRAM} sessions list --json"))(
-        session.list_sessions
-    )
-    group.command("remove", epilog=examples(f"{PROGRAM} sessions remove nov21"))(session.remove)
-    return group
-
-
-def _adapters() -> typer.Typer:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Versions of the local policy.")
-    group.command("list", epilog=examples(f"{PROGRAM} adapters list", f"{PROGRAM} adapters list --json"))(
-        adapters.list_versions
-    )
-    group.command("promote", epilog=examples(f"{PROGRAM} adapters promote v3"))(adapters.promote)
-    group.command("rollback", epilog=examples(f"{PROGRAM} adapters rollback"))(adapters.rollback)
-    group.command(
-        "prune", epilog=examples(f"{PROGRAM} adapters prune --dry-run", f"{PROGRAM} adapters prune --keep 1")
-    )(adapters.prune)
-    return group
-
-
-def _skills() -> typer.Typer:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Skills for coding agents.")
-    group.command("list", epilog=examples(f"{PROGRAM} skills list", f"{PROGRAM} skills list --json"))(
-        skills.list_skills
-    )
-    group.command(
-        "add", epilog=examples(f"{PROGRAM} skills add --claude", f"{PROGRAM} skills add --dir .claude/skills")
-    )(skills.add)
-    return group
 
 
 def _version(wanted: bool) -> None:
@@ -182,3 +155,62 @@ def _root(
     ] = False,
 ) -> None:
     """A daemon that does machine-learning research while you sleep: edit, run, judge, keep or revert, for ever."""
+
+
+# ---------------------------------------------------------------------- mistakes
+def _explained(error: typer.TyperException) -> UsageError:
+    """What typer has found wrong with a command line, as an error of our own."""
+    context = getattr(error, "ctx", None)
+    see = f"`{context.command_path if context is not None else PROGRAM} --help` shows what it takes"
+    if isinstance(error, typer.BadParameter) and error.param is not None:
+        name = error.param.get_error_hint().replace("'", "")
+        if not error.message:
+            choices = " ".join((error.param.get_missing_message(ctx=context) or "").split())
+            return UsageError(f"{name} is missing", mend=choices.replace("Choose from:", "give one of") or see)
+        what, mend = _value(error.__cause__, error.message)
+        return UsageError(f"{name}: {what}", mend=mend or see)
+    what, _, suggestion = error.format_message().partition(" Did you mean ")
+    near: Sequence[str] = getattr(error, "possibilities", None) or ()
+    if near:
+        what, suggestion = error.message, f"{' or '.join(sorted(near))}?"
+    what = what[:1].lower() + what[1:].removesuffix(".")
+    if _NEGATIVE.fullmatch(option := str(getattr(error, "option_name", ""))):
+        return UsageError(
+            f"{option} is read as an option, and there is none of that name",
+            mend=f"numbers are 0 or more; before a text that begins so write -- first; {see}",
+        )
+    if getattr(error, "option_name", "") == "--dir":
+        return UsageError(what, mend=f"it is about the folder that it is given in: `cd` there first; {see}")
+    return UsageError(what, mend=f"did you mean {suggestion}" if suggestion else see)
+
+
+def _value(cause: BaseException | None, message: str) -> tuple[str, str]:
+    """(what is wrong with a value, how to mend it); the latter is empty where only the command's help says it."""
+    found = cause.errors(include_url=False)[0] if isinstance(cause, ValidationError) else None
+    if found is None:
+        return _lowered(message), ""
+    given, bounds = str(found["input"])[:40], found.get("ctx", {})
+    if found["type"] in _NO_NUMBER:
+        return f"{given!r} is no whole number", "write it in digits, e.g. 20"
+    if "ge" in bounds:
+        return f"{given} is less than {bounds['ge']}", f"write {bounds['ge']} or more"
+    if "le" in bounds:
+        return f"{given} is more than {bounds['le']}", f"write {bounds['le']} or less"
+    return _choice(message.removeprefix("Value error, "), given)
+
+
+def _choice(message: str, given: str) -> tuple[str, str]:
+    """Of a word that is none of those that there are: the nearest of them."""
+    from autoresearchd.config.problems import nearest
+
+    _, among, listed = message.partition(" is not one of ")
+    choices = [choice.strip(" '\".") for choice in listed.split(",")]
+    if not among:
+        return _lowered(message), ""
+    near = nearest(given, choices)
+    return f"{given!r} is none of {', '.join(choices)}", f"did you mean {near}?" if near else "write one of them"
+
+
+def _lowered(message: str) -> str:
+    text = " ".join(message.split()).removesuffix(".")
+    return text[:1].lower() + text[1:]

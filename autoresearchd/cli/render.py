@@ -13,43 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from autoresearchd.domain.counting import is_whole
-from autoresearchd.domain.duration import format_duration
-from autoresearchd.report.text import clean, cut, json_text, strip_controls
+from autoresearchd.domain.duration import format_duration as format_duration
+from autoresearchd.report.text import clean as clean
+from autoresearchd.report.text import json_text as json_text
+from autoresearchd.report.text import strip_controls as strip_controls
 
-__all__ = [
-    "Paint",
-    "age",
-    "all_whole",
-    "bar",
-    "change_word",
-    "clean",
-    "colour_of",
-    "cut",
-    "format_duration",
-    "in_sigma",
-    "json_text",
-    "local_time",
-    "measured",
-    "number",
-    "print_json_list",
-    "real",
-    "signed",
-    "strip_controls",
-    "table",
-    "width",
-]
-
-_CODES = {
-    "bold": "1",
-    "dim": "2",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "blue": "34",
-    "magenta": "35",
-    "cyan": "36",
-    "grey": "90",
-}
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36, "grey": 90}
 _LARGEST = sys.float_info.max
 _BEYOND_COMPARE = 1000
 _STATUS_COLOURS = {"keep": "green", "discard": "grey", "crash": "red", "checks_failed": "magenta"}
@@ -66,7 +35,7 @@ class Paint:
 
     def __call__(self, text: str, *styles: str) -> str:
         """The text in these styles (``bold``, ``dim``, ``green`` …)."""
-        codes = ";".join(_CODES[style] for style in styles if style)
+        codes = ";".join(str(_CODES[style]) for style in styles if style)
         return f"\x1b[{codes}m{text}\x1b[0m" if self.enabled and codes and text else text
 
 

@@ -13,7 +13,6 @@ import typer
 from autoresearchd.cli import render
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, json_text, say
-from autoresearchd.config.document import parse_yaml
 from autoresearchd.domain.counting import counted
 from autoresearchd.errors import ConfigError, UsageError
 from autoresearchd.resources import bundled
@@ -127,6 +126,8 @@ def install(target: Path, *, force: bool = False) -> Added:
 
 
 def _skill(path: Path) -> Skill:
+    from autoresearchd.config.document import parse_yaml
+
     text = path.read_text("utf-8")
     parts = text.split("---\n", 2)
     if len(parts) != 3 or parts[0]:

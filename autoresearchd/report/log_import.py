@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.errors import UsageError
@@ -36,15 +36,15 @@ class ImportedExperiment:
 
     number: int
     segment: int
-    commit: str
     status: Status
     label: Label
     metric: float | None
+    commit: str
     metrics: Mapping[str, float]
     description: str
     at: datetime
-    confidence: float | None
-    asi: Mapping[str, Any]
+    confidence: float | None = None
+    asi: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,150 +59,125 @@ class ImportedLog:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass
 class _Reading:
     """What is known while a log is being read."""
 
-    file: str
-    name: str = ""
-    metric: str = "metric"
-    unit: str = ""
-    direction: str = "minimize"
-    segment: int = 0
-    configured: bool = False
-    found: list[ImportedExperiment] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.stem
+        self.metric, self.unit, self.direction, self.segment = "metric", "", "minimize", 0
+        self.configured = False
+        self.experiments: list[ImportedExperiment] = []
+        self.warnings: list[str] = []
 
-    def result(self) -> ImportedLog:
-        return ImportedLog(self.name, self.metric, self.unit, self.direction, tuple(self.found), tuple(self.warnings))
+    def warn(self, number: int, what: str) -> None:
+        self.warnings.append(f"{self.path}:{number}: {what}, passed over")
+
+    def add(self, status: Status, metric: Any, **fields: Any) -> None:
+        # Both formats write 0 where there is no value; only a keep can mean it.
+        value = _finite(metric)
+        value = None if value == 0 and status is not Status.KEEP else value
+        number = len(self.experiments)
+        self.experiments.append(ImportedExperiment(number, self.segment, status, _LABELS[status], value, **fields))
 
 
 def read_log(path: Path) -> ImportedLog:
     """Read a log; its first line tells the format. Raises UsageError when it holds no experiment that can be read."""
-    reading = _Reading(str(path), name=path.stem)
+    log = _Reading(path)
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
             lines = _numbered(stream)
             first = next(lines, (0, ""))
-            rest = _chain(first, lines)
             if first[1].startswith("commit\t"):
-                _read_tsv(reading, rest)
-            else:
-                _read_jsonl(reading, rest)
+                _read_tsv(log, first[1], lines)
+            elif first[1]:
+                _read_jsonl(log, itertools.chain([first], lines))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", mend="name a .jsonl or .tsv file") from error
-    if not reading.found:
-        detail = f" ({reading.warnings[0]})" if reading.warnings else ""
+    if not log.experiments:
+        detail = f" ({log.warnings[0]})" if log.warnings else ""
         raise UsageError(
             f"{path} holds no experiment{detail}",
             mend="a log is JSON lines with run, commit, metric, status, …, or a results.tsv with its header line",
         )
-    return reading.result()
+    return ImportedLog(log.name, log.metric, log.unit, log.direction, tuple(log.experiments), tuple(log.warnings))
 
 
-def _numbered(stream: Any) -> Iterator[tuple[int, str]]:
-    number = 0
-    while True:
-        line = stream.readline(_MAX_LINE)
-        if not line:
-            return
-        number += 1
+def _numbered(stream: TextIO) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, with their numbers; overlong ones in parts."""
+    for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE), ""), 1):
         if line.strip():
             yield number, line.rstrip("\r\n").lstrip("\ufeff")
 
 
-def _chain(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    if first[0]:
-        yield first
-    yield from rest
-
-
-def _read_jsonl(reading: _Reading, lines: Iterator[tuple[int, str]]) -> None:
+def _read_jsonl(log: _Reading, lines: Iterable[tuple[int, str]]) -> None:
     for number, line in lines:
-        where = f"{reading.file}:{number}"
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
-            reading.warnings.append(f"{where}: not JSON, passed over")
+            log.warn(number, "not JSON")
             continue
         if not isinstance(entry, dict):
-            reading.warnings.append(f"{where}: not a JSON object, passed over")
+            log.warn(number, "not a JSON object")
         elif entry.get("type") == "config":
-            _take_config(reading, entry)
+            _take_config(log, entry)
         elif entry.get("type", "run") == "run":
-            _take_run(reading, entry, where)
+            _take_run(log, entry, number)
 
 
-def _take_config(reading: _Reading, entry: Mapping[str, Any]) -> None:
-    if reading.found and reading.found[-1].segment == reading.segment:
-        reading.segment += 1
-    if reading.configured:
+def _take_config(log: _Reading, entry: Mapping[str, Any]) -> None:
+    if log.experiments and log.experiments[-1].segment == log.segment:
+        log.segment += 1
+    if log.configured:
         return  # a session has one task and one metric: the first line names it
-    reading.configured = True
-    reading.name = str(entry.get("name") or reading.name)
-    reading.metric = str(entry.get("metricName") or reading.metric)
-    reading.unit = str(entry.get("metricUnit") or "")
-    reading.direction = "maximize" if entry.get("bestDirection") == "higher" else "minimize"
+    log.configured = True
+    log.name = str(entry.get("name") or log.name)
+    log.metric = str(entry.get("metricName") or log.metric)
+    log.unit = str(entry.get("metricUnit") or "")
+    log.direction = "maximize" if entry.get("bestDirection") == "higher" else "minimize"
 
 
-def _take_run(reading: _Reading, entry: Mapping[str, Any], where: str) -> None:
+def _take_run(log: _Reading, entry: Mapping[str, Any], number: int) -> None:
     status = _status(entry.get("status"))
     if status is None:
-        reading.warnings.append(f"{where}: status {entry.get('status')!r} is none of {', '.join(Status)}, passed over")
+        log.warn(number, f"status {entry.get('status')!r} is none of {', '.join(Status)}")
         return
-    asi = entry.get("asi")
-    metrics = entry.get("metrics")
-    reading.found.append(
-        ImportedExperiment(
-            number=len(reading.found),
-            segment=reading.segment,
-            commit=str(entry.get("commit") or ""),
-            status=status,
-            label=_LABELS[status],
-            metric=_metric(entry.get("metric"), status),
-            metrics=_numbers(metrics if isinstance(metrics, dict) else {}),
-            description=str(entry.get("description") or ""),
-            at=_moment(entry.get("timestamp")),
-            confidence=_finite(entry.get("confidence")),
-            asi=asi if isinstance(asi, dict) else {},
-        )
+    asi, metrics = entry.get("asi"), entry.get("metrics")
+    log.add(
+        status,
+        entry.get("metric"),
+        commit=str(entry.get("commit") or ""),
+        metrics=_numbers(metrics if isinstance(metrics, dict) else {}),
+        description=str(entry.get("description") or ""),
+        at=_moment(entry.get("timestamp")),
+        confidence=_finite(entry.get("confidence")),
+        asi=asi if isinstance(asi, dict) else {},
     )
 
 
-def _read_tsv(reading: _Reading, lines: Iterator[tuple[int, str]]) -> None:
-    header = next(lines)[1].split("\t")
-    reading.metric = header[1] if len(header) > 1 and header[1] else reading.metric
+def _read_tsv(log: _Reading, header: str, lines: Iterator[tuple[int, str]]) -> None:
+    log.metric = header.split("\t")[1] or log.metric
     for number, line in lines:
-        cells = line.split("\t", 4)
-        status = _status(cells[3]) if len(cells) == 5 else None
         try:
-            value, memory = float(cells[1]), float(cells[2])
-        except (ValueError, IndexError):
+            commit, value, memory, word, description = line.split("\t", 4)
+            metric, gigabytes, status = float(value), float(memory), _status(word)
+        except ValueError:
             status = None
         if status is None:
-            reading.warnings.append(f"{reading.file}:{number}: not five columns of a results.tsv, passed over")
+            log.warn(number, "not five columns of a results.tsv")
             continue
-        gigabytes = memory if math.isfinite(memory) and memory > 0 else None
-        reading.found.append(
-            ImportedExperiment(
-                number=len(reading.found),
-                segment=0,
-                commit="" if cells[0] == "baseline" else cells[0],
-                status=status,
-                label=_LABELS[status],
-                metric=_metric(value, status),
-                metrics={} if gigabytes is None else {"peak_vram_mb": gigabytes * 1024},
-                description=cells[4].strip(),
-                at=_moment(None),
-                confidence=None,
-                asi={},
-            )
+        log.add(
+            status,
+            metric,
+            commit="" if commit == "baseline" else commit,
+            metrics={"peak_vram_mb": gigabytes * 1024} if math.isfinite(gigabytes) and gigabytes > 0 else {},
+            description=description.strip(),
+            at=_moment(None),
         )
-    kept = [e.metric for e in reading.found if e.status is Status.KEEP and e.metric is not None]
+    kept = [e.metric for e in log.experiments if e.status is Status.KEEP and e.metric is not None]
     # The five columns do not say which way is better. What was kept does: each was the best so far.
     if len(kept) > 1 and all(a <= b for a, b in itertools.pairwise(kept)) and kept[0] < kept[-1]:
-        reading.direction = "maximize"
-        reading.warnings.append(f"{reading.file}: every {reading.metric} that was kept is higher: taken for better")
+        log.direction = "maximize"
+        log.warnings.append(f"{log.path}: every {log.metric} that was kept is higher: taken for better")
 
 
 def _status(value: Any) -> Status | None:
@@ -210,12 +185,6 @@ def _status(value: Any) -> Status | None:
         return Status(str(value).strip().lower())
     except ValueError:
         return None
-
-
-def _metric(value: Any, status: Status) -> float | None:
-    """Both formats write 0 where there is no value; only a keep can mean it."""
-    number = _finite(value)
-    return None if number == 0 and status is not Status.KEEP else number
 
 
 def _numbers(metrics: Mapping[Any, Any]) -> dict[str, float]:
