@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,59 +109,63 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     purse = Roomy(caps, offer.pristine)
     check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
     clients = make_clients(spec, settings, offer.source, offer.environment, offer.adapters, offer.warn)
-    policy: Policy
+    make: Callable[..., Policy]
     if spec.kind == "agent":
         from autoresearchd.policy.agent import AgentPolicy
 
-        policy = AgentPolicy(
-            clients,
-            settings,
-            name=str(spec),
-            answers=answers,
-            purse=purse,
-            check=check.legal,
-            near=check.near,
-            shells=_workshop(offer),
-            ending=offer.ending,
-        )
+        make = partial(AgentPolicy, shells=_agent_shell(offer))
     else:
         from autoresearchd.policy.model import ModelPolicy
 
-        policy = ModelPolicy(
-            clients,
-            settings,
-            name=str(spec),
-            answers=answers,
-            purse=purse,
-            check=check.legal,
-            near=check.near,
-            ending=offer.ending,
-        )
+        make = ModelPolicy
+    policy: Policy = make(
+        clients,
+        settings,
+        name=str(spec),
+        answers=answers,
+        purse=purse,
+        check=check.legal,
+        near=check.near,
+        ending=offer.ending,
+    )
     offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
     if isinstance(clients[0], Renewable):
         policy = Following(policy, clients[0])
     return Frugal(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
 
 
+def _local_name(spec: PolicySpec, settings: ModelSettings) -> str | None:
+    """What the policy's local model is called, empty: whichever the server has; None: it asks a provider's."""
+    kind, _, rest = spec.argument.partition(":")
+    if spec.kind == LOCAL:
+        return spec.argument or settings.local_model
+    return (rest or settings.local_model) if (spec.kind, kind) == ("agent", LOCAL) else None
+
+
+def _model_folder(name: str, folder: Path) -> Path | None:
+    """The folder of a model that is loaded into this process; None: it is a server's."""
+    place = folder / Path(name).expanduser()
+    return place if name and place.exists() else None
+
+
 def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]) -> None:
     """Raise MissingCapability where a package is not installed, or no key is set, that the policy's models need."""
     if not spec.asks_model:
         return
-    name = spec.argument if spec.kind == LOCAL else spec.argument.removeprefix("local").lstrip(":")
-    local = spec.kind == LOCAL or spec.argument.partition(":")[0] == LOCAL
-    place = folder / Path(name or settings.local_model).expanduser() if name or settings.local_model else None
-    if local and name.startswith(("/", "./", "../", "~")) and (place is None or not place.exists()):
+    name = _local_name(spec, settings)
+    in_process = name is not None and _model_folder(name, folder) is not None
+    if name is not None and not in_process and name.startswith(("/", "./", "../", "~")):
+        place = folder / Path(name).expanduser()
         raise UsageError(f"--policy {spec}: there is no folder {place}", mend="give the folder of a model, or its name")
-    needed = {"litellm": "llm"} if not local or settings.fallbacks else {}
-    if local:
-        needed |= {"transformers": "learn"} if place is not None and place.exists() else {"httpx2": "local"}
+    needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
+    if name is not None:
+        needed |= {"transformers": "learn"} if in_process else {"httpx2": "local"}
     for package, extra in needed.items():
         if not _installed(package):
             raise MissingCapability(
                 f"--policy {spec} needs the package {package}", mend=f"pip install 'autoresearchd[{extra}]'"
             )
-
-    if not local and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
+    if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
         _require_key(spec, environment)
 
 
@@ -186,11 +191,8 @@ def _installed(package: str) -> bool:
 
 def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
     """The address of a policy's model; empty where that is a provider's, one in this process, or none."""
-    kind, _, rest = spec.argument.partition(":")
-    if spec.kind != LOCAL and (spec.kind, kind) != ("agent", LOCAL):
-        return ""
-    name = (spec.argument if spec.kind == LOCAL else rest) or settings.local_model
-    return "" if name and (folder / Path(name).expanduser()).exists() else settings.base_url
+    name = _local_name(spec, settings)
+    return settings.base_url if name is not None and _model_folder(name, folder) is None else ""
 
 
 def make_clients(
@@ -201,17 +203,31 @@ def make_clients(
     adapters: Adapters | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> list[ModelClient]:
-    """The model of a policy, then those that are asked in its place."""
-    model = spec.argument
-    if spec.kind == "agent":
-        kind, _, rest = model.partition(":")
-        if kind == LOCAL:
-            return [local_client(rest, settings, folder, environment), *_fallbacks(settings)]
-    if spec.kind == LOCAL:
-        return [local_client(model, settings, folder, environment, adapters, warn), *_fallbacks(settings)]
-    from autoresearchd.policy.litellm_client import LitellmClient
+    """The model of a policy, then those that are asked in its place.
 
-    return [LitellmClient(model, prices=settings.prices, keys=provider_keys(settings)), *_fallbacks(settings)]
+    A local model answers with the version that ``adapters`` names; ``warn`` is told where it cannot. An agent asks the
+    plain model: what is learned and compared is one answer to one question.
+    """
+    name = _local_name(spec, settings)
+    adapters = adapters if spec.kind == LOCAL else None
+    clients: list[ModelClient] = []
+    if name is not None and (place := _model_folder(name, folder)) is not None:
+        from autoresearchd.policy.transformers_client import TransformersClient
+
+        clients.append(TransformersClient(place, adapters=adapters, warn=warn))
+    elif name is not None:
+        from autoresearchd.policy.openai_client import OpenAIClient, read_key
+
+        key = read_key(settings.key_file, environment)
+        url, prices = settings.base_url, settings.prices
+        clients.append(OpenAIClient(url, name, adapters=adapters, warn=warn, key=key, prices=prices))
+    hosted = settings.fallbacks if name is not None else (spec.argument, *settings.fallbacks)
+    if hosted:
+        from autoresearchd.policy.litellm_client import LitellmClient
+
+        keys = provider_keys(settings)
+        clients += [LitellmClient(model, prices=settings.prices, keys=keys) for model in hosted]
+    return clients
 
 
 def provider_keys(settings: ModelSettings) -> dict[str, str]:
@@ -233,40 +249,7 @@ def model_secrets(settings: ModelSettings) -> list[str]:
     return found
 
 
-def _fallbacks(settings: ModelSettings) -> list[ModelClient]:
-    if not settings.fallbacks:
-        return []
-    from autoresearchd.policy.litellm_client import LitellmClient
-
-    keys = provider_keys(settings)
-    return [LitellmClient(model, prices=settings.prices, keys=keys) for model in settings.fallbacks]
-
-
-def local_client(
-    model: str,
-    settings: ModelSettings,
-    folder: Path,
-    environment: Mapping[str, str],
-    adapters: Adapters | None = None,
-    warn: Callable[[str], None] = lambda text: None,
-) -> ModelClient:
-    """A model of the user's own: a folder is loaded into this process, anything else is asked of the endpoint.
-
-    It answers with the version of the local policy that ``adapters`` names; ``warn`` is told where it cannot.
-    """
-    name = model or settings.local_model
-    place = (folder / Path(name).expanduser()) if name else None
-    if place is not None and place.exists():
-        from autoresearchd.policy.transformers_client import TransformersClient
-
-        return TransformersClient(place, adapters=adapters, warn=warn)
-    from autoresearchd.policy.openai_client import OpenAIClient, read_key
-
-    key = read_key(settings.key_file, environment)
-    return OpenAIClient(settings.base_url, name, adapters=adapters, warn=warn, key=key, prices=settings.prices)
-
-
-def _workshop(offer: Offer) -> Workshop:
+def _agent_shell(offer: Offer) -> Workshop:
     from autoresearchd.executor.sight import agent_surroundings, link_data
     from autoresearchd.sandbox.workshop import Workshop
 
