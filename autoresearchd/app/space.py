@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autoresearchd.app.scaffolding import TASK_FILE
 from autoresearchd.app.start import read_task
-from autoresearchd.app.start_checks import require_followable
+from autoresearchd.app.start_checks import check_search_bounds
 from autoresearchd.config import check_files
 from autoresearchd.domain.task import Task
 from autoresearchd.policy.gather import LeftOut
@@ -40,7 +40,7 @@ def search_space(folder: Path) -> Found:
     check_files(task, source, folder / TASK_FILE)
     code = {path: (source / path).read_bytes().decode() for path in task.editable}
     found = spaces(task, code)
-    require_followable(task, found, folder / TASK_FILE)
+    check_search_bounds(task, found, folder / TASK_FILE)
     raw = {path: text.encode() for path, text in code.items()}
     parameters = [p for space in found.values() for p in space.parameters]
     left_out = [left for space in found.values() for left in space.left_out]

@@ -158,20 +158,15 @@ def make_public_folder(project: Project) -> None:
 def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file: Path = Path("task.yaml")) -> None:
     """Refuse a policy that turns constants where it finds none: no proposal of it could ever be made.
 
-    Args:
-        spec: the policy.
-        task: the task. Names in its ``search`` that no constant has are refused, and so are bounds that make no sense.
-        code: text of the editable files. A program that is no valid Python is left to the baseline, whose error says
-            more.
-        file: the task.yaml, to say the line of what is wrong in it.
+    Names in the task's ``search`` that no constant has are refused, and so are bounds that make no sense. A program
+    that is no valid Python is left to the baseline, whose error says more. file: to say the line of what is wrong.
     """
     if spec.kind not in ("search", "random"):
         return
-    from autoresearchd.app.start_checks import require_followable
     from autoresearchd.policy.program import Program, spaces  # its parser is only needed here
 
     try:
-        require_followable(task, spaces(task, code), file)
+        check_search_bounds(task, spaces(task, code), file)
         Program().tunable(task, code)
     except PolicyError as error:
         if error.label is Label.NO_OP or all(_is_python(path, text) for path, text in code.items()):
@@ -264,16 +259,10 @@ _NEAR = 3
 _LISTED = 12
 
 
-def require_followable(task: Task, found: Mapping[str, Space], file: Path) -> None:
+def check_search_bounds(task: Task, found: Mapping[str, Space], file: Path) -> None:
     """Refuse names in ``search`` of task.yaml that no constant has, and comments that make no sense.
 
-    Args:
-        task: the task.
-        found: what there is in its editable files.
-        file: its task.yaml, to say the line; it need not be there.
-
-    Raises:
-        ConfigError: with all that is wrong.
+    Raises ConfigError with all that is wrong. file: the task.yaml, to say the line; it need not be there.
     """
     errors = [*_unknown(task, found, file), *_doubtful(task.profile, found, file)]
     if errors:
@@ -349,11 +338,7 @@ _PATIENCE_S = 10.0
 def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
     """Refuse a ``command:`` whose program is nowhere, or lies in the task's folder but not in the commit.
 
-    Args:
-        command: what follows ``command:``.
-        workspace: the task's files at a commit.
-        commit: the one that the session starts from.
-        source: the task's folder in the user's checkout.
+    commit: the one that the session starts from; source: the task's folder in the user's checkout.
     """
     words = _first_words(command)
     if not words or _EXPANDED & set(words[0]):
@@ -376,13 +361,7 @@ def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Pat
 
 
 def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
-    """Refuse a task one of whose commands begins with a committed file that may not be executed.
-
-    Args:
-        task: the task.
-        workspace: its files at a commit.
-        commit: the one that the session starts from.
-    """
+    """Refuse a task one of whose commands begins with a committed file that may not be executed."""
     # A later one may be a file whose bit an earlier one has set: set-up runs in a copy that it may write to.
     first = [("execution.setup_commands", command) for command in task.execution.setup_commands[:1]]
     for key, command in [*_job_commands(task), *first]:
@@ -394,14 +373,8 @@ def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
 def require_programs(task: Task, source: Path) -> tuple[str, ...]:
     """Refuse a task one of whose commands begins with a program that no job will find.
 
-    What a setup command may still make is not refused; the sentences to show about it.
-
-    Args:
-        task: the task.
-        source: its folder in the user's checkout.
-
-    Raises:
-        MissingCapability: there is no such program, or ``execution.python`` names none.
+    What a setup command may still make is not refused; the sentences to show about it. Raises MissingCapability where
+    there is no such program, or ``execution.python`` names none.
     """
     path = task.execution.env.get("PATH", "")
     notes = []

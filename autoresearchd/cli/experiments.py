@@ -6,7 +6,6 @@ import math
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +30,7 @@ from autoresearchd.cli.render import (
     strip_controls,
 )
 from autoresearchd.domain.experiment import FAILURES
+from autoresearchd.domain.labels import Status
 from autoresearchd.errors import UsageError
 from autoresearchd.evaluator.text import tells
 
@@ -40,18 +40,9 @@ if TYPE_CHECKING:
 _ASI_NAMES = {"next_action_hint": "next", "arch_change": "change", "expected_delta": "expected"}
 
 
-class StatusName(StrEnum):
-    """Values of --status."""
-
-    KEEP = "keep"
-    DISCARD = "discard"
-    CRASH = "crash"
-    CHECKS_FAILED = "checks_failed"
-
-
 def experiments(
     as_json: JsonOption = False,
-    status: Annotated[StatusName | None, typer.Option("--status", help="Only those with this decision.")] = None,
+    status: Annotated[Status | None, typer.Option("--status", help="Only those with this decision.")] = None,
     last: Annotated[
         int | None, typer.Option("--last", metavar="N", min=1, max=LARGEST >> 1, help="Only the newest N.")
     ] = None,

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,7 @@ from autoresearchd.cli.options import JsonOption, SandboxOption, read_duration
 from autoresearchd.cli.place import here
 from autoresearchd.cli.render import Paint, clean, is_terminal, json_text, say, tell
 from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.metric import Direction
 from autoresearchd.errors import (
     AutoresearchdError,
     ConfigError,
@@ -136,14 +136,8 @@ def check(
     """
     if every and which is not None:
         raise UsageError("--all checks the bundled tasks, a name only one", mend="use one of them")
-    about_running = {
-        "--sandbox": sandbox,
-        "--short": short,
-        "--profile": profile,
-        "--runs": runs,
-        "--thorough": thorough,
-    }
-    for option, given in about_running.items():
+    about_running = ("--sandbox", sandbox), ("--short", short), ("--profile", profile), ("--runs", runs)
+    for option, given in (*about_running, ("--thorough", thorough)):
         if given and not run:
             raise UsageError(f"{option} is about running", mend=f"add --run, or leave {option} out")
     if thorough and not every:
@@ -355,13 +349,6 @@ _PRINTED = re.compile(r"""METRIC\s+([A-Za-z_][\w.]*)=|["']([A-Za-z_]\w*):\s""")
 _READ_CHARACTERS = 200_000
 
 
-class DirectionName(StrEnum):
-    """Values of --direction."""
-
-    MINIMIZE = "minimize"
-    MAXIMIZE = "maximize"
-
-
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A bundled task; else the name of the new one.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to, or where the program is.")],
@@ -372,7 +359,7 @@ def init(
     command: Annotated[str | None, typer.Option("--command", metavar="CMD", help="What runs one experiment.")] = None,
     metric: Annotated[str | None, typer.Option("--metric", help="The metric that CMD prints.")] = None,
     direction: Annotated[
-        DirectionName | None, typer.Option("--direction", help="What is better (default: minimize).")
+        Direction | None, typer.Option("--direction", help="What is better (default: minimize).")
     ] = None,
     budget: Annotated[
         str | None, typer.Option("--budget", metavar="DUR", help="Training time of a run (default: 5m).")
@@ -407,12 +394,12 @@ def init(
             raise UsageError(f"{directory} is there already and not an empty folder", mend="name a new folder")
         raise UsageError(f"{directory / TASK_FILE} is there already", mend="edit it, or move it away first")
     from autoresearchd.app import init as making
-    from autoresearchd.config.layouts import recognise, with_answers
+    from autoresearchd.config.layouts import Draft, recognise, with_answers
 
     layout = recognise(directory, name)
     if layout is not None:
         say(f"{directory.resolve()} is laid out as a project of {layout.kind}")
-    draft = _draft(layout)
+    draft = layout.draft if layout is not None else Draft()
     whole = layout is not None and layout.text is not None
     if whole and given:
         raise UsageError(
@@ -468,25 +455,12 @@ def _say_next(directory: Path, *, whole: bool = False) -> None:
         say(f"  {'next:' if number == 0 else 'then:'} {line}")
 
 
-def _draft(layout: Layout | None) -> Draft:
-    from autoresearchd.config.layouts import Draft
-
-    return layout.draft if layout is not None else Draft()
-
-
 def _completed(draft: Draft, name: str, directory: Path, *, bundled: tuple[str, ...], adopted: bool) -> Draft:
     """The draft with nothing missing; what is missing is asked for on a terminal."""
     from autoresearchd.config.layouts import with_answers
 
-    missing = [
-        option
-        for option, value in (
-            ("--file", draft.target_file),
-            ("--command", draft.run_command),
-            ("--metric", draft.metric),
-        )
-        if not value
-    ]
+    options = ("--file", draft.target_file), ("--command", draft.run_command), ("--metric", draft.metric)
+    missing = [option for option, value in options if not value]
     if missing and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise _incomplete(draft, name, directory, missing, bundled, adopted=adopted)
     if missing and not directory.is_dir():
@@ -501,7 +475,7 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: tuple[str, 
         draft = with_answers(draft, metric=_ask("Metric that it prints, as `name: value`", _printed(directory, draft)))
     if missing and not draft.direction:
         usual = "maximize" if _LARGER.search(draft.metric or "") else "minimize"
-        draft = with_answers(draft, direction=_choice("What is better", usual, tuple(DirectionName)))
+        draft = with_answers(draft, direction=_choice("What is better", usual, tuple(Direction)))
     if missing and draft.budget is None:
         draft = with_answers(draft, budget=_ask("Training time of a run", "5m"))
     return with_answers(draft, budget=draft.budget or "5m", direction=draft.direction or "minimize")
