@@ -1,4 +1,4 @@
-"""The command doctor: what this machine offers, found by looking, each fault with how to mend it.
+"""The command doctor: what this machine offers, found by looking, each fault with how to fix it.
 
 Without --repair nothing is changed. Nothing is sent anywhere, torch is not imported, and of keys only the names are
 shown.
@@ -64,7 +64,7 @@ def doctor(
     """Show what this machine offers.
 
     git, Python, sandbox, GPU, torch, keys (names only), memory, disk, and how the session here stands. With --repair,
-    mend the database of the repository here instead; the damaged one is kept.
+    repair the database of the repository here instead; the damaged one is kept.
     """
     if repair:
         _repair(session, as_json)

@@ -332,11 +332,11 @@ def answer_lines(answers: Sequence[Answer], paint: Paint) -> list[str]:
 
 
 def attempt_rows(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Of each repair, which of the attempts it is and what it was to mend."""
+    """Of each repair, which attempt it is and what it was to repair."""
     for i, (before, _) in enumerate(pairwise(attempts), 2):
         label, reason = clean(before.get("label") or ""), clean(before.get("reason") or "", _CUT)
         why = ": ".join(part for part in (label or "a failure", reason) if part)
-        yield f"attempt {i} of {len(attempts)}: mended after {why}"
+        yield f"attempt {i} of {len(attempts)}: a repair after {why}"
 
 
 def cost_words(record: Mapping[str, Any]) -> str:

@@ -185,7 +185,7 @@ def _explained(error: typer.TyperException) -> UsageError:
 
 
 def _value(cause: BaseException | None, message: str) -> tuple[str, str]:
-    """(what is wrong with a value, how to mend it); the latter is empty where only the command's help says it."""
+    """(what is wrong with a value, how to fix it); the latter is empty where only the command's help says it."""
     found = cause.errors(include_url=False)[0] if isinstance(cause, ValidationError) else None
     if found is None:
         return _lowered(message), ""

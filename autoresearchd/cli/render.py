@@ -238,7 +238,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def guarded(command: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code; errors raised on purpose are told in a line and how to mend them."""
+    """Run a command and return its exit code; errors raised on purpose are told in a line and how to fix them."""
     from autoresearchd.errors import AutoresearchdError
 
     for stream in (sys.stdout, sys.stderr):
@@ -275,7 +275,7 @@ def _unexpected(error: Exception) -> int:
 
 
 def tell(what: str, mend: str = "") -> None:
-    """Print an error on stderr: what happened, and how to mend it."""
+    """Print an error on stderr: what happened, and how to fix it."""
     paint = Paint(sys.stderr)
     print(f"{paint('error:', 'red', 'bold')} {_plain(what)}", file=sys.stderr)
     if mend:

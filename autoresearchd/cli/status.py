@@ -66,7 +66,7 @@ def show_status(directory: Path, tag: str | None, *, as_json: bool = False, watc
     place = find_place(directory)
     failed = place.failed_start(tag)
     if failed is not None:
-        return show_ended(place.root, failed, as_json=as_json)
+        return show_failed_start(place.root, failed, as_json=as_json)
     tag = place.pick(tag)
     try:
         return _watch(place, tag) if watch else _show(place, tag, as_json=as_json)
@@ -74,7 +74,7 @@ def show_status(directory: Path, tag: str | None, *, as_json: bool = False, watc
         failed = place.failed_start(tag)
         if failed is None:
             raise
-        return show_ended(place.root, failed, as_json=as_json)
+        return show_failed_start(place.root, failed, as_json=as_json)
 
 
 def _show(place: Place, tag: str, *, as_json: bool) -> int:
@@ -433,16 +433,16 @@ def meanwhile_in(log: Path, tag: str) -> Meanwhile | None:
 _LONGEST = 600
 
 
-def show_ended(root: Path, failed: FailedStart, *, as_json: bool) -> int:
+def show_failed_start(root: Path, failed: FailedStart, *, as_json: bool) -> int:
     """Print how the session ended; the exit code that its daemon ended with."""
     if as_json:
         print(json_text(failed.status, indent=2))
     else:
-        print("\n".join(ended_lines(root, failed, Paint(sys.stdout))))
+        print("\n".join(failed_start_lines(root, failed, Paint(sys.stdout))))
     return failed.exit_code
 
 
-def ended_lines(root: Path, failed: FailedStart, paint: Paint, *, now: datetime | None = None) -> list[str]:
+def failed_start_lines(root: Path, failed: FailedStart, paint: Paint, *, now: datetime | None = None) -> list[str]:
     """How the session ended, as a block of lines."""
     session = failed.status.get("session") or {}
     at, today = failed.ended_at.astimezone(), (now or datetime.now().astimezone()).date()
@@ -452,22 +452,22 @@ def ended_lines(root: Path, failed: FailedStart, paint: Paint, *, now: datetime 
         f"{paint('ended before its first result', 'red', 'bold')} "
         + at.strftime("%H:%M" if at.date() == today else "%d %b %H:%M"),
     )
-    rows = [f"  {paint(f'{name:<8}', 'dim')}{words}" for name, words in _rows(root, failed)]
+    rows = [f"  {paint(f'{name:<8}', 'dim')}{words}" for name, words in _failed_start_rows(root, failed)]
     return [paint(" · ", "dim").join(head), "", *rows, ""]
 
 
-def _rows(root: Path, failed: FailedStart) -> Iterator[tuple[str, str]]:
+def _failed_start_rows(root: Path, failed: FailedStart) -> Iterator[tuple[str, str]]:
     yield "why", clean(failed.what, _LONGEST)
     if failed.mend:
-        yield "mend", clean(failed.mend, _LONGEST)
+        yield "fix", clean(failed.mend, _LONGEST)
     runs = layout.public_dir(root) / "runs" / failed.tag if layout.valid_tag(failed.tag) else None
     if runs is not None and runs.is_dir():
-        yield "runs", f"{_near(runs)}   what they printed"
+        yield "runs", f"{_relative(runs)}   what they printed"
     if layout.daemon_log(root).exists():
         yield "log", f"autoresearchd logs --session {clean(failed.tag)}"
     yield "again", "autoresearchd start   begins another; of this one only the logs are left"
 
 
-def _near(path: Path) -> str:
+def _relative(path: Path) -> str:
     relative = os.path.relpath(path)
     return clean(str(path) if relative.startswith("..") else relative, _LONGEST)

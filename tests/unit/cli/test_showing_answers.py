@@ -67,7 +67,7 @@ def test_show_lists_each_answer_with_what_it_gave_and_cost(command: Command) -> 
 
 
 def test_a_repair_is_told_with_what_it_was_to_mend(command: Command) -> None:
-    assert "attempt 2 of 2: mended after error: NameError: math" in command("show", str(ASKED)).out
+    assert "attempt 2 of 2: a repair after error: NameError: math" in command("show", str(ASKED)).out
     assert "attempt" not in command("show", "1").out
 
 
