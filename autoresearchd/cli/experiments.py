@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -465,8 +464,7 @@ def _spread(looks: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _ends(look: Mapping[str, Any]) -> tuple[float | None, ...]:
     """Forecast, its interval, and the bar; None for what is no finite number."""
-    found = (look.get(name) for name in ("forecast", "low", "high", "bar"))
-    return tuple(float(v) if isinstance(v, (int, float)) and math.isfinite(v) else None for v in found)
+    return tuple(real(look.get(name)) for name in ("forecast", "low", "high", "bar"))
 
 
 def _column(value: float | None, low: float, high: float) -> int:

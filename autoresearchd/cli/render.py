@@ -16,10 +16,10 @@ from autoresearchd.domain.counting import is_whole
 from autoresearchd.domain.duration import format_duration as format_duration
 from autoresearchd.report.text import clean as clean
 from autoresearchd.report.text import json_text as json_text
+from autoresearchd.report.text import real as real
 from autoresearchd.report.text import strip_controls as strip_controls
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36, "grey": 90}
-_LARGEST = sys.float_info.max
 _BEYOND_COMPARE = 1000
 _STATUS_COLOURS = {"keep": "green", "discard": "grey", "crash": "red", "checks_failed": "magenta"}
 _STATE_COLOURS = {"running": "green", "paused": "yellow", "backing_off": "yellow", "stopped": "grey", "crashed": "red"}
@@ -69,17 +69,6 @@ def terminal_width(default: int = 100) -> int:
 def colour_of(word: str | None) -> str:
     """The colour of a status or of a state of a session."""
     return _STATUS_COLOURS.get(word or "", "") or _STATE_COLOURS.get(word or "", "")
-
-
-def real(value: Any) -> float | None:
-    """The value as a finite number, None where it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if -_LARGEST <= found <= _LARGEST else None
 
 
 def number(value: Any, digits: int = 6, *, whole: bool = True) -> str:

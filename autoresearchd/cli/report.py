@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autoresearchd.cli import render
 from autoresearchd.cli.options import SessionOption
 from autoresearchd.cli.place import Place, find_place, here
 from autoresearchd.cli.render import say
 from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
-from autoresearchd.report.export import SessionHead, write
-
-
-class FormatName(StrEnum):
-    """Values of --format."""
-
-    JSONL = "jsonl"
-    TSV = "tsv"
-    PARQUET = "parquet"
+from autoresearchd.report.export import Format, SessionHead, write
 
 
 def plot(
@@ -44,8 +34,8 @@ def plot(
 
 def export(
     format_name: Annotated[
-        FormatName, typer.Option("--format", help="jsonl: the skill's log; tsv: karpathy's columns; parquet.")
-    ] = FormatName.JSONL,
+        Format, typer.Option("--format", help="jsonl: the skill's log; tsv: karpathy's columns; parquet.")
+    ] = Format.JSONL,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to (default: stdout).")
     ] = None,
@@ -54,12 +44,10 @@ def export(
     """Write all experiments for other tools."""
     place = find_place(here())
     tag = place.pick(session)
-    if format_name is FormatName.PARQUET and output is None:
-        if render.is_terminal(sys.stdout):
-            raise UsageError("parquet is a binary format", mend="name a file: -o experiments.parquet")
-        raise UsageError("parquet needs a file to write to", mend="name a file: -o experiments.parquet")
+    if format_name is Format.PARQUET and output is None:
+        raise UsageError("parquet is a binary format", mend="name a file: -o experiments.parquet")
     try:
-        write(format_name.value, session_head(place, tag), place.experiments(tag), output or sys.stdout)
+        write(format_name, session_head(place, tag), place.experiments(tag), output or sys.stdout)
     except OSError as error:
         if output is None or isinstance(error, BrokenPipeError):
             raise

@@ -8,35 +8,33 @@ columns are those of karpathy/autoresearch's ``results.tsv``.
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
 from autoresearchd.errors import MissingCapability, UsageError
-from autoresearchd.report.text import clean, json_text
+from autoresearchd.report.text import clean, json_text, real
 
 Record = Mapping[str, Any]
 
-FORMATS = ("jsonl", "tsv", "parquet")
 TSV_COLUMNS = ("commit", "val_bpb", "memory_gb", "status", "description")
 _UNITS = {
-    "bpb": "bpb",
-    "us": "µs",
-    "µs": "µs",
-    "ms": "ms",
-    "s": "s",
-    "sec": "s",
-    "seconds": "s",
-    "kb": "kb",
-    "mb": "mb",
-    "gb": "gb",
-    "pct": "%",
-    "percent": "%",
-}
+    "bpb": "bpb", "us": "µs", "µs": "µs", "ms": "ms", "s": "s", "sec": "s", "seconds": "s",
+    "kb": "kb", "mb": "mb", "gb": "gb", "pct": "%", "percent": "%",
+}  # fmt: skip
 _MEMORY_KEYS = ("peak_vram_mb", "peak_memory_mb")
+
+
+class Format(StrEnum):
+    """What experiments are written as."""
+
+    JSONL = "jsonl"
+    TSV = "tsv"
+    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +65,10 @@ def jsonl_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
         own = int(record.get("segment") or 0)
         if own != segment:  # readers of the format open a new segment at each config line
             segment = own
-            yield _dump(config)
-        yield _dump(_run_line(record, own))
+            yield json_text(config)
+        yield json_text(_run_line(record, own))
     if segment is None:
-        yield _dump(config)
+        yield json_text(config)
 
 
 def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
@@ -120,31 +118,26 @@ def write_parquet(records: Iterable[Record], target: Path) -> None:
             "experiment": record.get("experiment"),
             "segment": record.get("segment") or 0,
             **{name: record.get(name) for name in (*numbers, *texts)},
-            **{name: _dump(record.get(name)) for name in nested},
+            **{name: json_text(record.get(name)) for name in nested},
         }
         for record in _decided(records)
     ]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), target)
 
 
-def write(format_name: str, head: SessionHead, records: Iterable[Record], target: Path | TextIO) -> None:
+def write(format_name: Format, head: SessionHead, records: Iterable[Record], target: Path | TextIO) -> None:
     """Write the export to a file, or to an open stream where the format is text."""
-    if format_name == "parquet":
+    if format_name is Format.PARQUET:
         if not isinstance(target, Path):
-            raise UsageError(
-                "parquet is a binary format and is not printed", mend="name a file: -o experiments.parquet"
-            )
+            raise UsageError("parquet is a binary format", mend="name a file: -o experiments.parquet")
         write_parquet(records, target)
         return
-    writers = {"jsonl": jsonl_lines, "tsv": tsv_lines}
-    if format_name not in writers:
-        raise UsageError(f"there is no export format {format_name!r}", mend=f"one of: {', '.join(FORMATS)}")
-    lines = writers[format_name](head, records)
-    if isinstance(target, Path):
-        with target.open("w", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(line + "\n" for line in lines)
-    else:
-        target.writelines(line + "\n" for line in lines)
+    lines = (jsonl_lines if format_name is Format.JSONL else tsv_lines)(head, records)
+    with contextlib.ExitStack() as stack:
+        stream = target
+        if isinstance(stream, Path):
+            stream = stack.enter_context(stream.open("w", encoding="utf-8", newline="\n"))
+        stream.writelines(line + "\n" for line in lines)
 
 
 def _decided(records: Iterable[Record]) -> Iterator[Record]:
@@ -180,10 +173,5 @@ def _memory_gb(record: Record) -> float:
 
 
 def _finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return value
-
-
-def _dump(value: Any) -> str:
-    return json_text(value)
+    """The number as it is: whole ones are written without decimals."""
+    return value if real(value) is not None else None

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.errors import UsageError
+from autoresearchd.report.text import real
 
 _LABELS = {
     Status.KEEP: Label.NONE,
@@ -74,7 +75,7 @@ class _Reading:
 
     def add(self, status: Status, metric: Any, **fields: Any) -> None:
         # Both formats write 0 where there is no value; only a keep can mean it.
-        value = _finite(metric)
+        value = real(metric)
         value = None if value == 0 and status is not Status.KEEP else value
         number = len(self.experiments)
         self.experiments.append(ImportedExperiment(number, self.segment, status, _LABELS[status], value, **fields))
@@ -149,7 +150,7 @@ def _take_run(log: _Reading, entry: Mapping[str, Any], number: int) -> None:
         metrics=_numbers(metrics if isinstance(metrics, dict) else {}),
         description=str(entry.get("description") or ""),
         at=_moment(entry.get("timestamp")),
-        confidence=_finite(entry.get("confidence")),
+        confidence=real(entry.get("confidence")),
         asi=asi if isinstance(asi, dict) else {},
     )
 
@@ -188,25 +189,15 @@ def _status(value: Any) -> Status | None:
 
 
 def _numbers(metrics: Mapping[Any, Any]) -> dict[str, float]:
-    pairs = ((str(name), _finite(value)) for name, value in metrics.items())
+    pairs = ((str(name), real(value)) for name, value in metrics.items())
     return {name: value for name, value in pairs if value is not None and name not in _BAD_NAMES}
 
 
 def _moment(value: Any) -> datetime:
-    seconds = _finite(value) or 0.0
+    seconds = real(value) or 0.0
     if abs(seconds) > _MILLISECONDS:
         seconds /= 1000
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, OSError, ValueError):
         return datetime.fromtimestamp(0, UTC)
-
-
-def _finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoresearchd.errors import UsageError
-from autoresearchd.report.text import clean, cut
+from autoresearchd.report.text import clean, cut, real
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def chart_of(records: Iterable[Record], *, metric: str, direction: str) -> Chart
     segment: Any = object()
     total = 0
     for record in records:
-        number, value, status = int(record["experiment"]), _finite(record.get("metric")), record.get("status")
+        number, value, status = int(record["experiment"]), real(record.get("metric")), record.get("status")
         if status is None:
             continue
         total += 1
@@ -386,9 +386,3 @@ def _label(record: Record) -> str:
 def _last_number(chart: Chart) -> int:
     numbers = [p.number for p in (*chart.keeps, *chart.discards)] + list(chart.crashes)
     return max(numbers, default=0)
-
-
-def _finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)

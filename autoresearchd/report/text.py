@@ -1,8 +1,9 @@
-"""Foreign text made safe to show: descriptions, logs and diffs come from models and jobs and may hold anything."""
+"""Foreign text and numbers made safe to show: what comes from models and jobs may hold anything."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from typing import Any
@@ -48,3 +49,14 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
     if text.isascii() and "\x7f" not in text:
         return text
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def real(value: Any) -> float | None:
+    """The value as a finite number, None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

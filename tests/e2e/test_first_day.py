@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import time
 from typing import Any
@@ -68,17 +67,6 @@ def test_outside_git_the_check_says_that_a_start_needs_a_repository(empty: Proje
     plain = empty.cli("task", "check", ".")
     assert plain.returncode == 0
     assert "git init" in plain.stderr
-
-
-def test_after_a_broken_baseline_its_log_can_still_be_found(project: Project) -> None:
-    project.write("train.py", "RATE = 0.1\nraise RuntimeError('no luck')\n")
-    project.commit()
-    assert start(project)[0] == 3
-    for command in (("show", "0"), ("resume",), ("experiments",)):
-        done = project.cli(*command)
-        assert done.returncode == 2, done.stdout
-        assert "autoresearchd logs" in done.stderr, command
-        assert ".autoresearchd/runs/t" in done.stderr, command
 
 
 def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_another_begins(project: Project) -> None:
@@ -183,12 +171,3 @@ def test_a_second_session_is_warned_that_the_machine_is_shared(project: Project)
     assert f"cd {project.root.name}" in done.stderr, "the other commands are given there"
     project.cli("stop", "--now", "--session", "one")
     daemon.communicate(timeout=30)
-
-
-def test_logs_and_results_that_were_thrown_away_stop_no_resume(project: Project) -> None:
-    begun = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
-    assert begun.returncode == 0, begun.stderr
-    shutil.rmtree(project.root / ".autoresearchd")
-    done = project.cli("resume", "t", "--max-experiments", "2")
-    assert done.returncode == 0, done.stderr
-    project.cli("stop", "--now")

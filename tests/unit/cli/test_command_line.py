@@ -265,19 +265,6 @@ def test_task_list_says_what_there_is(command: Command) -> None:
     assert Path(own["path"], "task.yaml").is_file()
 
 
-def test_task_init_writes_a_task_for_a_program_that_is_there(command: Command, tmp_path: Path) -> None:
-    arguments = ["task", "init", "speed", str(tmp_path), "--file", "kernel.py", "--command", "python kernel.py"]
-    arguments += ["--metric", "ms"]
-    missing = command(*arguments)
-    assert missing.code == 2
-    assert "kernel.py does not exist" in missing.err
-    (tmp_path / "kernel.py").write_text("print('ms: 3.5')\n")
-    assert command(*arguments).code == 0
-    checked = command("task", "check", str(tmp_path))
-    assert (checked.code, checked.out) == (0, "✓ speed: ms (minimize), edits kernel.py\n")
-    assert command(*arguments).code == 2, "a task.yaml that is there is never overwritten"
-
-
 @pytest.mark.parametrize(
     ("run", "budget", "code", "words"),
     [
@@ -295,16 +282,6 @@ def test_task_init_with_a_mistake_writes_nothing(
     )  # fmt: skip
     assert (answer.code, words in answer.err, "task.yaml:" in answer.err) == (code, True, False), answer.err
     assert not (tmp_path / "task.yaml").exists()
-
-
-def test_task_init_announces_no_measurement_that_it_cannot_make(command: Command, empty_repository: Path) -> None:
-    (empty_repository / "fit.py").write_text("print('loss: 3.5')\n")
-    answer = command(
-        "task", "init", "mine", str(empty_repository), "--file", "fit.py", "--metric", "loss",
-        "--command", "python fit.py",
-    )  # fmt: skip
-    assert answer.code == 0 and "measuring" not in answer.err
-    assert "fit.py is not committed" in answer.err and "`task check --run` measures it" in answer.err
 
 
 def test_the_bundled_tasks_are_in_order(command: Command) -> None:

@@ -141,14 +141,6 @@ def test_a_daemon_that_waits_for_a_learner_says_so_in_words_and_in_json_and_not_
     assert "reason" not in json.loads(command("status", "--json", "--session", "fresh").out)["session"], "it is dead"
 
 
-def test_a_log_of_any_kind_is_no_problem(tmp_path: Path) -> None:
-    assert meanwhile_in(tmp_path / "none", "mar8") is None
-    assert meanwhile_in(log_of(tmp_path, ""), "mar8") is None
-    assert meanwhile_in(log_of(tmp_path, "9999-99-99 99:99:99Z mar8 setup x\n"), "mar8") is None
-    (tmp_path / "daemon.log").write_bytes(b"\xff" * 100_000 + b"\n" + SETUP.encode())
-    assert meanwhile_in(tmp_path / "daemon.log", "mar8") is not None
-
-
 def test_a_hostile_set_up_command_cannot_steer_the_terminal(tmp_path: Path) -> None:
     found = meanwhile_in(log_of(tmp_path, SETUP.replace("python", "\x1b]0;owned\x07python")), "mar8")
     assert found is not None
@@ -200,14 +192,6 @@ def test_it_is_told_although_an_older_session_is_there(repository: Path, command
         assert "\x1b" not in answer.out
     answer = command("status", "--json")
     assert (answer.code, json.loads(answer.out)) == (3, failed.status)
-
-
-def test_the_other_sessions_are_there_as_before(repository: Path, command: Command) -> None:
-    fail(repository)
-    answer = command("status", "--session", "mar8")
-    assert answer.code == 0
-    assert "mar8" in answer.out
-    assert command("experiments").code == 0
 
 
 def test_what_began_after_it_is_what_is_meant(repository: Path, command: Command) -> None:

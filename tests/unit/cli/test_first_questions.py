@@ -114,17 +114,6 @@ def test_a_session_at_its_limit_shows_the_command_that_goes_on(repository: Path,
     assert "--max-experiments" not in command("status").out, "four of five are done"
 
 
-def test_a_start_that_failed_leaves_a_trail_to_its_log(empty_repository: Path, command: Command) -> None:
-    layout.database_path(empty_repository).unlink()
-    assert "start --task" in command("status").err
-    layout.run_dir(empty_repository, "t", 0, 0).mkdir(parents=True)
-    layout.daemon_log(empty_repository).write_text("it failed\n")
-    answer = command("status")
-    assert answer.code == 2
-    assert "autoresearchd logs" in answer.err
-    assert ".autoresearchd/runs/t" in answer.err
-
-
 def test_figures_beyond_comparison_are_not_printed_in_full() -> None:
     assert in_sigma(59.31) == "59.3σ"
     assert in_sigma(6884.2) == "over 1000σ"

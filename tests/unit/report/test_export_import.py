@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.errors import MissingCapability, UsageError
-from autoresearchd.report.export import SessionHead, jsonl_lines, metric_unit, tsv_lines, write
+from autoresearchd.report.export import Format, SessionHead, jsonl_lines, metric_unit, tsv_lines, write
 from autoresearchd.report.log_import import ImportedLog, read_log
 
 HEAD = SessionHead("Optimize val_bpb", "val_bpb", "minimize")
@@ -127,7 +127,7 @@ def test_json_lines_come_back_as_they_went(tmp_path: Path, drawn: list[dict[str,
         segment += 1 if fields.pop("grow") and number else 0
         records.append(record(number, fields.pop("status"), fields.pop("metric"), segment=segment) | fields)
     file = tmp_path / "log.jsonl"
-    write("jsonl", HEAD, records, file)
+    write(Format.JSONL, HEAD, records, file)
     log = read_log(file)
     assert (log.metric, log.direction, log.name, log.warnings) == ("val_bpb", "minimize", "Optimize val_bpb", ())
     assert [e.metric for e in log.experiments] == [r["metric"] for r in records]
@@ -210,9 +210,9 @@ def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) ->
         import pyarrow.parquet as parquet
     except ImportError:
         with pytest.raises(MissingCapability, match="pyarrow"):
-            write("parquet", HEAD, [record(0, "keep", 1.0)], file)
+            write(Format.PARQUET, HEAD, [record(0, "keep", 1.0)], file)
         return
-    write("parquet", HEAD, [record(0, "keep", 1.0), record(1, "crash", None)], file)
+    write(Format.PARQUET, HEAD, [record(0, "keep", 1.0), record(1, "crash", None)], file)
     rows = parquet.read_table(file).to_pylist()
     assert [(row["experiment"], row["metric"], row["status"]) for row in rows] == [(0, 1.0, "keep"), (1, None, "crash")]
 

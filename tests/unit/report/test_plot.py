@@ -142,11 +142,6 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
         draw([], tmp_path / "progress.png", metric="loss", direction="minimize")
 
 
-def test_a_chart_in_a_missing_folder_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot write"):
-        draw(NIGHT, tmp_path / "nowhere" / "progress.png", metric="loss", direction="minimize")
-
-
 def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="chart is a"):
         draw(NIGHT, tmp_path / "progress.txt", metric="loss", direction="minimize")
