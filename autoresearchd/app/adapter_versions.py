@@ -45,15 +45,9 @@ class LiveVersions:
     A model is known by its hash. A server that does not tell one, and whose model lies in no folder that is known here,
     is known by name.
 
-    Args:
-        shelf: the versions.
-        store: the journal.
-        session_id: the session.
-        policy: its policy, as its proposals name it.
-        warn: tells the user; the same only once.
-        options: when a version is taken for worse.
-        place: the folder of the model, where the user has named it for a server (``learn.model`` of config.yaml).
-        environment: says where models of a hub are kept.
+    policy: the session's, as its proposals name it; options: when a version is taken for worse; place: the folder of
+    the model, where the user has named it for a server (``learn.model`` of config.yaml); environment: says where models
+    of a hub are kept. The user is warned of the same only once.
     """
 
     def __init__(
@@ -254,14 +248,8 @@ def roll_back(directory: Path) -> str:
 def prune(directory: Path, keep: int, *, dry_run: bool = False) -> tuple[Pruned, ...]:
     """Remove the files of versions that nothing needs any more; which, and how many bytes each frees.
 
-    Args:
-        directory: where the command stands.
-        keep: how many of those that were in use are kept for a rollback, for each base model.
-        dry_run: remove nothing.
-
-    Raises:
-        SessionLocked: a learner is at work here.
-        EnvironmentFailure: the files cannot be removed.
+    keep: how many of those that were in use are kept for a rollback, for each base model. Raises SessionLocked while a
+    learner is at work here, EnvironmentFailure where the files cannot be removed.
     """
     project = Project.of_session(directory)
     with project.existing_store() as store, LearnerLock(project.locks):

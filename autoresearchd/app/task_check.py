@@ -108,10 +108,8 @@ class Held:
 def check_run(folder: Path, budget: float | None = None, sandbox: str | None = None) -> Checked:
     """Run a task once and measure it.
 
-    Raises:
-        BaselineError: it gives no metric.
-        RepositoryError: the folder is in no repository that a session could start from.
-        MissingCapability: the ``sandbox`` (None: any) does not work.
+    Raises BaselineError where it gives no metric, RepositoryError where no session could start from the folder, and
+    MissingCapability where the ``sandbox`` (None: any) does not work.
     """
     with open_bench(folder, budget=budget, sandbox=sandbox) as bench:
         ended = bench.baseline(SEED)
@@ -134,16 +132,9 @@ def check_held(
 ) -> Held:
     """Hold a task to its check.yaml; one that has none only gives its baseline and noise.
 
-    Args:
-        folder: the task's.
-        extent: how much of it.
-        profile: ``cpu`` or ``cuda``; None: what this machine has.
-        sandbox: the tier; None: the best.
-        at_once: how many edits and cheats run beside each other; None: two, where there are as many processors.
-
-    Raises:
-        ConfigError: check.yaml cannot be used, or an edit in it does not fit the program any more.
-        BaselineError, RepositoryError, MissingCapability: as ``check_run``.
+    profile: None: what this machine has; at_once: how many edits and cheats run beside each other, None: two, where
+    there are as many processors. Raises what ``check_run`` does, and ConfigError where check.yaml cannot be used or an
+    edit in it does not fit the program any more.
     """
     began = time.monotonic()
     wanted = load_check(folder) or TaskCheck()

@@ -112,10 +112,7 @@ def plain_lines(stream: IO[bytes]) -> Iterator[str]:
 def followed(path: Path, position: int, inode: int) -> Iterator[str]:
     """Lines that are added to a log from ``position`` on, for ever; a rotated log is read to its end, then the new one.
 
-    Args:
-        path: the log; it need not be there yet.
-        position: where to begin in the file ``inode``.
-        inode: the file that ``position`` belongs to; another one is read from its beginning.
+    It need not be there yet. inode: the file that ``position`` belongs to; another one is read from its beginning.
     """
     stream: IO[bytes] | None = None
     pending = b""

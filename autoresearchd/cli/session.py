@@ -11,10 +11,11 @@ import typer
 
 from autoresearchd.cli import render
 from autoresearchd.cli.options import LARGEST, JsonOption, SandboxOption, SessionOption, read_duration
-from autoresearchd.cli.place import find_place, here, way_to
+from autoresearchd.cli.place import Place, find_place, here, way_to
 from autoresearchd.cli.render import Paint, clean, json_text, say
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.errors import UsageError
+from autoresearchd.store.reader import SessionRow
 
 ForegroundOption = Annotated[
     bool,
@@ -236,39 +237,32 @@ def note(
 _HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started")
 
 
-def _found() -> list[dict[str, Any]]:
-    """The sessions of the repository here, as they are shown. Raises NoSession where there is none."""
-    place = find_place(here())
-    found: list[dict[str, Any]] = []
-    for row in place.sessions():
-        status = place.status(row.tag)
-        session = status["session"]
-        found.append(
-            {
-                "tag": row.tag,
-                "task": row.task,
-                "state": session["state"],
-                "experiments": session["experiments"],
-                "keeps": session["keeps"],
-                "metric": status["metric"]["name"],
-                "best": status["metric"]["best"],
-                "started_at": session["started_at"],
-            }
-        )
-    return found
+def _session_facts(place: Place, row: SessionRow) -> dict[str, Any]:
+    """A session as it is shown in the list."""
+    status = place.status(row.tag)
+    session, metric = status["session"], status["metric"]
+    return {
+        "tag": row.tag,
+        "task": row.task,
+        **{key: session[key] for key in ("state", "experiments", "keeps")},
+        "metric": metric["name"],
+        "best": metric["best"],
+        "started_at": session["started_at"],
+    }
 
 
 def list_sessions(as_json: JsonOption = False) -> None:
     """List the sessions of the repository here, oldest first."""
     from autoresearchd.app.project import NoSession
 
+    sessions: list[dict[str, Any]] = []
     try:
-        found = _found()
+        place = find_place(here())
+        sessions = [_session_facts(place, row) for row in place.sessions()]
     except NoSession as none:
-        found = []
         say(str(none))
     if as_json:
-        print(json_text(found, indent=2))
+        print(json_text(sessions, indent=2))
         return
     rows = [
         [
@@ -276,7 +270,7 @@ def list_sessions(as_json: JsonOption = False) -> None:
             str(one["keeps"]), "—" if one["best"] is None else f"{one['best']:.6g} {clean(one['metric'], 40)}",
             str(one["started_at"])[:16].replace("T", " "),
         ]
-        for one in found
+        for one in sessions
     ]  # fmt: skip
     print("\n".join(render.table(_HEADERS, rows, paint=Paint(sys.stdout))))
 
