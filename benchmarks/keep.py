@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoresearchd.evaluator.control import Answer, control
+from autoresearchd.evaluator.decide import Answer, control
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, look
 from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.noise import Noise

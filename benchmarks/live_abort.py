@@ -28,8 +28,7 @@ from autoresearchd.config import parse_task
 from autoresearchd.domain.duration import parse_duration
 from autoresearchd.domain.experiment import Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.evaluator.abort import AbortPolicy
-from autoresearchd.evaluator.abort_caution import wilson_upper
+from autoresearchd.evaluator.abort import AbortPolicy, wilson_upper
 from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.noise import Noise

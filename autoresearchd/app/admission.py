@@ -24,7 +24,7 @@ from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError, RepositoryError, SessionLocked, StoreError, UsageError
 from autoresearchd.evaluator.pace import about_budget
-from autoresearchd.evaluator.variables import about_seed
+from autoresearchd.evaluator.program_text import about_seed
 from autoresearchd.loop.artifacts import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.lock import already_held, starting

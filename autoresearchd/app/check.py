@@ -25,7 +25,7 @@ from autoresearchd.evaluator.legality import check_edit, required_symbols
 from autoresearchd.evaluator.measure import EVALUATION, TRAINING
 from autoresearchd.evaluator.noise import estimate_sigma, mean
 from autoresearchd.evaluator.pace import STARVED, about_budget, pace_of
-from autoresearchd.evaluator.variables import about_seed
+from autoresearchd.evaluator.program_text import about_seed
 from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
 
 SEED = 1

@@ -33,11 +33,10 @@ from autoresearchd.errors import (
     StoreError,
     UsageError,
 )
-from autoresearchd.evaluator.allowance import allowed
 from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.ledger import Ledger
-from autoresearchd.evaluator.novelty import novelty
-from autoresearchd.evaluator.pace import Pace, overrun, pace_of
+from autoresearchd.evaluator.pace import Pace, allowed, overrun, pace_of
+from autoresearchd.evaluator.reward import novelty
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
 from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of

@@ -62,7 +62,7 @@ from autoresearchd.errors import (
     PolicyError,
     UsageError,
 )
-from autoresearchd.evaluator.patterns import compile_pattern
+from autoresearchd.evaluator.text import compile_pattern
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.artifacts import clean_logs
 from autoresearchd.loop.daemon import serve

@@ -15,8 +15,7 @@ from typing import Any
 
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.patterns import LineMatcher
-from autoresearchd.evaluator.text import NUMBER, NUMBER_THEN_UNIT, to_float, without_control_codes
+from autoresearchd.evaluator.text import NUMBER, NUMBER_THEN_UNIT, LineMatcher, to_float, without_control_codes
 
 MAX_POINTS = 20_000
 MAX_NON_FINITE = 100

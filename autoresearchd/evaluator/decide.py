@@ -3,6 +3,10 @@
 ``keep`` weighs the metric. Before and after it: every run must have ended well, constraints must hold on average, and a
 result that would be kept must pass its gates (bounds on a metric that varies between runs) not by luck but with a
 confidence limit. Whatever is asked for is a pure function of the runs so far, so a restart asks for the same.
+
+Two guards stand around the estimate. A kept program that knows that it runs again can do worse on purpose, and what
+comes next looks better (a slower machine looks the same): the baseline, run beside the experiment, tells one from the
+other (``control``). And no gain is reported or rewarded beyond what the values show (``bounded``).
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import median
 
 from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
@@ -18,14 +24,150 @@ from autoresearchd.domain.metric import Direction, Metric
 from autoresearchd.domain.task import Constraint, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator import reasons
-from autoresearchd.evaluator.confidence import mad_confidence
-from autoresearchd.evaluator.control import Answer, control
-from autoresearchd.evaluator.credit import bounded
-from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, look, passes
+from autoresearchd.evaluator.keep import Action, KeepRule, Program, Reading, Verdict, believe, estimate, look, passes
 from autoresearchd.evaluator.ledger import Ledger, Sample
-from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING
+from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING, other_set
 from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
-from autoresearchd.evaluator.validation_set import other_set
+
+
+def mad_confidence(values: Sequence[float], baseline: float | None, best: float | None) -> float | None:
+    """|best − baseline| / MAD, where MAD is the unscaled median of |value − median|.
+
+    None where pi-autoresearch gives none: fewer than three values, a MAD of zero, no baseline, no keep better than it.
+    """
+    finite = [v for v in values if math.isfinite(v)]
+    if len(finite) < 3 or baseline is None or best is None or best == baseline:
+        return None
+    centre = median(finite)
+    spread = median(abs(v - centre) for v in finite)
+    if not spread > 0:
+        return None
+    confidence = abs(best - baseline) / spread
+    return confidence if math.isfinite(confidence) else None
+
+
+class Answer(StrEnum):
+    """What follows for an experiment that would be kept."""
+
+    HOLDS = "holds"
+    ASK = "ask"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The answer; claimed, since: mean goodness of the incumbent in the runs that it was kept for, and in later ones.
+
+    gain: what is left of the improvement against the former; NaN where the incumbent did not fall, or it is not known.
+    """
+
+    answer: Answer
+    claimed: float = math.nan
+    since: float = math.nan
+    gain: float = math.nan
+
+
+def control(ledger: Ledger, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False) -> Control:
+    """Whether an experiment that would be kept may be; ASK: once the baseline has run beside it.
+
+    Args:
+        ledger: all runs, those of the experiment among them.
+        experiment: its number.
+        incumbent: the number of the incumbent.
+        rule: the constants (``fallen``, ``beside_at``).
+        simpler: whether it would be kept as a simpler tie, which need be no improvement.
+    """
+    baseline = ledger.baseline
+    own, later = _split(ledger.samples(incumbent), incumbent)
+    if baseline is None or baseline == incumbent or not own or not later:
+        return Control(Answer.HOLDS)
+    noise = ledger.without_reruns(incumbent).noise(experiment, incumbent) or ledger.noise(experiment, incumbent)
+    if noise is None:
+        return Control(Answer.HOLDS)
+    claimed, since = _mean(own), _mean(later)
+    if claimed - since <= rule.fallen * noise.sigma * math.sqrt(_apart(own, later, noise)):
+        return Control(Answer.HOLDS, claimed, since)
+    mine = [s for s in ledger.samples(experiment) if s.test == experiment]
+    gain = _mean(mine) - claimed
+    if _borne_out(gain, _apart(mine, own, noise), noise, rule, simpler):
+        return Control(Answer.HOLDS, claimed, since, gain)
+    here, before = _split(ledger.samples(baseline), experiment)
+    if not here or not before:
+        return Control(Answer.ASK if before else Answer.HOLDS, claimed, since)
+    # Each against the baseline, by generalised least squares: runs of one test share its drift, whichever test it is.
+    now, now_variance = estimate([*_readings(before, baseline), *_readings([*mine, *here], baseline)], noise)
+    then, then_variance = estimate(_readings([*before, *own], baseline), noise)
+    # The two share the baseline's earlier runs, so that their sum is rather too large.
+    gain, variance = now - then, now_variance + then_variance
+    held = _borne_out(gain, variance, noise, rule, simpler)
+    return Control(Answer.HOLDS if held else Answer.FAILS, claimed, since, gain)
+
+
+def _borne_out(gain: float, variance: float, noise: Noise, rule: KeepRule, simpler: bool) -> bool:
+    if noise.sigma == 0.0:
+        return gain >= 0 if simpler else gain > 0
+    belief = believe(gain, variance, noise, rule)
+    return (belief.bearable if simpler else belief.better) >= rule.beside_at
+
+
+def _readings(samples: Sequence[Sample], baseline: int) -> list[Reading]:
+    """Runs of a program and of the baseline, which stands in the incumbent's place."""
+    return [
+        Reading(Program.INCUMBENT if s.program == baseline else Program.EXPERIMENT, s.test, s.seed, s.value)
+        for s in samples
+    ]
+
+
+def _split(samples: Sequence[Sample], test: int) -> tuple[list[Sample], list[Sample]]:
+    """Those that were made for a test, and the others."""
+    return [s for s in samples if s.test == test], [s for s in samples if s.test != test]
+
+
+def _mean(samples: Sequence[Sample]) -> float:
+    return mean([s.value for s in samples])
+
+
+def _tests(samples: Sequence[Sample]) -> int:
+    return len({s.test for s in samples})
+
+
+def _apart(a: Sequence[Sample], b: Sequence[Sample], noise: Noise) -> float:
+    """Variance of the difference between means of runs that were made for different tests, in units of σ²."""
+    within = (1.0 - noise.test) * (1.0 / len(a) + 1.0 / len(b))
+    return within + noise.test * (1.0 / _tests(a) + 1.0 / _tests(b))
+
+
+EVEN = 0.5
+"""Below this probability an improvement is not believed."""
+
+
+def bounded(gain: float, better: float, ledger: Ledger, experiment: int, incumbent: int) -> float:
+    """The estimated gain, held to what the experiment's mean shows against the incumbent's.
+
+    These are the means of the runs that it was kept for, of all later ones, and of those made beside the experiment.
+    A gain lies between the differences; where it is not believed, it is at most the least of them, and not below 0.
+
+    Args:
+        gain: as estimated, positive when better.
+        better: probability of an improvement.
+        ledger: with the runs of the experiment.
+        experiment: its number.
+        incumbent: the number of what it was compared with.
+    """
+    mine = mean([s.value for s in ledger.samples(experiment) if s.test == experiment])
+    its = ledger.samples(incumbent)
+    groups = (
+        [s.value for s in its if s.test == incumbent],
+        [s.value for s in its if s.test != incumbent],
+        [s.value for s in its if s.test == experiment],
+    )
+    shown = [gap for gap in (mine - mean(values) for values in groups if values) if math.isfinite(gap)]
+    if not shown:
+        return gain
+    if better >= EVEN:
+        return min(max(shown), max(min(shown), gain))
+    return max(0.0, min(gain, *shown)) if gain > 0 else min(0.0, max(gain, min(shown)))
+
 
 ARTIFACT_BYTES = "artifact_bytes"
 TRIFLE = 1e-4

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from autoresearchd.evaluator.keep import Program, Reading
-from autoresearchd.evaluator.noise import Noise, mean
-from autoresearchd.evaluator.variances import ALIKE, Squares, VariancePrior, alike, weighed_priors
+from autoresearchd.evaluator.noise import ALIKE, Noise, Squares, VariancePrior, alike, mean, weighed_priors
 
 DRIFT = 1 / 3
 """Variance between tests as a multiple of that within one, before any run says better."""

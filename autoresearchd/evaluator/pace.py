@@ -1,29 +1,53 @@
-"""Whether a program kept to its budget, or was better only for having trained longer.
+"""How long a run may take, and whether a program kept to its budget or was better only for having trained longer.
 
-``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, for loading
-and compiling, and the executor ends what takes longer than both. A program that spends the grace on training gains
-whatever the grace is of the budget. So a result that could be kept has to come from a run that took no
-longer than the baseline's runs, which show what loading really takes here, and a margin.
+``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, and the
+executor ends what takes longer than both. A program that spends the grace on training gains whatever the grace is of
+the budget: a result that could be kept has to come from a run that took no longer than the baseline's runs, which show
+what loading really takes here, and a margin. A busy machine slows loading down, and not the training, which ends by the
+clock. Time is therefore counted twice: as it passed, with a wide margin, and as the processors worked, at the rate at
+which the baseline's did, with a narrow one. A program that does not read its budget ends when its work is done: its
+runs are held to the whole time of the baseline's (``execution.training_time``), counted the same way.
 
-A machine that does other work as well slows loading down, and not the training, which ends by the clock: what took
-long and computed little was kept waiting. Time is therefore counted twice: as it passed, with a wide margin, and as the
-processors worked, at the rate at which the baseline's did, with a narrow one.
-
-A program that does not read its budget ends when its work is done, and would be better for more of that. Its runs are
-held to the whole time of the baseline's in the place of the budget (``execution.training_time``), counted the same way.
+Without ``execution.timeout`` a whole run may take 2 × budget + grace, or more where the baseline shows that this
+machine needs it. The baseline itself meets as much patience, with a machine that nobody knows yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SLOWER, WAITS_S, Task
+from autoresearchd.domain.task import SLOWER, WAITS_S, Budget, Task
 from autoresearchd.evaluator.measure import TRAINING
-from autoresearchd.evaluator.variables import reads
+from autoresearchd.evaluator.program_text import reads
+
+
+def needed(budget: Budget, baseline: Iterable[float]) -> float:
+    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more.
+
+    Before they are known, what the task allows beyond the budget counts as what it took.
+    """
+    beyond = max((seconds - budget.training for seconds in baseline), default=budget.wall - budget.training)
+    return max(budget.wall, budget.training + SLOWER * beyond)
+
+
+def allowed(task: Task, baseline: Iterable[float], most: float | None = None) -> Task:
+    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds.
+
+    most: what training may take of a result that is kept, where it is held to the baseline's own time.
+    """
+    execution = task.execution
+    budget = replace(execution.budget, most=most)
+    wall = needed(budget, baseline)
+    if most is not None:  # what follows training has as long as ever
+        wall = max(wall, wall + budget.limit - budget.training)
+    if execution.timeout_named:
+        wall = budget.wall
+    return replace(task, execution=replace(execution, budget=replace(budget, wall=wall)))
+
 
 BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
 HELD = "(training_time: baseline)"

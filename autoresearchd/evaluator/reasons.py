@@ -12,8 +12,8 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep import Verdict
 from autoresearchd.evaluator.noise import Noise, mean
+from autoresearchd.evaluator.program_text import SEED_VARIABLE
 from autoresearchd.evaluator.text import shorten
-from autoresearchd.evaluator.variables import SEED_VARIABLE
 
 _NEGLIGIBLE = 1e-3
 

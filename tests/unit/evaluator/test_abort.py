@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort import STRIDE, AbortPolicy
-from autoresearchd.evaluator.abort_look import MIN_DISTINCT, Reason
+from autoresearchd.evaluator.abort import STRIDE, AbortPolicy, Reason
+from autoresearchd.evaluator.evidence import MIN_DISTINCT
 from tests.timing import seconds
 from tests.unit.evaluator.curves import BUDGET, DELTA, finished, policy, training, until, varied
 

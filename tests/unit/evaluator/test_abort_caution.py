@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort_caution import MOST_CAUTION, Audits, Caution, Guard, Promise, wilson_upper
-from autoresearchd.evaluator.abort_evidence import expectation, p_value, spent, threshold
-from autoresearchd.evaluator.forecast_history import Programs
+from autoresearchd.evaluator.abort import MOST_CAUTION, Audits, Caution, Guard, Promise, wilson_upper
+from autoresearchd.evaluator.evidence import expectation, p_value, spent, threshold
+from autoresearchd.evaluator.forecast import Programs
 
 
 @given(st.lists(st.floats(-1, 2), min_size=1, max_size=40), st.floats(0.01, 0.5))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.evaluator.abort import AbortPolicy
-from autoresearchd.evaluator.abort_look import MIN_DISTINCT
+from autoresearchd.evaluator.evidence import MIN_DISTINCT
 from tests.timing import seconds
 from tests.unit.evaluator.curves import BUDGET, DELTA, Points, policy, training, until
 

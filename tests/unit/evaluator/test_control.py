@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autoresearchd.evaluator.control import Answer, control
+from autoresearchd.evaluator.decide import Answer, control
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.ledger import Ledger, Sample
 

@@ -15,7 +15,6 @@ from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.task import Constraint, Task
 from autoresearchd.errors import BaselineError
-from autoresearchd.evaluator.confidence import mad_confidence
 from autoresearchd.evaluator.decide import (
     NextRun,
     decide,
@@ -23,6 +22,7 @@ from autoresearchd.evaluator.decide import (
     decide_failed_proposal,
     decide_fallen,
     incumbent_value,
+    mad_confidence,
     samples_of,
 )
 from autoresearchd.evaluator.ledger import Ledger

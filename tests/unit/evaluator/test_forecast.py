@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.forecast import forecast
-from autoresearchd.evaluator.forecast_curve import Curve, Shape, clean_curve, roughness, trailing
-from autoresearchd.evaluator.forecast_history import GRID, References, summarise
-from autoresearchd.evaluator.forecast_power import fit_power_law
+from autoresearchd.evaluator.forecast import GRID, References, forecast, summarise
+from autoresearchd.evaluator.learning_curve import Curve, Shape, clean_curve, fit_power_law, roughness, trailing
 from tests.unit.evaluator.curves import BUDGET, DELTA, training, until
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)

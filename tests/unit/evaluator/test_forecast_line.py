@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.forecast_history import Programs
-from autoresearchd.evaluator.forecast_line import draw, line_through
+from autoresearchd.evaluator.forecast import Programs, draw, line_through
 
 
 def programs(finals: np.ndarray, drops: np.ndarray, ends: np.ndarray) -> Programs:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import check_edit, required_symbols
-from autoresearchd.evaluator.syntax import defined_names, without_seeds
+from autoresearchd.evaluator.program_text import defined_names, without_seeds
 from tests.unit.evaluator.builders import task
 
 OLD = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from autoresearchd.evaluator.patterns import LINE_S, LineMatcher
+from autoresearchd.evaluator.text import LINE_S, LineMatcher
 
 
 def test_a_pattern_of_many_small_repeats_cannot_keep_the_daemon_at_one_line() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.evaluator.novelty import changed_lines, novelty
-from autoresearchd.evaluator.reward import FORMULA, RewardFormula, resources_saved, reward
+from autoresearchd.evaluator.reward import FORMULA, RewardFormula, changed_lines, novelty, resources_saved, reward
 
 number = st.floats(-1e6, 1e6)
 

@@ -7,7 +7,7 @@ import pytest
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.redaction import Redactor, mark
 from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.secrets import check_no_secret
+from autoresearchd.evaluator.legality import check_no_secret
 from tests.unit.domain.canaries import TOKENS, letters
 
 VALUE = letters(20)

@@ -10,8 +10,7 @@ from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.evaluator.decide import decide, samples_of
 from autoresearchd.evaluator.ledger import Ledger
-from autoresearchd.evaluator.measure import measure
-from autoresearchd.evaluator.validation_set import other_set, sizes
+from autoresearchd.evaluator.measure import measure, other_set, sizes
 from tests.unit.evaluator.builders import experiment, incumbent, result, run, stage, task
 
 

@@ -15,8 +15,7 @@ from autoresearchd.domain.labels import Status
 from autoresearchd.evaluator.decide import NextRun, decide
 from autoresearchd.evaluator.keep import Action, KeepRule, look
 from autoresearchd.evaluator.ledger import Ledger, Sample
-from autoresearchd.evaluator.noise import Noise
-from autoresearchd.evaluator.variances import ALIKE, Squares, VariancePrior, alike, weighed_priors
+from autoresearchd.evaluator.noise import ALIKE, Noise, Squares, VariancePrior, alike, weighed_priors
 from tests.unit.evaluator.builders import experiment, incumbent, run, task
 
 squares = st.lists(st.builds(Squares, st.floats(0.0, 1e3), st.integers(1, 9)), min_size=1, max_size=8)
