@@ -25,9 +25,9 @@ from pathlib import Path
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, start
 from autoresearchd.config import parse_task
-from autoresearchd.domain.duration import parse_duration
 from autoresearchd.domain.experiment import Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.quantities import parse_duration
 from autoresearchd.evaluator.abort import AbortPolicy, wilson_upper
 from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.ledger import Ledger

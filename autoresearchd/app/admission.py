@@ -19,9 +19,8 @@ from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.limits import Reached, limit_reached
-from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.errors import PolicyError, RepositoryError, SessionLocked, StoreError, UsageError
 from autoresearchd.evaluator.pace import about_budget
 from autoresearchd.evaluator.program_text import about_seed

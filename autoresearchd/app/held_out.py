@@ -19,9 +19,9 @@ from autoresearchd.app.checks import EditCheck
 from autoresearchd.app.compose import open_workspace, setup_dir
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
-from autoresearchd.domain import secret_values
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
 from autoresearchd.domain.labels import RULES, Phase, Status
+from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import (
@@ -94,9 +94,7 @@ class Ground:
         self.task: Task = parse_task(session.task_json)
         self.folder = project.root / session.folder
         self.workspace = open_workspace(project, session.tag, self.task, self.folder)
-        self.redactor = keys.redactor(folder=project.root).with_values(
-            secret_values.of_environment(self.task.execution.env)
-        )
+        self.redactor = keys.redactor(folder=project.root).with_values(secrets_of_environment(self.task.execution.env))
         self.pristine = self.workspace.pristine(session.base_commit)
         self.setup = setup_dir(project, self.workspace, session, self.task)
         self.scratch: Path = state_dir(project.root) / "judging" / session.tag

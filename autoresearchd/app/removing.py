@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore

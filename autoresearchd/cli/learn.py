@@ -17,7 +17,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import json_text, strip_controls
 from autoresearchd.cli.session import here
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import MissingCapability, UsageError
 
 if TYPE_CHECKING:

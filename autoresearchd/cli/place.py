@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import RepositoryError, StoreDamaged, UsageError
 from autoresearchd.loop.lock import holder, starting, waiting, without_store
 from autoresearchd.store.failed_start import FailedStart, recall

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from autoresearchd.domain.counting import is_whole
-from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.quantities import format_duration, is_whole
 from autoresearchd.report.text import clean, cut, json_text, strip_controls
 
 __all__ = [

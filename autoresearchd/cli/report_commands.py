@@ -14,7 +14,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import SessionOption
 from autoresearchd.cli.place import Place, find_place
 from autoresearchd.cli.session import here
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.report.export import SessionHead, write
 

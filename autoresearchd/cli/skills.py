@@ -12,7 +12,7 @@ from autoresearchd.cli import render
 from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, json_text
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import UsageError
 
 

@@ -15,7 +15,7 @@ from autoresearchd.cli.failure import say
 from autoresearchd.cli.options import SandboxOption, read_duration
 from autoresearchd.cli.render import is_terminal
 from autoresearchd.cli.task import TASK_FILE, bundled_tasks
-from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import AutoresearchdError, RepositoryError, UsageError
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from statistics import median
 
 from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.domain.metric import Direction, Metric
-from autoresearchd.domain.task import Constraint, Task
+from autoresearchd.domain.task import Constraint, Direction, Metric, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator import reasons
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, Reading, Verdict, believe, estimate, look, passes

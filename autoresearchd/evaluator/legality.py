@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from autoresearchd.config.markup import MarkupError, kind_of, meaning
-from autoresearchd.domain.amount import compressed_size
+from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.redaction import MARK, Redactor
 from autoresearchd.domain.task import Task

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from autoresearchd.domain.metric import MetricSource
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import MetricSource, Task
 
 _SEEDERS = frozenset(
     {"manual_seed", "manual_seed_all", "seed", "seed_all", "set_seed", "seed_everything", "fix_seed", "set_random_seed"}

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep import Verdict
 from autoresearchd.evaluator.noise import Noise, mean

@@ -13,8 +13,7 @@ from decimal import Decimal
 
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Task
-from autoresearchd.domain.task_check import SIGMAS, Documented, Replacement, Variant
+from autoresearchd.domain.task import SIGMAS, Documented, Replacement, Task, Variant
 from autoresearchd.errors import ConfigError
 from autoresearchd.evaluator.decide import broken_constraint
 from autoresearchd.evaluator.noise import estimate_sigma, mean

@@ -11,9 +11,9 @@ from typing import Any
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import RULES, Phase, Status
-from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Direction
 from autoresearchd.errors import StoreError
 from autoresearchd.evaluator.decide import incumbent_value, samples_of
 from autoresearchd.evaluator.ledger import Ledger

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from autoresearchd.domain.lfs import pointed_to
+from autoresearchd.domain.file_content import pointed_to
 from autoresearchd.errors import RepositoryError
 from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, is_placeholder, remove_tree

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain import secret_values
 from autoresearchd.domain.redaction import MARK, Redactor, StreamRedactor, mark
+from autoresearchd.domain.secrets import is_telling, secrets_of_environment, secrets_of_file
 from tests.timing import seconds
 from tests.unit.domain.canaries import IN_CONTEXT, PEM_BODY, TOKENS, letters
 
@@ -254,13 +254,13 @@ def test_secrets_are_found_with_their_lines() -> None:
     ],
 )  # fmt: skip
 def test_names_tell_whether_a_variable_holds_a_secret(name: str, telling: bool) -> None:
-    assert secret_values.is_telling(name) is telling
+    assert is_telling(name) is telling
 
 
 def test_short_values_numbers_switches_and_paths_are_no_secrets() -> None:
     environment = {"A_KEY": "1234567", "MAX_TOKEN": "16384000", "USE_TOKEN": "disabled", "KEY": "/home/user/key.json"}
-    assert not list(secret_values.of_environment(environment))
-    assert list(secret_values.of_environment({"A_KEY": "12345678x"})) == ["12345678x"]
+    assert not list(secrets_of_environment(environment))
+    assert list(secrets_of_environment({"A_KEY": "12345678x"})) == ["12345678x"]
 
 
 def test_a_value_that_is_part_of_a_mark_is_not_looked_for() -> None:
@@ -282,7 +282,7 @@ def test_a_value_that_is_part_of_a_mark_is_not_looked_for() -> None:
 )
 def test_key_files_give_their_secrets(text: str) -> None:
     secret = letters(30)
-    assert list(secret_values.of_file(text.format(secret))) == [secret]
+    assert list(secrets_of_file(text.format(secret))) == [secret]
 
 
 # ---------------------------------------------------------------------- time

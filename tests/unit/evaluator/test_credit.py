@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.decide import decide, samples_of
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.ledger import Ledger

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.domain.metric import Direction
-from autoresearchd.domain.task import Constraint, Task
+from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator.decide import (
     NextRun,

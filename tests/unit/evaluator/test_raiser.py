@@ -9,7 +9,7 @@ import pytest
 
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, samples_of
 from autoresearchd.evaluator.ledger import Ledger
 from tests.unit.evaluator.builders import experiment, run, scoring, task

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoresearchd.domain.metric import MetricSource
+from autoresearchd.domain.task import MetricSource
 from autoresearchd.evaluator.program_text import about_seed, ignores_seed, reads
 from tests.unit.evaluator.builders import scoring, task
 

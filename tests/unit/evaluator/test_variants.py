@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autoresearchd.config import read_task_text
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task_check import Documented, Replacement, Variant
+from autoresearchd.domain.task import Documented, Replacement, Variant
 from autoresearchd.errors import ConfigError
 from autoresearchd.evaluator.pace import Pace
 from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
