@@ -250,8 +250,7 @@ class AbortPolicy:
         alpha: nominal error budget of a run.
 
     ``observe`` takes each ended run in order, ``look`` judges the running one. ``succeed`` and ``rerun`` tell of the
-    incumbent's own runs, where they are known. Calling the object is the interface of the replay:
-    ``policy(history, steps, losses, budget, incumbent) -> bool``.
+    incumbent's own runs, where they are known.
     """
 
     def __init__(
@@ -265,7 +264,6 @@ class AbortPolicy:
         alpha: float = ALPHA,
     ) -> None:
         self.delta = delta
-        self.last_look: Look | None = None
         self._sign = -1.0 if maximize else 1.0
         self._curve_sign = self._sign if maximize_curve is None else (-1.0 if maximize_curve else 1.0)
         self._alpha, self._seed, self._rate = alpha, seed, audit_rate
@@ -279,9 +277,6 @@ class AbortPolicy:
         self._observed = 0
         self._best = math.inf
         self.begin()
-        self._newest: Any = None
-        self._print: list[Any] | None = None
-        self.last_look = None
 
     # ------------------------------------------------------------------ what is known
     @property
@@ -320,7 +315,6 @@ class AbortPolicy:
         """
         look = self._look(steps, losses, budget, incumbent)
         self._looked = max(self._looked, look.progress)
-        self.last_look = look
         return look
 
     def _look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
@@ -494,34 +488,6 @@ class AbortPolicy:
                 yield evidence, threshold(allowance, evidence.programs, evidence.distinct)
                 before = progress
 
-    # ------------------------------------------------------------------ the replay's interface
-    def __call__(
-        self, history: Sequence[Mapping[str, Any]], steps: Any, losses: Any, budget: float, incumbent: float
-    ) -> bool:
-        """Observe what the history holds that is new, then look; True: abort now."""
-        self.catch_up(history)
-        return self.look(steps, losses, budget, incumbent).abort
-
-    def catch_up(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Observe the runs of a history (dicts of steps, losses, budget, final, aborted) that are new.
-
-        A history that is not the old one with runs appended is read afresh.
-        """
-        if not self._continues(history):
-            self.reset()
-        for run in history[self._observed :]:
-            self.observe(run["steps"], run["losses"], run["budget"], run["final"], aborted=bool(run["aborted"]))
-        if history:
-            self._newest, self._print = history[-1], _fingerprint(history[-1])
-
-    def _continues(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        if self._observed == 0:
-            return True
-        if len(history) < self._observed:
-            return False
-        same = history[self._observed - 1]
-        return same is self._newest or self._print is None or _fingerprint(same) == self._print
-
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """Everything learned, as JSON-able values: a new policy with the same arguments goes on from here."""
@@ -530,7 +496,6 @@ class AbortPolicy:
             "observed": self._observed,
             "best": self._best if math.isfinite(self._best) else None,
             "looked": self._looked,
-            "newest": self._print,
             "delta": self.delta,
             "guard": self._guard.to_state(),
             "references": self._references.to_state(),
@@ -547,19 +512,5 @@ class AbortPolicy:
         self._observed = int(state["observed"])
         self._best = math.inf if state["best"] is None else float(state["best"])
         self._looked = float(state["looked"])
-        self._newest, self._print = None, state["newest"]
         self.delta = float(state["delta"])
-        self.last_look = None
         return True
-
-
-def _fingerprint(run: Mapping[str, Any]) -> list[Any]:
-    """What tells one run of a history from another, as JSON-able values."""
-    final, losses = run["final"], run["losses"]
-    end = float(losses[-1]) if len(losses) and math.isfinite(losses[-1]) else None
-    return [
-        len(losses),
-        end,
-        float(final) if final is not None and math.isfinite(final) else None,
-        bool(run["aborted"]),
-    ]

@@ -151,11 +151,6 @@ class _Thinned:
         return (*self._points, self._latest)
 
 
-def parse_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> tuple[CurvePoint, ...]:
-    """The curve of a whole log: what a CurveParser fed with it holds at the end."""
-    return read_curve(text, pattern, budget).points
-
-
 def read_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> CurveParser:
     """A CurveParser that has read a whole log, in slices, so that memory stays bounded."""
     parser = CurveParser(pattern, budget)

@@ -32,7 +32,9 @@ LAW_POINTS = np.arange(1, 6) / 5
 SAME_FROM = 19
 """Curves are compared from 20% of the budget on: earlier, seeds of one program differ most."""
 
-_FIELDS = ("drops", "slopes", "laws", "finals", "programs", "noises")
+_COLUMNS: Mapping[str, tuple[int, ...]] = {
+    "drops": (CELLS,), "slopes": (CELLS,), "laws": (len(LAW_POINTS),), "finals": (), "programs": (), "noises": ()
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,25 +103,11 @@ class References:
     """The table of finished runs, growing by one row each."""
 
     def __init__(self) -> None:
-        self._size = 0
         self._representatives: list[int] = []
-        self._allocate(64)
-
-    def _allocate(self, capacity: int) -> None:
-        old = getattr(self, "_table", None)
-        self._table: dict[str, Array] = {
-            "drops": np.full((capacity, CELLS), math.nan),
-            "slopes": np.full((capacity, CELLS), math.nan),
-            "laws": np.full((capacity, len(LAW_POINTS)), math.nan),
-            "finals": np.full(capacity, math.nan),
-            "programs": np.zeros(capacity),
-            "noises": np.zeros(capacity),
-        }
-        for name, values in (old or {}).items():
-            self._table[name][: self._size] = values[: self._size]
+        self._table: dict[str, Array] = {name: np.empty((0, *shape)) for name, shape in _COLUMNS.items()}
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._table["finals"])
 
     @property
     def distinct(self) -> int:
@@ -129,12 +117,12 @@ class References:
     @property
     def finals(self) -> Array:
         """Final values of all runs, oldest first."""
-        return self._table["finals"][: self._size]
+        return self._table["finals"]
 
     @property
     def noise(self) -> float:
         """Median noise of the logs."""
-        return float(np.median(self._table["noises"][: self._size])) if self._size else 0.0
+        return float(np.median(self._table["noises"])) if len(self) else 0.0
 
     def typical_final(self) -> float:
         """Median final value over distinct programs."""
@@ -145,20 +133,11 @@ class References:
 
         ``another``: it is known to be another program than all before, whatever it resembles.
         """
-        if self._size == len(self._table["finals"]):
-            self._allocate(2 * self._size)
         program = len(self._representatives) if another else self._program_of(run, tolerance)
-        row = self._size
-        for name, value in (
-            ("drops", run.drops),
-            ("slopes", run.slopes),
-            ("laws", run.laws),
-            ("finals", run.final),
-            ("programs", program),
-            ("noises", run.noise),
-        ):
-            self._table[name][row] = value
-        self._size += 1
+        row = len(self)
+        new = {"drops": run.drops, "slopes": run.slopes, "laws": run.laws, "finals": run.final, "noises": run.noise}
+        for name, value in {**new, "programs": program}.items():
+            self._table[name] = np.append(self._table[name], np.asarray([value], dtype=np.float64), axis=0)
         if program == len(self._representatives):
             self._representatives.append(row)
         else:
@@ -179,7 +158,7 @@ class References:
 
     def at(self, name: str, progress: float, rows: npt.NDArray[np.intp] | slice) -> Array:
         """A column of ``drops``, ``slopes`` or ``laws`` at any progress, linear between the cells of the grid."""
-        table = self._table[name][: self._size]
+        table = self._table[name]
         cells = table.shape[1]
         place = min(max(progress * cells - 1, 0.0), cells - 1.0)
         low = int(place)
@@ -192,9 +171,9 @@ class References:
     def programs_at(self, progress: float) -> Programs:
         """Every distinct program at one progress; those that logged nothing until then are left out."""
         drops = self.at("drops", progress, slice(None))
-        ends = self._table["drops"][: self._size, -1]
+        ends = self._table["drops"][:, -1]
         rows = np.flatnonzero(np.isfinite(drops) & np.isfinite(ends))
-        programs = self._table["programs"][: self._size][rows].astype(np.intp)
+        programs = self._table["programs"][rows].astype(np.intp)
         count = np.bincount(programs, minlength=self.distinct)
         seen = np.flatnonzero(count)
         sums = np.bincount(programs, drops[rows], minlength=self.distinct)
@@ -218,34 +197,21 @@ class References:
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """The table as JSON-able values; curves in base64 of single-precision floats."""
-        state: dict[str, Any] = {"size": self._size, "representatives": list(self._representatives)}
-        for name in _FIELDS:
-            kind = np.float32 if self._table[name].ndim == 2 else np.float64
-            state[name] = base64.b64encode(self._table[name][: self._size].astype(kind).tobytes()).decode("ascii")
+        state: dict[str, Any] = {"size": len(self), "representatives": list(self._representatives)}
+        for name, values in self._table.items():
+            kind = np.float32 if values.ndim == 2 else np.float64
+            state[name] = base64.b64encode(values.astype(kind).tobytes()).decode("ascii")
         return state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> References:
         """Read back what ``to_state`` gave."""
         new = cls()
-        size = int(state["size"])
-        new._size = size
         new._representatives = [int(row) for row in state["representatives"]]
-        new._allocate_for(size)
-        for name in _FIELDS:
-            table = new._table[name]
-            kind = np.float32 if table.ndim == 2 else np.float64
-            values = np.frombuffer(base64.b64decode(state[name]), dtype=kind).astype(np.float64)
-            table[:size] = values.reshape((size, *table.shape[1:]))
+        for name, shape in _COLUMNS.items():
+            values = np.frombuffer(base64.b64decode(state[name]), dtype=np.float32 if shape else np.float64)
+            new._table[name] = values.astype(np.float64).reshape((int(state["size"]), *shape))
         return new
-
-    def _allocate_for(self, size: int) -> None:
-        capacity = 64
-        while capacity < size:
-            capacity *= 2
-        kept, self._size = self._size, 0
-        self._allocate(capacity)
-        self._size = kept
 
 
 UNIT_SD = 3.0

@@ -13,6 +13,7 @@ freedom badly: a few values are weighed by their likelihood, and what follows fr
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,26 +22,14 @@ _LOG_GRID = tuple(-2.4 + 0.2 * i for i in range(33))
 
 
 def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean; exact for equal values, and without overflow for large ones. ValueError when empty."""
-    if not values:
-        raise ValueError("the mean of nothing is not defined")
-    if min(values) == max(values):
-        return values[0]
-    try:
-        return math.fsum(values) / len(values)
-    except OverflowError:
-        return math.fsum(v / len(values) for v in values)
+    """Arithmetic mean; exact for equal values. ValueError when empty."""
+    return float(statistics.mean(values))
 
 
 def estimate_sigma(values: Sequence[float]) -> float | None:
     """Sample standard deviation (n − 1); None for fewer than two finite values; zero for a deterministic metric."""
     finite = [v for v in values if math.isfinite(v)]
-    if len(finite) < 2:
-        return None
-    centre = mean(finite)
-    if min(finite) == max(finite):
-        return 0.0
-    return math.hypot(*(v - centre for v in finite)) / math.sqrt(len(finite) - 1)
+    return statistics.stdev(finite) if len(finite) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

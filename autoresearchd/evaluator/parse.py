@@ -20,7 +20,6 @@ from autoresearchd.domain.task import Scoring
 from autoresearchd.errors import ConfigError
 from autoresearchd.evaluator.text import NUMBER_THEN_UNIT, LineMatcher, as_lines, to_float
 
-MODES = ("auto", "metric", "key_value", "json", "regex")
 MAX_NAMES = 256
 NAME = r"[\w.µ/@-]{1,128}"
 

@@ -127,7 +127,6 @@ class RunRequest:
     run_dir: Path
     source: Path
     slot: int = 0
-    run_checks: bool = True
 
 
 class RunHandle(Protocol):

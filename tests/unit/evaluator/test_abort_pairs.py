@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.evidence import MIN_DISTINCT
 from tests.timing import seconds
-from tests.unit.evaluator.curves import BUDGET, DELTA, Points, policy, training, until
+from tests.unit.evaluator.curves import BUDGET, DELTA, Points, ReplayPolicy, policy, training, until
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
 UNIT = 3.0
@@ -28,7 +28,7 @@ def logged(end: float, *, seed: int) -> Points:
     return steps, UNIT * losses
 
 
-def session(*, reruns: int = 3, programs: int = 14, **more: Any) -> AbortPolicy:
+def session(*, reruns: int = 3, programs: int = 14, **more: Any) -> ReplayPolicy:
     """A baseline at 1.0 with its runs, and worse programs after it."""
     judge = policy(**more)
     luck = np.random.default_rng(5).normal(0, SIGMA, reruns + 1)

@@ -439,10 +439,10 @@ class TestNoise:
         assert estimate_sigma([0.1] * 3) == 0.0
         assert estimate_sigma([1.0, 2.0, 3.0]) == pytest.approx(1.0)
         assert estimate_sigma([1.0, math.nan, 3.0]) == pytest.approx(math.sqrt(2))
-        with pytest.raises(ValueError, match="nothing"):
+        with pytest.raises(ValueError, match="at least one"):
             mean([])
 
-    @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=9))
+    @given(st.lists(st.floats(-1e100, 1e100), min_size=2, max_size=9))
     def test_any_finite_values_give_a_mean_between_them_and_a_sigma_that_is_not_negative(
         self, values: list[float]
     ) -> None:
