@@ -34,7 +34,7 @@ from autoresearchd.errors import (
     UsageError,
 )
 from autoresearchd.evaluator.decide import samples_of
-from autoresearchd.evaluator.ledger import Ledger
+from autoresearchd.evaluator.noise_data import NoiseData
 from autoresearchd.evaluator.pace import Pace, allowed, overrun, pace_of
 from autoresearchd.evaluator.reward import novelty
 from autoresearchd.evaluator.text import shorten
@@ -101,7 +101,7 @@ class Ground:
         self._check = EditCheck(self.task, self.store, session.id, self.pristine)
         self._code: dict[str, Mapping[str, str]] = {}
         self._diffs: dict[int, str] = {}
-        self._ledgers: dict[int, Ledger] = {}
+        self._noise_data: dict[int, NoiseData] = {}
 
     @property
     def executor(self) -> str:
@@ -137,11 +137,13 @@ class Ground:
             self._diffs[number] = self.store.diff(self.session.id, number)
         return self._diffs[number]
 
-    def ledger(self, segment: int) -> Ledger:
+    def noise_data(self, segment: int) -> NoiseData:
         """All runs of a segment that say something about noise."""
-        if segment not in self._ledgers:
-            self._ledgers[segment] = Ledger(samples_of(self.task, self.store.decided_runs(self.session.id, segment)))
-        return self._ledgers[segment]
+        if segment not in self._noise_data:
+            self._noise_data[segment] = NoiseData(
+                samples_of(self.task, self.store.decided_runs(self.session.id, segment))
+            )
+        return self._noise_data[segment]
 
     def incumbent(self, number: int) -> Experiment:
         """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""

@@ -24,9 +24,9 @@ from autoresearchd.domain.task import Constraint, Direction, Metric, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator import reasons
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, Reading, Verdict, believe, estimate, look, passes
-from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING, other_set
 from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
+from autoresearchd.evaluator.noise_data import NoiseData, Sample
 
 
 def mad_confidence(values: Sequence[float], baseline: float | None, best: float | None) -> float | None:
@@ -66,31 +66,33 @@ class Control:
     gain: float = math.nan
 
 
-def control(ledger: Ledger, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False) -> Control:
+def control(
+    noise_data: NoiseData, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False
+) -> Control:
     """Whether an experiment that would be kept may be; ASK: once the baseline has run beside it.
 
     Args:
-        ledger: all runs, those of the experiment among them.
+        noise_data: all runs, those of the experiment among them.
         experiment: its number.
         incumbent: the number of the incumbent.
         rule: the constants (``fallen``, ``beside_at``).
         simpler: whether it would be kept as a simpler tie, which need be no improvement.
     """
-    baseline = ledger.baseline
-    own, later = _split(ledger.samples(incumbent), incumbent)
+    baseline = noise_data.baseline
+    own, later = _split(noise_data.samples(incumbent), incumbent)
     if baseline is None or baseline == incumbent or not own or not later:
         return Control(Answer.HOLDS)
-    noise = ledger.without_reruns(incumbent).noise(experiment, incumbent) or ledger.noise(experiment, incumbent)
+    noise = noise_data.without_reruns(incumbent).noise(experiment, incumbent) or noise_data.noise(experiment, incumbent)
     if noise is None:
         return Control(Answer.HOLDS)
     claimed, since = _mean(own), _mean(later)
     if claimed - since <= rule.fallen * noise.sigma * math.sqrt(_apart(own, later, noise)):
         return Control(Answer.HOLDS, claimed, since)
-    mine = [s for s in ledger.samples(experiment) if s.test == experiment]
+    mine = [s for s in noise_data.samples(experiment) if s.test == experiment]
     gain = _mean(mine) - claimed
     if _borne_out(gain, _apart(mine, own, noise), noise, rule, simpler):
         return Control(Answer.HOLDS, claimed, since, gain)
-    here, before = _split(ledger.samples(baseline), experiment)
+    here, before = _split(noise_data.samples(baseline), experiment)
     if not here or not before:
         return Control(Answer.ASK if before else Answer.HOLDS, claimed, since)
     # Each against the baseline, by generalised least squares: runs of one test share its drift, whichever test it is.
@@ -140,7 +142,7 @@ EVEN = 0.5
 """Below this probability an improvement is not believed."""
 
 
-def bounded(gain: float, better: float, ledger: Ledger, experiment: int, incumbent: int) -> float:
+def bounded(gain: float, better: float, noise_data: NoiseData, experiment: int, incumbent: int) -> float:
     """The estimated gain, held to what the experiment's mean shows against the incumbent's.
 
     These are the means of the runs that it was kept for, of all later ones, and of those made beside the experiment.
@@ -149,12 +151,12 @@ def bounded(gain: float, better: float, ledger: Ledger, experiment: int, incumbe
     Args:
         gain: as estimated, positive when better.
         better: probability of an improvement.
-        ledger: with the runs of the experiment.
+        noise_data: with the runs of the experiment.
         experiment: its number.
         incumbent: the number of what it was compared with.
     """
-    mine = mean([s.value for s in ledger.samples(experiment) if s.test == experiment])
-    its = ledger.samples(incumbent)
+    mine = mean([s.value for s in noise_data.samples(experiment) if s.test == experiment])
+    its = noise_data.samples(incumbent)
     groups = (
         [s.value for s in its if s.test == incumbent],
         [s.value for s in its if s.test != incumbent],
@@ -216,7 +218,7 @@ def decide(
     task: Task,
     experiment: Experiment,
     incumbent: Experiment,
-    ledger: Ledger,
+    noise_data: NoiseData,
     *,
     rule: KeepRule | None = None,
     simpler: bool = False,
@@ -232,7 +234,7 @@ def decide(
         task: the task.
         experiment: with its runs so far, at least one.
         incumbent: the best kept so far.
-        ledger: the runs of the segment's decided experiments, the incumbent's among them.
+        noise_data: the runs of the segment's decided experiments, the incumbent's among them.
         rule: the constants of the test.
         simpler: whether its program is simpler than the incumbent's: a tie is then kept.
         identical: whether its program is the incumbent's, byte for byte: then it is never kept.
@@ -249,19 +251,19 @@ def decide(
     if failed is not None and failed.label is not Label.ABORTED_EARLY:
         asked = _does_it_still_run(failed, experiment, incumbent, rule) if doubted else None
         return asked or _once_more(experiment, incumbent, rule) or _crash(task, failed)
-    ledger = _with_incumbent(task, ledger, incumbent)
+    noise_data = _with_incumbent(task, noise_data, incumbent)
     if failed is not None:
-        return _aborted(task, failed, ledger, incumbent)
+        return _aborted(task, failed, noise_data, incumbent)
     again = _once_more(experiment, incumbent, rule)
     if again is not None:
         return again
     samples = samples_of(task, experiment.current_runs)
-    now = ledger.with_samples(samples)
+    now = noise_data.with_samples(samples)
     noise = now.noise(experiment.number, incumbent.number)
     noise = replace(noise, seeded=seeded) if noise else None
     spent = _spent(experiment, incumbent, rule)
     least = least_gain(task, now, incumbent, noise)
-    verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=spent, least=least)
+    verdict = _look(now, noise_data, noise, samples, incumbent, rule, simpler=simpler, spent=spent, least=least)
     means = _mean_metrics(experiment.good_runs)
     label, why = broken_constraint(task, means, _reference_metrics(incumbent))
     elsewhere = other_set(experiment.good_runs, baseline)
@@ -296,13 +298,13 @@ def decide(
 
 
 def _controlled(
-    task: Task, ledger: Ledger, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
+    task: Task, noise_data: NoiseData, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
 ) -> NextRun | tuple[str, float]:
     """The run of the baseline that a keep still needs; or why it is none, empty where it is one, and what its gain is.
 
     NaN: as estimated; else the incumbent fell, and this is what is left against what it was kept with.
     """
-    found = control(ledger, experiment.number, incumbent.number, rule, simpler=simpler)
+    found = control(noise_data, experiment.number, incumbent.number, rule, simpler=simpler)
     if found.answer is Answer.HOLDS:
         return "", found.gain
     then, since = (reasons.number(_sign(task.metric) * x) for x in (found.claimed, found.since))
@@ -310,20 +312,20 @@ def _controlled(
     if found.answer is Answer.FAILS:
         return f"but {fell}; the baseline, run beside it, does not show that the machine did", found.gain
     spent = len(experiment.counted_runs) - 1
-    if any(run.of == ledger.baseline for run in experiment.counted_runs):
+    if any(run.of == noise_data.baseline for run in experiment.counted_runs):
         return f"but {fell}, and the baseline failed when it was run beside it", math.nan
     if spent > rule.most:  # no run can be asked for, where a proposal is judged by two
         return "", math.nan
-    return NextRun(ledger.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
+    return NextRun(noise_data.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
 
 
-def least_gain(task: Task, ledger: Ledger, incumbent: Experiment, noise: Noise | None) -> float:
+def least_gain(task: Task, noise_data: NoiseData, incumbent: Experiment, noise: Noise | None) -> float:
     """What counts as a gain at least: ``scoring.min_delta``, else a trifle of the incumbent's value without noise."""
     if task.scoring.min_delta is not None:
         return task.scoring.min_delta
     if noise is not None and noise.sigma > 0.0:
         return 0.0
-    return TRIFLE * abs(incumbent_value(task, ledger, incumbent))
+    return TRIFLE * abs(incumbent_value(task, noise_data, incumbent))
 
 
 def _too_small(gain: float, least: float) -> str:
@@ -362,19 +364,19 @@ def samples_of(task: Task, runs: Sequence[Run]) -> list[Sample]:
     ]
 
 
-def _with_incumbent(task: Task, ledger: Ledger, incumbent: Experiment) -> Ledger:
-    """The ledger with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
-    if ledger.values(incumbent.number):
-        return ledger
+def _with_incumbent(task: Task, noise_data: NoiseData, incumbent: Experiment) -> NoiseData:
+    """The noise_data with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
+    if noise_data.values(incumbent.number):
+        return noise_data
     value = incumbent.decision.value if incumbent.decision else None
     if value is None:
         raise ValueError(f"experiment {incumbent.number} is the incumbent but has neither a run nor a value")
-    return ledger.with_samples([Sample(incumbent.number, incumbent.number, -1, _sign(task.metric) * value)])
+    return noise_data.with_samples([Sample(incumbent.number, incumbent.number, -1, _sign(task.metric) * value)])
 
 
-def incumbent_value(task: Task, ledger: Ledger, incumbent: Experiment) -> float:
+def incumbent_value(task: Task, noise_data: NoiseData, incumbent: Experiment) -> float:
     """The incumbent's metric, estimated anew from all of its runs, those made beside later experiments included."""
-    return _sign(task.metric) * mean(ledger.values(incumbent.number))
+    return _sign(task.metric) * mean(noise_data.values(incumbent.number))
 
 
 def _sign(metric: Metric) -> float:
@@ -411,8 +413,8 @@ def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int
 
 
 def _look(
-    now: Ledger,
-    before: Ledger,
+    now: NoiseData,
+    before: NoiseData,
     noise: Noise | None,
     samples: Sequence[Sample],
     incumbent: Experiment,
@@ -438,14 +440,14 @@ def _decision(
     noise: Noise | None,
     label: Label,
     why: str,
-    ledger: Ledger,
+    noise_data: NoiseData,
     values: Sequence[float],
     gain: float,
 ) -> Decision:
     status = Status.KEEP if RULES[label].status is Status.KEEP else RULES[label].status or Status.DISCARD
     good = experiment.good_runs
     value = reasons.mean_value(good)
-    before, own = incumbent_value(task, ledger, incumbent), ledger.noise(incumbent.number)
+    before, own = incumbent_value(task, noise_data, incumbent), noise_data.noise(incumbent.number)
     best = value if status is Status.KEEP else before
     means = task.metric.improvement(value, before)
     return Decision(
@@ -501,12 +503,12 @@ def decide_fallen(task: Task, kept: Experiment, beside: Experiment) -> Decision:
     return Decision(RULES[label].status or Status.CRASH, label, reason=reasons.sentence(reason))
 
 
-def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Decision:
+def _aborted(task: Task, run: Run, noise_data: NoiseData, incumbent: Experiment) -> Decision:
     """A run that was ended early: no value; what its forecast is worth against the incumbent."""
-    forecast, noise = run.metrics.get("forecast"), ledger.noise(incumbent.number)
+    forecast, noise = run.metrics.get("forecast"), noise_data.noise(incumbent.number)
     delta = None
     if forecast is not None and math.isfinite(forecast):
-        delta = task.metric.improvement(forecast, incumbent_value(task, ledger, incumbent))
+        delta = task.metric.improvement(forecast, incumbent_value(task, noise_data, incumbent))
     return Decision(
         Status.DISCARD,
         Label.ABORTED_EARLY,
@@ -518,12 +520,12 @@ def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Dec
 
 
 # ---------------------------------------------------------------------- constraints
-def _doubtful_gate(task: Task, ledger: Ledger, experiment: Experiment, rule: KeepRule) -> str:
+def _doubtful_gate(task: Task, noise_data: NoiseData, experiment: Experiment, rule: KeepRule) -> str:
     """The first bound that the mean holds and that luck may have held, with its words; empty when there is none."""
     good = experiment.good_runs
     means = _mean_metrics(good)
     for c in task.scoring.constraints:
-        noise = ledger.noise_of(c.metric, experiment.number)
+        noise = noise_data.noise_of(c.metric, experiment.number)
         if noise is None or c.metric not in means:
             continue
         for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):

@@ -141,7 +141,7 @@ def look(
         spent: extra runs made for this experiment.
         price: factor on what a test must promise that has not begun, ties included (``KeepRule.price``).
         simpler: whether the experiment's program is simpler than the incumbent's, so that a tie is kept.
-        recheck: whether the incumbent is to be run again whatever came of the experiment (``Ledger.unchecked``).
+        recheck: whether the incumbent is to be run again whatever came of the experiment (``NoiseData.unchecked``).
         least: a smaller gain is none, and a tie at most.
     """
     gain, variance = estimate(readings, noise)

@@ -223,7 +223,7 @@ class Cycle:
             self._lab.task,
             e,
             rival,
-            standing.ledger,
+            standing.noise_data,
             rule=rule,
             simpler=self._simpler[1],
             identical=after == before,

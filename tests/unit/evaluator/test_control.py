@@ -8,48 +8,48 @@ import pytest
 
 from autoresearchd.evaluator.decide import Answer, control
 from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.evaluator.ledger import Ledger, Sample
+from autoresearchd.evaluator.noise_data import NoiseData, Sample
 
 RULE = KeepRule()
 BASELINE = [Sample(0, 0, s, v) for s, v in ((1, -0.1), (2, 0.0), (3, 0.1))]
 KEPT = [Sample(1, 1, 4, 1.0), Sample(0, 1, 4, 0.0), Sample(1, 1, 5, 1.1)]
 
 
-def ledger(*values: float, incumbent: float, baseline: float | None = None) -> Ledger:
+def noise_data(*values: float, incumbent: float, baseline: float | None = None) -> NoiseData:
     """Experiment 2 with its runs beside experiment 1, which was kept with 1.05, and perhaps the baseline's."""
     mine = [Sample(2, 2, 6 + k, v) for k, v in enumerate(values)]
     here = [*mine, Sample(1, 2, 6, incumbent)]
-    return Ledger([*BASELINE, *KEPT, *here, *([] if baseline is None else [Sample(0, 2, 6, baseline)])])
+    return NoiseData([*BASELINE, *KEPT, *here, *([] if baseline is None else [Sample(0, 2, 6, baseline)])])
 
 
 def test_nothing_is_asked_where_the_incumbent_did_as_well_as_before() -> None:
-    assert control(ledger(2.0, 2.1, incumbent=0.95), 2, 1, RULE).answer is Answer.HOLDS
+    assert control(noise_data(2.0, 2.1, incumbent=0.95), 2, 1, RULE).answer is Answer.HOLDS
 
 
 def test_nothing_is_asked_where_the_experiment_beats_what_the_incumbent_was_kept_with() -> None:
-    found = control(ledger(2.0, 2.1, incumbent=-3.0), 2, 1, RULE)
+    found = control(noise_data(2.0, 2.1, incumbent=-3.0), 2, 1, RULE)
     assert (found.answer, found.claimed, found.since) == (Answer.HOLDS, pytest.approx(1.05), -3.0)
 
 
 def test_the_baseline_tells_a_slower_machine_from_an_incumbent_that_holds_back() -> None:
-    assert control(ledger(1.0, 1.1, incumbent=-3.0), 2, 1, RULE).answer is Answer.ASK
-    held_back = control(ledger(1.0, 1.1, incumbent=-3.0, baseline=0.0), 2, 1, RULE)
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0), 2, 1, RULE).answer is Answer.ASK
+    held_back = control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0), 2, 1, RULE)
     assert held_back.answer is Answer.FAILS and held_back.gain == pytest.approx(0.0, abs=0.01)
-    assert control(ledger(1.0, 1.1, incumbent=-3.0, baseline=-4.0), 2, 1, RULE).answer is Answer.HOLDS
-    a_little = control(ledger(1.0, 1.1, incumbent=-1.0, baseline=-1.0), 2, 1, RULE)
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=-4.0), 2, 1, RULE).answer is Answer.HOLDS
+    a_little = control(noise_data(1.0, 1.1, incumbent=-1.0, baseline=-1.0), 2, 1, RULE)
     assert a_little.answer is Answer.HOLDS and a_little.gain == pytest.approx(1.0, abs=0.3)
 
 
 def test_the_baseline_itself_needs_no_control() -> None:
-    own = Ledger([*BASELINE, Sample(1, 1, 4, 1.0), Sample(0, 1, 4, -5.0), Sample(1, 1, 5, 1.0)])
+    own = NoiseData([*BASELINE, Sample(1, 1, 4, 1.0), Sample(0, 1, 4, -5.0), Sample(1, 1, 5, 1.0)])
     assert control(own, 1, 0, RULE).answer is Answer.HOLDS
-    assert control(Ledger(), 1, 0, RULE).answer is Answer.HOLDS
+    assert control(NoiseData(), 1, 0, RULE).answer is Answer.HOLDS
 
 
 def test_a_simpler_tie_need_be_no_improvement_but_must_be_a_tie_with_what_was_kept() -> None:
-    worse = ledger(0.2, 0.3, incumbent=0.1, baseline=0.0)
+    worse = noise_data(0.2, 0.3, incumbent=0.1, baseline=0.0)
     assert control(worse, 2, 1, RULE, simpler=True).answer is Answer.FAILS
-    equal = ledger(1.0, 1.1, incumbent=-3.0, baseline=0.0)
+    equal = noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0)
     assert control(equal, 2, 1, RULE, simpler=True).answer is Answer.HOLDS
 
 
@@ -58,7 +58,7 @@ def test_no_later_run_of_the_incumbent_hides_its_fall_by_adding_to_the_noise() -
     others = [Sample(n, n, 10 + n, -1.0) for n in range(3, 9)]
     turns = [s for pair in zip(others, many, strict=True) for s in pair]
     here = [Sample(9, 9, 30, 1.0), Sample(1, 9, 30, -3.0), Sample(9, 9, 31, 1.1)]
-    found = Ledger([*BASELINE, *KEPT, *turns, *here])
+    found = NoiseData([*BASELINE, *KEPT, *turns, *here])
     assert control(found, 9, 1, RULE).answer is Answer.ASK
     assert control(found, 9, 1, KeepRule(fallen=float("inf"))).answer is Answer.HOLDS
 
@@ -72,7 +72,7 @@ def test_equal_programs_of_a_session_are_hardly_ever_kept_though_each_holds_back
     for _ in range(200):
         runs = [*BASELINE, *(Sample(1, 1, 4 + k, drawn(1.0)) for k in range(2)), Sample(0, 1, 4, drawn(0.0))]
         runs += [*(Sample(2, 2, 6 + k, drawn(1.0)) for k in range(2)), Sample(1, 2, 6, drawn(0.0))]
-        asked += control(Ledger(runs), 2, 1, RULE).answer is Answer.ASK
-        answer = control(Ledger([*runs, Sample(0, 2, 6, drawn(0.0))]), 2, 1, RULE).answer
+        asked += control(NoiseData(runs), 2, 1, RULE).answer is Answer.ASK
+        answer = control(NoiseData([*runs, Sample(0, 2, 6, drawn(0.0))]), 2, 1, RULE).answer
         kept += answer is Answer.HOLDS
     assert asked > 170 and kept < 20

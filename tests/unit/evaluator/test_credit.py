@@ -13,8 +13,8 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.decide import decide, samples_of
 from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.noise import mean
+from autoresearchd.evaluator.noise_data import NoiseData
 from autoresearchd.evaluator.reward import reward
 from tests.unit.evaluator.builders import experiment, run, scoring, task
 
@@ -32,7 +32,7 @@ def made(number: int, *runs: tuple[int | None, int, float]) -> Experiment:
 
 def judged(earlier: list[Experiment], e: Experiment, incumbent: int) -> Decision:
     runs: list[Run] = [r for past in earlier for r in past.runs]
-    found = decide(TASK, replace(e, decision=None), earlier[incumbent], Ledger(samples_of(TASK, runs)), rule=ONE)
+    found = decide(TASK, replace(e, decision=None), earlier[incumbent], NoiseData(samples_of(TASK, runs)), rule=ONE)
     assert isinstance(found, Decision)
     return found
 

@@ -24,8 +24,8 @@ from autoresearchd.evaluator.decide import (
     mad_confidence,
     samples_of,
 )
-from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.noise import estimate_sigma, mean
+from autoresearchd.evaluator.noise_data import NoiseData
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
 MINIMIZE, MAXIMIZE = Direction.MINIMIZE, Direction.MAXIMIZE
@@ -50,7 +50,7 @@ def beside(x: float | None, label: Label = Label.NONE) -> Run:
 
 def judge(t: Task, e: Experiment, before: Experiment, **more: Any) -> Decision | NextRun:
     before = numbered(before)
-    return decide(t, numbered(e), before, Ledger(samples_of(t, before.runs)), **more)
+    return decide(t, numbered(e), before, NoiseData(samples_of(t, before.runs)), **more)
 
 
 def decided(t: Task, e: Experiment, before: Experiment, **more: Any) -> Decision:
@@ -243,11 +243,11 @@ def test_a_gain_that_the_mere_means_speak_against_is_explained() -> None:
 
 def test_the_incumbents_value_is_estimated_anew_from_the_runs_made_beside_later_experiments() -> None:
     t, before = task(), numbered(incumbent(1.0, 0.98))
-    ledger = Ledger(samples_of(t, before.runs))
-    ledger.take(samples_of(t, numbered(experiment(run(0.99), beside(1.05))).runs))
-    assert incumbent_value(t, ledger, before) == pytest.approx((1.0 + 0.98 + 1.05) / 3)
+    noise_data = NoiseData(samples_of(t, before.runs))
+    noise_data.take(samples_of(t, numbered(experiment(run(0.99), beside(1.05))).runs))
+    assert incumbent_value(t, noise_data, before) == pytest.approx((1.0 + 0.98 + 1.05) / 3)
     up = task(scoring(direction=MAXIMIZE))
-    assert incumbent_value(up, Ledger(samples_of(up, before.runs)), before) == pytest.approx(0.99)
+    assert incumbent_value(up, NoiseData(samples_of(up, before.runs)), before) == pytest.approx(0.99)
 
 
 def test_one_failed_run_fails_the_experiment_however_good_the_others_are() -> None:
@@ -311,13 +311,13 @@ class TestGates:
     def test_one_program_whose_figure_is_noisy_closes_the_gate_to_no_other(self) -> None:
         before = numbered(self.before())
         noisy = [run(11.0, metrics={"accuracy": a}) for a in (0.90, 0.99, 0.93, 0.97)]
-        ledger = Ledger(samples_of(self.GATED, before.runs))
-        ledger.take(samples_of(self.GATED, numbered(experiment(*noisy)).runs))
+        noise_data = NoiseData(samples_of(self.GATED, before.runs))
+        noise_data.take(samples_of(self.GATED, numbered(experiment(*noisy)).runs))
         runs = [run(9.0, metrics={"accuracy": a}) for a in (0.9615, 0.9625, 0.963, 0.9635)]
-        d = decide(self.GATED, numbered(experiment(*runs, number=2)), before, ledger)
+        d = decide(self.GATED, numbered(experiment(*runs, number=2)), before, noise_data)
         assert isinstance(d, Decision) and d.status is Status.KEEP, d.reason
         again = [run(9.0, metrics={"accuracy": a}) for a in (0.92, 0.99, 0.963, 0.975)]
-        assert isinstance(decide(self.GATED, numbered(experiment(*again, number=2)), before, ledger), NextRun)
+        assert isinstance(decide(self.GATED, numbered(experiment(*again, number=2)), before, noise_data), NextRun)
 
     def test_a_bound_that_is_clearly_broken_ends_it_at_once(self) -> None:
         d = decided(self.GATED, experiment(run(5.0, metrics={"accuracy": 0.5})), self.before())

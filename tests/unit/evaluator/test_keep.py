@@ -22,8 +22,8 @@ from autoresearchd.evaluator.keep import (
     next_run,
     passes,
 )
-from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.noise import Noise
+from autoresearchd.evaluator.noise_data import NoiseData, Sample
 
 E, I = Program.EXPERIMENT, Program.INCUMBENT  # noqa: E741
 RULE = KeepRule()
@@ -216,7 +216,7 @@ class TestLedger:
     """σ from all repeats."""
 
     @staticmethod
-    def simulated(test: float, seed: float, programs: int = 60) -> Ledger:
+    def simulated(test: float, seed: float, programs: int = 60) -> NoiseData:
         """Pairs of runs of two programs under known shares of the variance (the incumbent is program 0)."""
         source = random.Random(5)
         own = 1 - test - seed
@@ -225,12 +225,12 @@ class TestLedger:
             noise = math.sqrt(test) * shared + math.sqrt(seed) * luck[s] + math.sqrt(own) * source.gauss(0, 1)
             return Sample(program, at, s, 3.0 * noise)
 
-        ledger = Ledger()
+        noise_data = NoiseData()
         for at in range(programs):
             shared, luck = source.gauss(0, 1), {s: source.gauss(0, 1) for s in range(4)}
             mine = [run(at, at, shared, luck, s) for s in range(4)]
-            ledger.take([*mine, *(run(0, at, shared, luck, s) for s in range(4) if at)])
-        return ledger
+            noise_data.take([*mine, *(run(0, at, shared, luck, s) for s in range(4) if at)])
+        return noise_data
 
     @pytest.mark.parametrize(("test", "seed"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.3, 0.4)])
     def test_the_parts_of_the_noise_are_found(self, test: float, seed: float) -> None:
@@ -240,44 +240,44 @@ class TestLedger:
         assert noise.test == pytest.approx(test, abs=0.15) and noise.seed == pytest.approx(seed, abs=0.15)
 
     def test_nothing_is_known_before_a_program_ran_twice(self) -> None:
-        ledger = Ledger([Sample(0, 0, 1, 1.0), Sample(1, 1, 2, 5.0)])
-        assert ledger.noise() is None
-        known = ledger.with_samples([Sample(2, 2, 3, 1.0), Sample(2, 2, 4, 3.0)]).noise()
+        noise_data = NoiseData([Sample(0, 0, 1, 1.0), Sample(1, 1, 2, 5.0)])
+        assert noise_data.noise() is None
+        known = noise_data.with_samples([Sample(2, 2, 3, 1.0), Sample(2, 2, 4, 3.0)]).noise()
         assert known is not None and known.freedom == 1 and known.sigma >= math.sqrt(2) * 0.99
-        assert ledger.noise() is None, "a look changes nothing"
+        assert noise_data.noise() is None, "a look changes nothing"
 
     def test_equal_repeats_mean_that_there_is_no_noise_until_one_differs(self) -> None:
-        ledger = Ledger([Sample(0, 0, s, 1.0) for s in range(3)])
-        assert ledger.noise() == Noise(0.0, 2)
-        later = ledger.with_samples([Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.25)]).noise()
+        noise_data = NoiseData([Sample(0, 0, s, 1.0) for s in range(3)])
+        assert noise_data.noise() == Noise(0.0, 2)
+        later = noise_data.with_samples([Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.25)]).noise()
         assert later is not None and later.sigma > 0.05
 
     def test_extra_runs_are_counted_without_those_of_the_baseline(self) -> None:
-        ledger = Ledger([Sample(0, 0, s, 1.0) for s in range(3)])
-        ledger.take([Sample(1, 1, 5, 2.0)])
-        ledger.take([Sample(2, 2, 6, 2.0), Sample(0, 2, 6, 1.0)])
-        ledger.take([])
-        assert (ledger.experiments, ledger.extra) == (2, 1)
-        assert ledger.values(0) == [1.0, 1.0, 1.0, 1.0]
+        noise_data = NoiseData([Sample(0, 0, s, 1.0) for s in range(3)])
+        noise_data.take([Sample(1, 1, 5, 2.0)])
+        noise_data.take([Sample(2, 2, 6, 2.0), Sample(0, 2, 6, 1.0)])
+        noise_data.take([])
+        assert (noise_data.experiments, noise_data.extra) == (2, 1)
+        assert noise_data.values(0) == [1.0, 1.0, 1.0, 1.0]
 
     def test_a_ledger_read_back_after_a_restart_is_the_one_that_was_kept_up(self) -> None:
         samples = [Sample(0, 0, 1, 1.0), Sample(0, 0, 2, 2.0), Sample(1, 1, 5, 2.0), Sample(0, 1, 5, 1.0)]
-        kept = Ledger()
+        kept = NoiseData()
         kept.take(samples[:2])
         kept.take(samples[2:])
-        again = Ledger(samples)
+        again = NoiseData(samples)
         assert again.noise() == kept.noise() and (again.experiments, again.extra) == (kept.experiments, kept.extra)
 
     def test_the_noise_of_another_metric_is_known_as_well(self) -> None:
-        ledger = Ledger([Sample(0, 0, s, 1.0, {"accuracy": a}) for s, a in enumerate((0.9, 0.92, 0.94))])
+        noise_data = NoiseData([Sample(0, 0, s, 1.0, {"accuracy": a}) for s, a in enumerate((0.9, 0.92, 0.94))])
         for program in (0, 1):
-            noise = ledger.noise_of("accuracy", program)
+            noise = noise_data.noise_of("accuracy", program)
             assert noise is not None and noise.sigma == pytest.approx(0.02) and noise.freedom == 2
-        assert ledger.noise_of("speed", 0) is None
+        assert noise_data.noise_of("speed", 0) is None
 
     def test_another_metric_that_never_varies_has_no_noise(self) -> None:
-        ledger = Ledger([Sample(0, 0, s, float(s), {"bytes": 7.0}) for s in range(3)])
-        assert ledger.noise_of("bytes", 0) == Noise(0.0, 2)
+        noise_data = NoiseData([Sample(0, 0, s, float(s), {"bytes": 7.0}) for s in range(3)])
+        assert noise_data.noise_of("bytes", 0) == Noise(0.0, 2)
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.7])
@@ -292,13 +292,13 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
             machine = 0.92 * machine + 0.39 * source.gauss(0, 1)
             return math.sqrt(drift) * machine + math.sqrt(1 - drift) * source.gauss(0, 1)
 
-        ledger = Ledger([Sample(0, 0, s, run()) for s in range(3)])
+        noise_data = NoiseData([Sample(0, 0, s, run()) for s in range(3)])
         for number in range(1, 61):
             seed += 1
             samples, verdict = [Sample(number, number, seed, run())], None
-            price = RULE.price(ledger.experiments, ledger.extra)
+            price = RULE.price(noise_data.experiments, noise_data.extra)
             while verdict is None or verdict.action is Action.AGAIN:
-                now = ledger.with_samples(samples)
+                now = noise_data.with_samples(samples)
                 noise = now.noise(number, 0)
                 assert noise is not None
                 verdict = look(now.readings(0, samples), noise, RULE, spent=len(samples) - 1, price=price)
@@ -306,7 +306,7 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
                     seed += verdict.seed is None
                     program = number if verdict.program is E else 0
                     samples.append(Sample(program, number, verdict.seed or seed, run()))
-            ledger.take(samples)
+            noise_data.take(samples)
             kept += verdict.action is Action.KEEP
             extra += len(samples) - 1
     assert kept <= 8
@@ -316,17 +316,17 @@ def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float)
 class TestRecheck:
     """A machine that was idle is faster at first: the baseline is run once more when it is warm."""
 
-    def ledger(self, tests: int) -> Ledger:
+    def noise_data(self, tests: int) -> NoiseData:
         baseline = [Sample(0, 0, seed, 10.0 + seed / 10) for seed in (1, 2, 3)]
-        return Ledger([*baseline, *(Sample(n, n, 10 + n, 5.0) for n in range(1, tests + 1))])
+        return NoiseData([*baseline, *(Sample(n, n, 10 + n, 5.0) for n in range(1, tests + 1))])
 
     def test_it_is_due_after_two_experiments_and_once(self) -> None:
-        assert [self.ledger(tests).unchecked(0) for tests in (0, 1, 2, 3)] == [False, False, True, True]
-        checked = self.ledger(2).with_samples([Sample(3, 3, 13, 5.0), Sample(0, 3, 13, 5.1)])
+        assert [self.noise_data(tests).unchecked(0) for tests in (0, 1, 2, 3)] == [False, False, True, True]
+        checked = self.noise_data(2).with_samples([Sample(3, 3, 13, 5.0), Sample(0, 3, 13, 5.1)])
         assert not checked.unchecked(0)
 
     def test_an_incumbent_that_was_kept_was_measured_beside_another_already(self) -> None:
-        assert not self.ledger(4).unchecked(2)
+        assert not self.noise_data(4).unchecked(2)
 
     def test_the_run_is_made_beside_an_experiment_that_would_have_been_discarded(self) -> None:
         readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
@@ -338,19 +338,19 @@ class TestRecheck:
     @pytest.mark.parametrize(("again", "sigma_is_zero"), [(0.75, True), (0.8, False)])
     def test_a_metric_that_seems_to_have_no_noise_is_checked_as_well(self, again: float, sigma_is_zero: bool) -> None:
         """An accuracy on few examples may agree three times by luck; then any other value would be an improvement."""
-        ledger = Ledger([Sample(0, 0, seed, 0.75) for seed in (1, 2, 3)])
+        noise_data = NoiseData([Sample(0, 0, seed, 0.75) for seed in (1, 2, 3)])
         for n in (1, 2):
-            ledger.take([Sample(n, n, 10 + n, 0.7)])
+            noise_data.take([Sample(n, n, 10 + n, 0.7)])
         samples = [Sample(3, 3, 13, 0.7)]
-        exact = ledger.with_samples(samples).noise(3, 0)
+        exact = noise_data.with_samples(samples).noise(3, 0)
         assert exact is not None and exact.sigma == 0.0
-        verdict = look(ledger.readings(0, samples), exact, RULE, recheck=ledger.unchecked(0))
+        verdict = look(noise_data.readings(0, samples), exact, RULE, recheck=noise_data.unchecked(0))
         assert (verdict.action, verdict.program, verdict.seed) == (Action.AGAIN, I, 13)
         samples.append(Sample(0, 3, 13, again))
-        now = ledger.with_samples(samples)
+        now = noise_data.with_samples(samples)
         noise = now.noise(3, 0)
         assert noise is not None and (noise.sigma == 0.0) is sigma_is_zero
-        after = look(now.readings(0, samples), noise, RULE, spent=1, recheck=ledger.unchecked(0))
+        after = look(now.readings(0, samples), noise, RULE, spent=1, recheck=noise_data.unchecked(0))
         assert after.action is Action.DISCARD
 
     def test_none_is_asked_for_where_none_is_left(self) -> None:
@@ -359,15 +359,15 @@ class TestRecheck:
             assert look(readings, noise, KeepRule(most=0), recheck=True).action is Action.DISCARD
 
     def test_what_looked_hopeless_beside_a_rested_machine_gets_its_chance(self) -> None:
-        ledger = Ledger([Sample(0, 0, seed, value) for seed, value in ((1, 9.9), (2, 10.0), (3, 10.1))])
+        noise_data = NoiseData([Sample(0, 0, seed, value) for seed, value in ((1, 9.9), (2, 10.0), (3, 10.1))])
         for n in (1, 2):
-            ledger.take([Sample(n, n, 10 + n, 8.9)])
+            noise_data.take([Sample(n, n, 10 + n, 8.9)])
         samples = [Sample(3, 3, 13, 9.6)]  # better than the incumbent is by now, worse than it was
-        noise = ledger.with_samples(samples).noise()
+        noise = noise_data.with_samples(samples).noise()
         assert noise is not None
-        assert look(ledger.readings(0, samples), noise, RULE).action is Action.DISCARD
+        assert look(noise_data.readings(0, samples), noise, RULE).action is Action.DISCARD
         samples.append(Sample(0, 3, 13, 9.0))
-        now = ledger.with_samples(samples)
+        now = noise_data.with_samples(samples)
         noise = now.noise()
         assert noise is not None
         verdict = look(now.readings(0, samples), noise, RULE, spent=1, recheck=True)

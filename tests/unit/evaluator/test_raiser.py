@@ -11,7 +11,7 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, samples_of
-from autoresearchd.evaluator.ledger import Ledger
+from autoresearchd.evaluator.noise_data import NoiseData
 from tests.unit.evaluator.builders import experiment, run, scoring, task
 
 TASK = task(scoring(direction=Direction.MAXIMIZE))
@@ -33,14 +33,14 @@ def kept(session: int, raiser: tuple[float, float]) -> int:
     for _ in range(3):
         baseline = drawn(baseline, replace(own, of=None), source, (0.0, 1.0))
     baseline = replace(baseline, decision=decide_baseline(TASK, baseline))
-    ledger, won = Ledger(samples_of(TASK, baseline.runs)), 0
+    noise_data, won = NoiseData(samples_of(TASK, baseline.runs)), 0
     for number in range(1, PROGRAMS + 1):
         found: Decision | NextRun = own
         e = experiment(number=number)
         while isinstance(found, NextRun):
             e = drawn(e, found, source, raiser)
-            found = decide(TASK, e, baseline, ledger)
-        ledger.take(samples_of(TASK, e.runs))
+            found = decide(TASK, e, baseline, noise_data)
+        noise_data.take(samples_of(TASK, e.runs))
         won += found.status is Status.KEEP
     return won
 

@@ -9,8 +9,8 @@ import pytest
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.evaluator.decide import decide, samples_of
-from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.measure import measure, other_set, sizes
+from autoresearchd.evaluator.noise_data import NoiseData
 from tests.unit.evaluator.builders import experiment, incumbent, result, run, stage, task
 
 
@@ -64,12 +64,12 @@ def test_a_better_number_on_another_set_is_not_kept() -> None:
     before = incumbent(0.99, 1.0, 1.01, metrics={"n_val": 400.0})
     runs = tuple(replace(r, experiment=0, index=k, seed=k) for k, r in enumerate(before.runs))
     before = replace(before, runs=runs)
-    ledger = Ledger(samples_of(task(), before.runs))
-    found = decide(task(), experiment(run(0.1, metrics={"n_val": 730.0})), before, ledger, baseline=before.runs)
+    noise_data = NoiseData(samples_of(task(), before.runs))
+    found = decide(task(), experiment(run(0.1, metrics={"n_val": 730.0})), before, noise_data, baseline=before.runs)
     assert isinstance(found, Decision), "and no further run is spent on it"
     assert (found.status, found.label) == (Status.DISCARD, Label.CONSTRAINT)
     assert "another validation set: n_val 730, the baseline's 400" in found.reason
-    same = decide(task(), experiment(run(0.1, metrics={"n_val": 400.0})), before, ledger, baseline=before.runs)
+    same = decide(task(), experiment(run(0.1, metrics={"n_val": 400.0})), before, noise_data, baseline=before.runs)
     assert not (isinstance(same, Decision) and same.label is Label.CONSTRAINT)
 
 

@@ -14,8 +14,8 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Status
 from autoresearchd.evaluator.decide import NextRun, decide
 from autoresearchd.evaluator.keep import Action, KeepRule, look
-from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.noise import ALIKE, Noise, Squares, VariancePrior, alike, weighed_priors
+from autoresearchd.evaluator.noise_data import NoiseData, Sample
 from tests.unit.evaluator.builders import experiment, incumbent, run, task
 
 squares = st.lists(st.builds(Squares, st.floats(0.0, 1e3), st.integers(1, 9)), min_size=1, max_size=8)
@@ -122,32 +122,32 @@ class TestNoise:
     """σ of the programs that are compared."""
 
     @staticmethod
-    def ledger(*sigmas: float) -> Ledger:
-        source, found = random.Random(7), Ledger()
+    def noise_data(*sigmas: float) -> NoiseData:
+        source, found = random.Random(7), NoiseData()
         for n, sigma in enumerate(sigmas):
             found.take([Sample(n, n, 10 * n + k, source.gauss(-1.0, sigma)) for k in range(5)])
         return found
 
     def test_it_is_that_of_the_programs_own_runs_where_programs_differ(self) -> None:
-        ledger = self.ledger(0.02, 0.03, 0.5, 0.01, 0.05)
-        noise = [ledger.noise(p) for p in range(5)]
-        pooled = ledger.noise()
+        noise_data = self.noise_data(0.02, 0.03, 0.5, 0.01, 0.05)
+        noise = [noise_data.noise(p) for p in range(5)]
+        pooled = noise_data.noise()
         assert pooled is not None and pooled.sigma > 0.15
         assert all(n is not None and n.sigma < 0.07 for p, n in enumerate(noise) if p != 2)
         assert noise[2] is not None and noise[2].sigma > 0.2
 
     def test_it_is_hardly_another_one_where_they_do_not(self) -> None:
-        ledger = self.ledger(*[1.0] * 12)
-        pooled = ledger.noise()
+        noise_data = self.noise_data(*[1.0] * 12)
+        pooled = noise_data.noise()
         assert pooled is not None
         for p in range(12):
-            own = ledger.noise(p)
+            own = noise_data.noise(p)
             assert own is not None and own.sigma == pytest.approx(pooled.sigma, rel=0.2)
 
     def test_a_program_without_a_repeat_has_the_noise_that_programs_have(self) -> None:
-        ledger = self.ledger(0.02, 0.03, 0.5, 0.01, 0.05)
-        ledger.take([Sample(9, 9, 99, -1.0)])
-        noise = ledger.noise(9, 3)
+        noise_data = self.noise_data(0.02, 0.03, 0.5, 0.01, 0.05)
+        noise_data.take([Sample(9, 9, 99, -1.0)])
+        noise = noise_data.noise(9, 3)
         assert noise is not None and 0.01 < noise.sigma < 0.1
 
     def test_a_mixture_of_one_answer_is_that_answer(self) -> None:
@@ -161,14 +161,14 @@ class TestNoise:
 class TestSession:
     """A session whose loss fell from 4.2 to 0.2 while one early program was ten times as noisy as the incumbent."""
 
-    def ledger(self) -> Ledger:
-        ledger = Ledger()
+    def noise_data(self) -> NoiseData:
+        noise_data = NoiseData()
         for n in range(NUMBER):
             losses = EARLY.get(n, (4.5 if n < 14 else 0.5,))
             samples = [Sample(n, n, 100 * n + k, -x) for k, x in enumerate(losses)]
             beside = [Sample(0, n, 100 * n, -4.23)] if n == 2 else []
-            ledger.take([*samples, *beside])
-        return ledger
+            noise_data.take([*samples, *beside])
+        return noise_data
 
     def before(self) -> Experiment:
         return replace(incumbent(*EARLY[14]), number=14)
@@ -182,19 +182,19 @@ class TestSession:
             value = left[asked.of].pop(0)
             runs.append(replace(run(value), experiment=NUMBER, index=len(runs), seed=seed, of=asked.of))
             tried = replace(experiment(*runs), number=NUMBER)
-            found = decide(task(), tried, self.before(), self.ledger())
+            found = decide(task(), tried, self.before(), self.noise_data())
             if isinstance(found, Decision):
                 return found, len(runs)
             asked = found
 
     def test_with_one_noise_for_all_programs_a_gain_of_a_third_was_not_even_run_again(self) -> None:
-        ledger = self.ledger()
+        noise_data = self.noise_data()
         samples = [Sample(NUMBER, NUMBER, 4100, -BETTER[0])]
-        now = ledger.with_samples(samples)
+        now = noise_data.with_samples(samples)
         pooled, noise = now.noise(), now.noise(NUMBER, 14)
         assert pooled is not None and noise is not None
         assert pooled.sigma == pytest.approx(0.12, abs=0.005) and pooled.freedom == 12
-        readings, price = now.readings(14, samples), KeepRule().price(ledger.experiments, ledger.extra)
+        readings, price = now.readings(14, samples), KeepRule().price(noise_data.experiments, noise_data.extra)
         assert look(readings, pooled, KeepRule(), price=price).action is Action.DISCARD
         verdict = look(readings, noise, KeepRule(), price=price)
         assert verdict.action is Action.AGAIN and verdict.gain == pytest.approx(0.0817, abs=0.001)

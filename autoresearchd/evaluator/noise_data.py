@@ -66,7 +66,7 @@ class _Spread:
         return Squares((self.within + self.between) * freedom / self.expected(share), freedom)
 
 
-class Ledger:
+class NoiseData:
     """The samples of one segment, in order of time."""
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
@@ -98,9 +98,9 @@ class Ledger:
         if len(pairs) > 1:
             self._pairs[samples[0].test] = beside[0].program, Squares(*_squares(pairs))
 
-    def with_samples(self, samples: Sequence[Sample]) -> Ledger:
-        """This ledger and the runs of one more experiment, for a look; this one stays as it is."""
-        other = Ledger()
+    def with_samples(self, samples: Sequence[Sample]) -> NoiseData:
+        """This noise_data and the runs of one more experiment, for a look; this one stays as it is."""
+        other = NoiseData()
         other._programs, other._spreads, other._pairs = dict(self._programs), dict(self._spreads), dict(self._pairs)
         other.experiments, other.extra = self.experiments, self.extra
         other.take(samples)
@@ -119,10 +119,10 @@ class Ledger:
         """The program that ran first; None while none did."""
         return next(iter(self._programs), None)
 
-    def without_reruns(self, program: int) -> Ledger:
-        """A ledger that knows of a program only the runs of the test that it was made for."""
+    def without_reruns(self, program: int) -> NoiseData:
+        """A noise_data that knows of a program only the runs of the test that it was made for."""
         kept = [s for own in self._programs.values() for s in own if s.program != program or s.test == program]
-        return Ledger(sorted(kept, key=lambda s: s.test))
+        return NoiseData(sorted(kept, key=lambda s: s.test))
 
     def unchecked(self, incumbent: int) -> bool:
         """Whether the baseline, still the incumbent, ran at the very start only, and two experiments have been since.
