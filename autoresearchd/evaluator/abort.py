@@ -114,9 +114,8 @@ class Caution:
     def observe(self, ratio: float, good: bool) -> None:
         """Learn from a finished run.
 
-        Args:
-            ratio: its highest score, measured against its own final value, over the threshold at that look.
-            good: whether it ended in the better half, where improvements come from.
+        ratio: its highest score, measured against its own final value, over the threshold at that check. good: whether
+        it ended in the better half, where improvements come from.
         """
         self.observed += 1
         if not ratio > 1.0:
@@ -241,16 +240,10 @@ _VERSION = 3
 class AbortPolicy:
     """Decides at each look whether a run goes on.
 
-    Args:
-        maximize: whether a larger metric is better.
-        maximize_curve: the same for what the curve logs; by default as the metric.
-        delta: improvements no larger than this do not count; 0: every one does, or it is not known.
-        seed: of the session; audits are drawn from it.
-        audit_rate: share of runs drawn at random that are never aborted; long rows of aborts force further ones.
-        alpha: nominal error budget of a run.
-
-    ``observe`` takes each ended run in order, ``look`` judges the running one. ``succeed`` and ``rerun`` tell of the
-    incumbent's own runs, where they are known.
+    maximize: whether a larger metric is better; maximize_curve: the same for what the curve logs. delta: improvements
+    no larger than this do not count. seed: of the session; audits are drawn from it at audit_rate; long rows of aborts
+    force further ones. ``observe`` takes each ended run in order, ``look`` judges the running one. ``succeed`` and
+    ``rerun`` tell of the incumbent's own runs, where they are known.
     """
 
     def __init__(
@@ -305,14 +298,7 @@ class AbortPolicy:
         self._looked = 0.0
 
     def look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
-        """Judge a run by its curve so far.
-
-        Args:
-            steps: progress in the units of ``budget``.
-            losses: the loss at each step.
-            budget: the run's whole budget.
-            incumbent: the incumbent's metric; None or not finite: there is none.
-        """
+        """Judge a run by its curve so far: losses at steps in the units of its whole ``budget``."""
         look = self._look(steps, losses, budget, incumbent)
         self._looked = max(self._looked, look.progress)
         return look
@@ -413,16 +399,10 @@ class AbortPolicy:
         spared: bool = False,
         another: bool = False,
     ) -> None:
-        """Learn from a run that ended; runs come in order, each once.
+        """Learn from a run that ended, ``final`` None where it was aborted or crashed; runs come in order, each once.
 
-        Args:
-            steps: its progress.
-            losses: its curve.
-            budget: its whole budget.
-            final: its metric; None or not finite for a run that was aborted or crashed.
-            aborted: whether this policy ended it.
-            spared: whether a look would have, were it no audit.
-            another: whether it is known to be another program than all before, however alike their curves are.
+        aborted: whether this policy ended it; spared: whether a check would have, were it no audit. another: whether it
+        is known to be another program than all before, however alike their curves are.
         """
         aborted = aborted or final is None
         ready = self._references.distinct >= MIN_DISTINCT

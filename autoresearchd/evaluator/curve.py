@@ -49,13 +49,11 @@ _FIGURE = re.compile(NUMBER_THEN_UNIT)
 class CurveParser:
     """Reads a log piece by piece.
 
-    Args:
-        pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
-        budget: training budget in seconds, which ties progress and seconds together; 0: unknown.
+    pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
+    budget: in seconds, which ties progress and seconds together; 0: unknown.
 
     Points stay in the order of the log, also where a job starts again at step 0 (``restarts`` counts that). Points
-    whose loss is not finite are no part of the curve: they are kept in ``non_finite``, and ``diverged`` says that the
-    last one was such.
+    whose loss is not finite are kept in ``non_finite``, and ``diverged`` says that the last one was such.
     """
 
     def __init__(self, pattern: str = "auto", budget: float = 0.0) -> None:

@@ -71,12 +71,7 @@ def control(
 ) -> Control:
     """Whether an experiment that would be kept may be; ASK: once the baseline has run beside it.
 
-    Args:
-        noise_data: all runs, those of the experiment among them.
-        experiment: its number.
-        incumbent: the number of the incumbent.
-        rule: the constants (``fallen``, ``beside_at``).
-        simpler: whether it would be kept as a simpler tie, which need be no improvement.
+    simpler: whether it would be kept as a simpler tie, which need be no improvement.
     """
     baseline = noise_data.baseline
     own, later = _split(noise_data.samples(incumbent), incumbent)
@@ -146,14 +141,8 @@ def bounded(gain: float, better: float, noise_data: NoiseData, experiment: int, 
     """The estimated gain, held to what the experiment's mean shows against the incumbent's.
 
     These are the means of the runs that it was kept for, of all later ones, and of those made beside the experiment.
-    A gain lies between the differences; where it is not believed, it is at most the least of them, and not below 0.
-
-    Args:
-        gain: as estimated, positive when better.
-        better: probability of an improvement.
-        noise_data: with the runs of the experiment.
-        experiment: its number.
-        incumbent: the number of what it was compared with.
+    A gain lies between the differences; where it is not believed (``better``: the probability of an improvement), it is
+    at most the least of them, and not below 0.
     """
     mine = mean([s.value for s in noise_data.samples(experiment) if s.test == experiment])
     its = noise_data.samples(incumbent)
@@ -228,23 +217,13 @@ def decide(
     doubted: bool = False,
     seeded: bool = True,
 ) -> Decision | NextRun:
-    """Judge an experiment against the incumbent, or ask for one more run.
+    """Judge an experiment with at least one run against the incumbent, or ask for one more run.
 
-    Args:
-        task: the task.
-        experiment: with its runs so far, at least one.
-        incumbent: the best kept so far.
-        noise_data: the runs of the segment's decided experiments, the incumbent's among them.
-        rule: the constants of the test.
-        simpler: whether its program is simpler than the incumbent's: a tie is then kept.
-        identical: whether its program is the incumbent's, byte for byte: then it is never kept.
-        values: metrics of the segment in order of number, this experiment's last; for the advisory confidence.
-        baseline: the runs of the segment's baseline, which tell on what is measured.
-        doubted: whether so many experiments failed in a row that the incumbent itself, whose code they hold, may fail.
-        seeded: whether the program reads the seed of its runs.
-
-    Raises:
-        ValueError: the incumbent has neither a run nor a value; it could not have been kept.
+    noise_data: the runs of the segment's decided experiments. simpler: than the incumbent: a tie is then kept.
+    identical: its program is the incumbent's, byte for byte: it is never kept. values: metrics of the segment in order
+    of number, this experiment's last, for the advisory confidence. baseline: its runs, which tell on what is measured.
+    doubted: so many experiments failed in a row that the incumbent, whose code they hold, may fail. seeded: the program
+    reads the seed of its runs. ValueError: the incumbent has neither a run nor a value; it could not have been kept.
     """
     rule = rule or KeepRule()
     failed = _failed(experiment)
@@ -365,7 +344,7 @@ def samples_of(task: Task, runs: Sequence[Run]) -> list[Sample]:
 
 
 def _with_incumbent(task: Task, noise_data: NoiseData, incumbent: Experiment) -> NoiseData:
-    """The noise_data with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
+    """The data with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
     if noise_data.values(incumbent.number):
         return noise_data
     value = incumbent.decision.value if incumbent.decision else None
@@ -570,15 +549,8 @@ def _breach(constraint: Constraint, value: float | None, reference: float | None
 def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Decision:
     """Judge experiment 0, the program as it is: it is kept, with the mean of its runs.
 
-    All of its runs must be good: σ comes from them, and without σ luck would be kept.
-
-    Args:
-        task: the task.
-        experiment: with its runs ended.
-        log: where the log of the last run lies, for the error's text.
-
-    Raises:
-        BaselineError: a run gave no metric, or the program does not print a metric that a constraint bounds.
+    All of its runs must be good: σ comes from them, and without σ luck would be kept. BaselineError: a run gave no
+    metric (log: where the last run's lies), or the program does not print a metric that a constraint bounds.
     """
     good = [r for r in experiment.good_runs if r.value is not None and math.isfinite(r.value)]
     if not good or len(good) < len(experiment.counted_runs):

@@ -86,12 +86,9 @@ def spent(alpha: float, progress: float) -> float:
 
 
 def threshold(allowance: float, programs: int, distinct: int) -> float:
-    """The score that a look must exceed: the upper quantile of Student's t, raised while few programs are known.
+    """The score that a check must exceed: the upper quantile of Student's t, raised while few programs are known.
 
-    Args:
-        allowance: what the look may spend.
-        programs: how many good ones are compared with; degrees of freedom are one fewer.
-        distinct: how many distinct ones have finished.
+    allowance: what the check may spend; programs: how many good ones are compared with, of how many ``distinct`` ones.
     """
     if programs < 2 or not 0 < allowance < 1:
         return math.inf

@@ -71,13 +71,7 @@ class Curve:
 
 
 def clean_curve(steps: Sequence[float] | Any, losses: Sequence[float] | Any, budget: float) -> Curve | None:
-    """Read logged steps and losses as a curve; None where no point of it can be used.
-
-    Args:
-        steps: progress in the units of ``budget``.
-        losses: the loss at each step, lower is better.
-        budget: the whole budget of the run.
-    """
+    """Read the losses at steps in the units of ``budget`` as a curve; None where no point of it can be used."""
     x, y = _numbers(steps), _numbers(losses)
     size = min(len(x), len(y))
     if size == 0 or not (isinstance(budget, (int, float)) and math.isfinite(budget) and budget > 0):

@@ -33,17 +33,9 @@ from autoresearchd.evaluator.simplicity import reads_text, ways
 
 
 def check_no_secret(redactor: Redactor, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Let an edit pass or raise.
+    """Let an edit pass or raise ``illegal_edit``, which names the place and the kind of the secret, never the secret.
 
-    What the files at the parent hold already is the user's own, and no leak.
-
-    Args:
-        redactor: knows what is secret.
-        old: text of the editable files at the parent.
-        new: their text after the edit; a file that is left out is unchanged.
-
-    Raises:
-        PolicyError: ``illegal_edit``; the message names the place and the kind of the secret, never the secret.
+    What the editable files at the parent (``old``) hold already is the user's own, and no leak.
     """
     changed = {path: text for path, text in new.items() if text != old.get(path)}
     before = {secret for text in old.values() for secret, _, _ in redactor.found(text)} if changed else set()
@@ -79,16 +71,10 @@ _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 def check_edit(
     task: Task, old: Mapping[str, str], new: Mapping[str, str], *, required: Mapping[str, frozenset[str]] | None = None
 ) -> None:
-    """Let an edit pass or raise.
+    """Let an edit pass or raise ``illegal_edit`` with what is wrong, or ``no_op`` when the program stays the same.
 
-    Args:
-        task: names the editable files.
-        old: text of the editable files at the parent.
-        new: their text after the edit; a file that is left out is unchanged.
-        required: names that an editable file must go on defining, as ``required_symbols`` finds them.
-
-    Raises:
-        PolicyError: ``illegal_edit`` with what is wrong, or ``no_op`` when the program stays the same.
+    old, new: text of the editable files before and after; a file that is left out of ``new`` is unchanged. required:
+    names that an editable file must go on defining, as ``required_symbols`` finds them.
     """
     for path in new:
         if path not in task.editable:
@@ -113,12 +99,7 @@ def check_edit(
 
 
 def required_symbols(task: Task, protected: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """For each editable file the names that the task's protected programs take from it.
-
-    Args:
-        task: names the editable files.
-        protected: text of the protected files; what is no Python is passed over.
-    """
+    """For each editable file the names that the task's protected programs take from it."""
     trees = {path: tree for path, text in protected.items() if (tree := _tree_of(path, text)) is not None}
     return {path: required_names(path, trees) for path in task.editable}
 

@@ -48,13 +48,9 @@ _HUGE = 1e100
 
 
 def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_file: str | None = None) -> Measurement:
-    """Read a finished run.
+    """Read a finished run, with the text of each stage's log by its name.
 
-    Args:
-        task: the task.
-        result: facts from the executor, stages in the order in which they ran.
-        logs: text of each stage's log, by the stage's name.
-        result_file: text of the file that the *job* wrote its result to. Self-reported, like its log.
+    result_file: text of the file that the *job* wrote its result to. Self-reported, like its log.
     """
     curve = read_curve(logs.get(TRAINING, ""), task.curve.pattern, task.execution.budget.training)
     label, detail = _trouble(task, result, logs, curve)
@@ -260,10 +256,7 @@ _KILL = 9
 def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tuple[Label, str]:
     """Label and detail of a job that failed without the executor knowing why.
 
-    Args:
-        log: what the job printed.
-        exit_code: 0…255, or −signal; None when it was never started.
-        diverged: the last loss in the log was not finite.
+    diverged: the last loss in the log was not finite.
     """
     lines = last_lines(log)
     words = last_words(lines)

@@ -110,9 +110,8 @@ class VariancePrior:
     def compare(self, programs: Sequence[tuple[Squares, int]], pooled: int) -> tuple[float, float]:
         """σ of a run in a comparison of programs, and its degrees of freedom (Satterthwaite, *Biometrics* 2, 1946).
 
-        Args:
-            programs: the squares of one program, or of one and of that which it was made from; how often each ran.
-            pooled: degrees of freedom of all programs; no comparison can have more.
+        programs: the squares of one program, or of one and of that which it was made from, and how often each ran.
+        pooled: degrees of freedom of all programs; no comparison can have more.
         """
         (own, runs), *parents = programs
         most, prior, known = float(pooled), self, self.freedom

@@ -120,7 +120,7 @@ class NoiseData:
         return next(iter(self._programs), None)
 
     def without_reruns(self, program: int) -> NoiseData:
-        """A noise_data that knows of a program only the runs of the test that it was made for."""
+        """The same data with only those runs of one program that were made for its own test."""
         kept = [s for own in self._programs.values() for s in own if s.program != program or s.test == program]
         return NoiseData(sorted(kept, key=lambda s: s.test))
 
@@ -137,9 +137,8 @@ class NoiseData:
     def noise(self, *programs: int) -> Noise | None:
         """σ and what is known of it; None while no program ran twice.
 
-        Args:
-            programs: whose runs it is about: one program, or one that is compared with the incumbent, which it was made
-                from. None: as if all were alike.
+        programs: one program, or one that is compared with the incumbent, which it was made from; none: as if all were
+        alike.
         """
         spreads = self._spreads.values()
         freedom = sum(s.within_freedom for s in spreads)
@@ -202,12 +201,7 @@ class NoiseData:
         return _mixed(weighed_priors(list(squares.values())), [own], known)
 
     def readings(self, incumbent: int, samples: Sequence[Sample]) -> list[Reading]:
-        """What compares an experiment with the incumbent: the incumbent's earlier runs, then the runs of the test.
-
-        Args:
-            incumbent: number of the incumbent.
-            samples: the runs made for the experiment, in order of time.
-        """
+        """What compares an experiment with the incumbent: the incumbent's earlier runs, then those of the test."""
         here = {s.test for s in samples}
         earlier = [s for s in self._programs.get(incumbent, ()) if s.test not in here]
         return [

@@ -126,12 +126,9 @@ def reads_budget(task: Task, texts: Mapping[str, str]) -> bool:
 
 
 def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None) -> tuple[str, ...]:
-    """What the user should know of a program and its budget, a sentence each; nothing where task.yaml has settled it.
+    """What the user should know of a program (its ``texts`` by path) and its budget, a sentence each.
 
-    Args:
-        task: as it is to be run.
-        texts: the program as it is and the protected ones, by path.
-        took: seconds that training took, where it was run.
+    Nothing where task.yaml has settled it. took: seconds that training took, where it was run.
     """
     if task.execution.training_time != "auto":
         return ()
@@ -195,12 +192,8 @@ def _beyond_budget(task: Task, stage: StageResult, pace: Pace) -> str:
 def starved(result: RunResult, others: Iterable[StageResult]) -> str:
     """That a run was kept waiting for the processor, in words; empty where other runs of the program do not show it.
 
-    Something else ran on the machine: what such a run measures is worth less, and as one of the few runs that σ is
-    known from it can hide every gain of a session. For programs that are trusted only: one that sleeps looks the same.
-
-    Args:
-        result: how the run went.
-        others: stages of other runs of the very same program.
+    What such a run measures is worth less, and as one of the few runs that σ is known from it can hide every gain of a
+    session. For programs that are trusted only: one that sleeps looks the same.
     """
     own = result.stage(TRAINING)
     shares = [s.cpu_s / s.duration_s for s in others if s.name == TRAINING and s.duration_s >= STARVED_S]
@@ -224,13 +217,7 @@ def held(
 ) -> Measurement:
     """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget.
 
-    Args:
-        task: what is run.
-        result: how the run went.
-        measurement: what it gave.
-        pace: the baseline's; None: it holds nobody to anything.
-        best: the metric of the incumbent; None while there is none.
-        sigma: of the metric; None while it is not known.
+    pace: None: it holds nobody to anything. best: the metric of the incumbent; None while there is none.
     """
     value = measurement.value
     if pace is not None and pace.most is not None and measurement.label is Label.BUDGET_OVERRUN:  # it was ended

@@ -25,9 +25,7 @@ _ANY = "*"
 def required_names(path: str, readers: Mapping[str, ast.Module]) -> frozenset[str]:
     """Names of the module at ``path`` that other programs of the task take from it.
 
-    Args:
-        path: the editable file.
-        readers: the protected programs, by path: ``import train`` and ``train.load_model``, or ``from train import …``.
+    readers: the protected programs, by path: ``import train`` and ``train.load_model``, or ``from train import …``.
     """
     if not path.endswith(".py"):
         return frozenset()

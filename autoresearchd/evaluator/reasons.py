@@ -32,16 +32,8 @@ def reason(
 ) -> str:
     """One sentence that says nothing against itself.
 
-    Args:
-        task: the task.
-        verdict: the estimate, and how sure it is.
-        noise: σ; None where it is not known.
-        experiment: with all of its runs.
-        incumbent: what it was compared with.
-        label: of the decision.
-        why: what follows from the comparison.
-        means: by how much the mere mean of the experiment's runs is better than that of all of the incumbent's.
-        gain: as it is reported, where the values show less than is estimated.
+    why: what follows from the comparison. means: by how much the mere mean of the experiment's runs is better than that
+    of all of the incumbent's. gain: as it is reported, where the values show less than is estimated.
     """
     if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
         return f"{_tie(task, verdict, noise, experiment, incumbent)}: {why}."

@@ -94,15 +94,9 @@ def reward(
 ) -> Reward | None:
     """The reward of one experiment; None where its outcome says nothing about the proposal.
 
-    Args:
-        label: of the decision.
-        improvement: over the incumbent in units of the metric, positive when better; of an aborted run the forecast's.
-        sigma: noise of the metric, None when it is not known.
-        reference: the incumbent's value.
-        sure: probability of an improvement as the decision had it; None where it rests on none.
-        saved: η, the share of the incumbent's resources that was not needed (``resources_saved``).
-        distance: novelty of the diff, 0 to 1.
-        formula: the constants.
+    improvement: over the incumbent in units of the metric, positive when better; of an aborted run the forecast's.
+    reference: the incumbent's value. sure: probability of an improvement as the decision had it; None where it rests on
+    none. saved: η, the share of the incumbent's resources that was not needed. distance: novelty of the diff, 0 to 1.
     """
     formula = formula or RewardFormula()
     if label in _NONE:

@@ -72,13 +72,6 @@ def test_a_look_explains_itself() -> None:
     assert look.explain().startswith("at 50% of the budget: the loss cannot drop to the bar any more; forecast 2.")
 
 
-def test_an_undecided_look_says_why_not() -> None:
-    look = after(varied()).look(*until(0.5, training(0.95, seed=99)), BUDGET, 1.0)
-    assert not look.abort
-    assert look.reason is Reason.POSSIBLE
-    assert "evidence" in look.explain()
-
-
 def test_a_loss_that_stays_nan_is_stopped_once_there_is_a_history() -> None:
     steps, losses = until(0.5, training(1.0))
     losses[-20:] = math.nan
@@ -250,13 +243,6 @@ def test_a_policy_goes_on_after_a_restart_as_if_nothing_had_happened() -> None:
         assert judge(history, *points, BUDGET, 1.0) == again(history, *points, BUDGET, 1.0)
         assert judge.last_look == again.last_look
     assert judge.to_state() == again.to_state()
-
-
-def test_a_state_of_another_version_is_refused_and_nothing_is_lost() -> None:
-    judge = after(varied())
-    before = judge.to_state()
-    assert not judge.restore({**before, "version": 99})
-    assert judge.to_state() == before
 
 
 # ---------------------------------------------------------------------- the promise

@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.evaluator.abort import AbortPolicy
-from autoresearchd.evaluator.evidence import MIN_DISTINCT
-from tests.timing import seconds
 from tests.unit.evaluator.curves import BUDGET, DELTA, Points, ReplayPolicy, policy, training, until
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -72,58 +70,12 @@ def test_noise_that_is_underestimated_costs_time_but_no_improvement(reruns: int)
         assert all(one >= other for one, other in zip(small, right, strict=True)), share
 
 
-def test_noise_that_is_overestimated_ends_improvements() -> None:
-    """So delta follows the incumbent's noise, and not one that a noisy program of the past has a part in."""
-    improvement = logged(1.0 - 1.5 * DELTA, seed=99)
-    assert first_abort(session(delta=5 * DELTA), improvement) < 0.5
-    assert first_abort(session(), improvement) == 1.0
-
-
 def test_one_lucky_run_of_a_new_incumbent_costs_no_improvement() -> None:
     """It was kept for that luck: by three standard deviations it looks better than it is."""
     judge, lucky = session(), 0.9 - 3 * SIGMA
     judge.succeed()
     judge.rerun(*logged(lucky, seed=70), BUDGET, lucky)
     assert first_abort(judge, logged(0.9 - 1.1 * DELTA, seed=99), bar=0.9) == 1.0
-
-
-def test_many_runs_of_an_incumbent_are_better_evidence_than_one() -> None:
-    scores = []
-    for reruns in (1, 8):
-        judge = session()
-        judge.succeed()
-        for k in range(reruns):
-            judge.rerun(*logged(0.98, seed=70 + k), BUDGET, 0.98)
-        look = judge.look(*until(0.5, logged(1.2, seed=99)), BUDGET, 0.98)
-        assert look.score is not None
-        scores.append(look.score)
-    assert scores[1] > 1.2 * scores[0]
-
-
-def test_a_new_incumbent_is_not_taken_for_the_old_one() -> None:
-    """Until a run of it is known, the finished programs alone are compared with."""
-    judge = session()
-    judge.succeed()
-    judge.look(*until(0.5, logged(1.2, seed=99)), BUDGET, 0.9)
-    plain = session(reruns=0)
-    plain.look(*until(0.5, logged(1.2, seed=99)), BUDGET, 0.9)
-    assert judge.last_look is not None and plain.last_look is not None
-    assert judge.last_look.score == plain.last_look.score
-
-
-def test_the_incumbents_runs_are_neither_programs_nor_runs_of_the_history() -> None:
-    judge = session(audit_rate=0.3, seed=4)
-    before = judge.to_state()
-    for k in range(30):
-        judge.rerun(*logged(1.0, seed=200 + k), BUDGET, 1.0)
-    now = judge.to_state()
-    assert {name for name in now if now[name] != before[name]} == {"pairs"}
-
-
-def test_before_ten_experiments_met_an_incumbent_its_runs_decide_nothing() -> None:
-    few, none = session(programs=MIN_DISTINCT), session(programs=MIN_DISTINCT, reruns=0)
-    points = until(0.5, logged(1.3, seed=99))
-    assert few.look(*points, BUDGET, 1.0) == none.look(*points, BUDGET, 1.0)
 
 
 def test_a_restart_forgets_no_run_of_the_incumbent() -> None:
@@ -218,17 +170,3 @@ def test_of_improvements_drawn_at_random_hardly_any_is_lost() -> None:
     assert improved >= 20
     assert lost <= 0.05 * improved
     assert aborted > 60
-
-
-def test_a_look_with_a_thousand_runs_behind_it_is_fast_and_its_state_small() -> None:
-    judge = policy()
-    judge.succeed()
-    for k in range(1000):
-        end = 1.0 + 0.001 * ((37 * k) % 1000)
-        if k % 10 == 0:
-            judge.rerun(*training(1.0, seed=k, points=30), BUDGET, 1.0)
-        judge.observe(*training(end, seed=k, points=30), BUDGET, end, another=True)
-    points = until(0.9, training(3.0, seed=5, points=333))
-    judge.look(*points, BUDGET, 1.0)
-    assert seconds(lambda: judge.look(*points, BUDGET, 1.0), 20) < 0.005
-    assert len(json.dumps(judge.to_state()["pairs"])) < 150_000

@@ -97,11 +97,3 @@ def test_delta_and_reward_never_say_more_than_the_values_and_the_decision(d: Dec
         assert d.delta > 0 and part(d) > 0
     if d.delta > 0 and d.sigma:
         assert part(d) <= d.delta / d.sigma + 1e-9
-
-
-@given(st.floats(-9, 9), st.floats(0, 1), st.floats(0, 1), st.sampled_from([Label.NONE, Label.SIMPLER, Label.NO_GAIN]))
-def test_the_reward_grows_with_the_decisions_own_probability(gain: float, a: float, b: float, label: Label) -> None:
-    less, more = (reward(label, gain, 1.0, 1.0, sure=sure) for sure in sorted((a, b)))
-    assert less is not None and more is not None and less.total <= more.total
-    whole = reward(label, gain, 1.0, 1.0)
-    assert whole is not None and more.total <= whole.total, "and is never more than the data show"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from autoresearchd.errors import ConfigError
 from autoresearchd.evaluator.curve import MAX_NON_FINITE, MAX_POINTS, CurveParser, read_curve
-from tests.timing import seconds
 
 KARPATHY = (
     "\rstep {step:05d} ({percent:.1f}%) | loss: {loss:.6f} | lrm: 1.00 | dt: 300ms | tok/sec: 1,700,000 | mfu: 39.8% "
@@ -29,12 +28,6 @@ def test_karpathys_rewritten_line_gives_steps_and_progress() -> None:
     assert (first.step, first.loss, first.validation) == (12.0, 6.12, False)
     assert first.progress == pytest.approx(0.003) and first.seconds == pytest.approx(0.9)
     assert second.progress == pytest.approx(0.006)
-
-
-def test_the_last_line_without_an_end_is_read_when_the_log_is_closed() -> None:
-    parser = CurveParser("auto", 300.0)
-    assert parser.feed(karpathy((1, 1.0, 5.0))) == []
-    assert [p.loss for p in parser.close()] == [5.0]
 
 
 def test_nanogpt_gives_training_and_validation_points() -> None:
@@ -95,14 +88,6 @@ def test_a_loss_that_is_not_finite_is_a_signal_and_no_part_of_the_curve() -> Non
     assert len(parser.non_finite) == MAX_NON_FINITE and not parser.diverged
 
 
-def test_disorder_is_kept_and_a_new_start_is_noticed() -> None:
-    parser = read_curve(
-        karpathy((0, 1, 5.0), (2, 1, 4.0), (1, 1, 4.5), (3, 1, 4.0), (0, 1, 5.0), (1, 1, 4.0)), "auto", 1
-    )
-    assert [p.step for p in parser.points] == [0, 2, 1, 3, 0, 1]
-    assert parser.restarts == 1
-
-
 def test_a_job_that_prints_without_end_costs_bounded_memory() -> None:
     parser = CurveParser("auto", 300)
     for i in range(60_001):
@@ -114,12 +99,6 @@ def test_a_job_that_prints_without_end_costs_bounded_memory() -> None:
     assert len(gaps) == 1, "thinned evenly"
     parser.feed("x" * 10_000_000)
     assert len(parser._rest) < 10_000
-
-
-def test_a_log_of_a_long_run_is_read_within_the_overhead_of_an_experiment() -> None:
-    log = karpathy(*((i, i / 100, 5.0) for i in range(10_000)))
-    assert len(read_curve(log, "auto", 300).points) == 10_000
-    assert seconds(lambda: read_curve(log, "auto", 300).points) < 0.5
 
 
 piece = st.one_of(

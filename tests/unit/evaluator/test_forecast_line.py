@@ -33,15 +33,6 @@ def test_a_log_in_another_unit_is_as_sharp_as_one_in_the_metrics_own(unit: float
     assert line.final(unit * spread * 1.1 + 0.9) == pytest.approx(1.1, abs=0.03)
 
 
-def test_programs_of_one_unit_that_scatter_leave_the_line_flat() -> None:
-    rng = np.random.default_rng(1)
-    finals = 1.0 + rng.normal(0, 0.002, 12)
-    noise = rng.normal(0, 0.1, 12)
-    line = line_through(programs(finals, 0.3 + noise, 0.1 + noise))
-    assert abs(line.gain) < 1.0
-    assert line.errors.std() == pytest.approx(float(noise.std()), rel=0.1)
-
-
 @given(st.integers(0, 10**6), st.integers(-8, 8), st.floats(-50, 50), st.floats(-50, 50))
 def test_scale_and_shifts_change_no_slope(seed: int, power: int, log_shift: float, metric_shift: float) -> None:
     rng = np.random.default_rng(seed)
@@ -51,15 +42,3 @@ def test_scale_and_shifts_change_no_slope(seed: int, power: int, log_shift: floa
     other = draw((noise + 0.5 * finals + log_shift) * scale, (finals + metric_shift) * scale, 0.0, 1.0)
     assert other.gain == pytest.approx(one.gain, rel=1e-6, abs=1e-6)
     assert other.errors == pytest.approx(one.errors * scale, rel=1e-6, abs=1e-6 * scale)
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_two_or_three_programs_draw_no_slope(count: int) -> None:
-    line = draw(np.arange(count) * 1.0, np.arange(count) * 2.0, 0.5, 1.0)
-    assert line.gain == 0.5
-
-
-def test_equal_programs_are_no_division_by_zero() -> None:
-    line = line_through(programs(np.ones(8), np.full(8, 0.4), np.full(8, 0.1)))
-    assert line.gain == 0.0
-    assert line.final(1.4) == pytest.approx(1.0)

@@ -110,16 +110,6 @@ def test_a_failed_job_is_told_why_it_failed(log: str, exit_code: int, label: Lab
     assert words in m.detail and len(m.detail) < 500 and "\n" not in m.detail and "\x1b" not in m.detail
 
 
-def test_a_job_that_never_started_says_so() -> None:
-    m = measure(task(), result(stage(outcome="failed", exit_code=None, detail="python: not found")), {})
-    assert m.label is Label.ERROR and "never started: python: not found" in m.detail
-
-
-def test_a_run_without_any_process_is_run_again_and_not_held_against_the_experiment() -> None:
-    assert measure(task(), result(), {"training": GOOD}).label is Label.HOST_LOST
-    assert measure(task(), result(stage("evaluation")), {"training": GOOD}).label is Label.ERROR
-
-
 @pytest.mark.parametrize("outcome", ["failed", "timeout", "oom"])
 def test_a_failed_check_is_named_by_its_command(outcome: str) -> None:
     t = task(checks=(Check("pytest -q tests", 30),))
@@ -128,11 +118,6 @@ def test_a_failed_check_is_named_by_its_command(outcome: str) -> None:
     assert m.label is Label.CHECK_FAILED and m.value is None and "pytest -q tests" in m.detail
     odd = measure(t, result(stage(), stage("check-9", outcome, 1)), {"training": GOOD})
     assert odd.label is Label.CHECK_FAILED and "check-9" in odd.detail
-
-
-def test_a_stop_during_a_check_is_an_interruption_and_no_failed_check() -> None:
-    m = measure(task(), result(stage(), stage("check-0", "killed", -9)), {"training": GOOD})
-    assert m.label is Label.INTERRUPTED
 
 
 class TestWithAnEvaluation:
@@ -198,15 +183,6 @@ def test_a_metric_that_is_not_finite_or_larger_than_any_can_be_is_labelled_and_n
     assert all(math.isfinite(v) for v in m.metrics.values())
 
 
-def test_a_missing_metric_says_what_was_looked_for_and_what_was_found() -> None:
-    m = measure(task(), result(stage()), {"training": "METRIC val_loss=3\n"})
-    assert m.label is Label.METRIC_MISSING
-    assert "METRIC val_bpb=" in m.detail and "val_loss" in m.detail and "training.log" in m.detail
-    for mode in ("metric", "key_value", "json", "regex"):
-        t = task(scoring(parse_mode=mode, pattern=r"s (\d+)", result_file="r.json"))
-        assert "r.json" in measure(t, result(stage()), {}).detail
-
-
 @given(st.text(max_size=300), st.text(max_size=300), st.sampled_from([0, 1, 137]))
 def test_no_log_makes_the_measurement_raise(training: str, evaluation: str, exit_code: int) -> None:
     stages = result(stage(), stage("evaluation", exit_code=exit_code), stage("check-0", exit_code=exit_code))
@@ -223,11 +199,3 @@ def test_a_refusal_names_the_gates_that_were_missed_and_nothing_else_of_the_eval
     m = measure(t, failed, {"training": GOOD, "evaluation": said})
     assert (m.label, m.value, dict(m.metrics)) == (Label.NOT_CAUSAL, None, {"causal": 0.0})
     assert m.detail == "the evaluation says not_causal: causal"
-
-
-def test_a_pattern_that_finds_nothing_is_shown_as_the_user_wrote_it() -> None:
-    """Copied from the message with its backslashes doubled it matches nothing either."""
-    found = measure(
-        task(scoring(parse_mode="regex", pattern=r"val_auc: (\S+)")), result(stage()), {"training": "nothing"}
-    )
-    assert r"looked for what 'val_auc: (\S+)' matches" in found.detail

@@ -45,10 +45,6 @@ def test_only_whole_numbers_that_clearly_are_of_the_evaluation_set_count(line: s
     assert sizes(line) == found
 
 
-def test_a_long_log_is_looked_at_where_sizes_are_printed() -> None:
-    assert sizes("n_val: 4\n" + "step: val of a test\n" * 100_000 + "n_test: 5\n") == {"n_val": 4.0, "n_test": 5.0}
-
-
 def test_another_set_is_told_with_both_sizes_and_a_split_by_chance_says_nothing() -> None:
     baseline = [run(1.0, metrics={"n_val": 400.0, "n_test": n, "val_loss": 1.0}) for n in (7.0, 8.0)]
     assert other_set([run(0.5, metrics={"n_val": 400.0, "n_test": 9.0, "val_loss": 0.5})], baseline) == ""

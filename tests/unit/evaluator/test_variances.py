@@ -14,7 +14,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Status
 from autoresearchd.evaluator.decide import NextRun, decide
 from autoresearchd.evaluator.keep import Action, KeepRule, look
-from autoresearchd.evaluator.noise import ALIKE, Noise, Squares, VariancePrior, alike, weighed_priors
+from autoresearchd.evaluator.noise import Squares, VariancePrior, alike, weighed_priors
 from autoresearchd.evaluator.noise_data import NoiseData, Sample
 from tests.unit.evaluator.builders import experiment, incumbent, run, task
 
@@ -32,10 +32,6 @@ BETTER = (0.1256, 0.130, 0.141, 0.119, 0.135, 0.128, 0.132, 0.124, 0.130)
 BESIDE = (0.205, 0.230, 0.190, 0.222, 0.213, 0.240, 0.200, 0.215)
 
 
-def weight_of(priors: list[VariancePrior], freedom: float) -> float:
-    return sum(p.weight for p in priors if p.freedom == freedom)
-
-
 def simulated(*sigmas: float, runs: int = 5) -> list[Squares]:
     """What runs of programs with these σ show."""
     source, found = random.Random(3), []
@@ -49,17 +45,6 @@ def simulated(*sigmas: float, runs: int = 5) -> list[Squares]:
 class TestPriors:
     """How much programs differ is learnt from their runs."""
 
-    def test_programs_of_equal_noise_are_pooled(self) -> None:
-        programs = simulated(*[2.0] * 12)
-        priors = weighed_priors(programs)
-        assert weight_of(priors, ALIKE) > 0.7
-        assert all(math.sqrt(p.centre) == pytest.approx(2.0, rel=0.3) for p in priors)
-
-    def test_programs_of_unequal_noise_are_not(self) -> None:
-        programs = simulated(*[0.02, 0.03, 0.05, 0.4, 0.01, 0.08] * 2)
-        priors = weighed_priors(programs)
-        assert weight_of(priors, ALIKE) < 0.01 and weight_of(priors, 2.0) > 0.5
-
     def test_one_noisy_program_moves_the_centre_little_and_the_pool_much(self) -> None:
         quiet = simulated(*[0.02] * 5)
         noisy = [*quiet, *simulated(0.5)]
@@ -67,47 +52,16 @@ class TestPriors:
         assert after < 3.0 * before
         assert alike(noisy).centre > 30.0 * alike(quiet).centre
 
-    def test_a_program_that_ran_often_speaks_for_itself(self) -> None:
-        prior = VariancePrior(1.0, 4.0, centre=1.0)
-        assert prior.variance(Squares()) == 1.0
-        assert prior.variance(Squares(0.04, 4)) == pytest.approx(0.505)
-        assert prior.variance(Squares(0.96, 96)) == pytest.approx(0.0496)
-
-    def test_no_comparison_knows_more_than_all_runs_together(self) -> None:
-        for prior in (VariancePrior(1.0, ALIKE, 4.0), VariancePrior(1.0, 4.0, 4.0)):
-            sigma, freedom = prior.compare([(Squares(), 1), (Squares(8.0, 2), 3)], 3)
-            assert sigma == pytest.approx(2.0) and 0 < freedom <= 3
-
-    def test_the_noise_of_the_program_that_ran_less_weighs_more_in_a_comparison(self) -> None:
-        prior = VariancePrior(1.0, 1.0, 1.0)
-        loud, quiet = Squares(100.0, 9), Squares(0.1, 9)
-        few, many = (prior.compare([(loud, n), (quiet, 5)], 99)[0] for n in (1, 20))
-        assert few > many
-
     def test_a_program_without_a_repeat_is_as_noisy_as_the_one_that_it_was_made_from(self) -> None:
         prior, once = VariancePrior(1.0, 4.0, 1.0), (Squares(), 1)
         calm, noisy = (prior.compare([once, (Squares(9 * v, 9), 10)], 99)[0] for v in (0.01, 100.0))
         assert calm == pytest.approx(math.sqrt(prior.variance(Squares(0.09, 9))))
         assert noisy == pytest.approx(math.sqrt(prior.variance(Squares(900.0, 9))))
 
-    def test_less_is_known_of_a_program_than_of_the_one_that_it_was_made_from(self) -> None:
-        prior, parent = VariancePrior(1.0, 4.0, 1.0), (Squares(9.0, 9), 1000)
-        _, freedom = prior.compare([(Squares(), 1), parent], 99)
-        assert freedom == pytest.approx(1 / (1 / 4 + 1 / 13), rel=0.01) and freedom < 4.0
-
-    def test_where_all_are_alike_the_one_that_it_was_made_from_tells_nothing_more(self) -> None:
-        prior = VariancePrior(1.0, ALIKE, 1.0)
-        for total in (0.01, 100.0):
-            assert prior.compare([(Squares(), 1), (Squares(total, 9), 10)], 9) == pytest.approx((1.0, 9.0), rel=0.25)
-
     def test_repeats_that_are_equal_by_chance_do_no_harm(self) -> None:
         priors = weighed_priors([Squares(0.0, 1), Squares(0.0, 2), Squares(3.0, 2)])
         assert sum(p.weight for p in priors) == pytest.approx(1.0)
         assert all(p.centre > 0 for p in priors)
-
-    def test_without_noise_there_is_nothing_to_compare(self) -> None:
-        with pytest.raises(ValueError, match="no variances"):
-            weighed_priors([Squares(0.0, 3)])
 
     @given(squares.filter(lambda x: sum(p.total for p in x) > 1e-3), st.floats(1e-6, 1e6))
     def test_the_unit_of_the_metric_changes_nothing(self, programs: list[Squares], unit: float) -> None:
@@ -143,19 +97,6 @@ class TestNoise:
         for p in range(12):
             own = noise_data.noise(p)
             assert own is not None and own.sigma == pytest.approx(pooled.sigma, rel=0.2)
-
-    def test_a_program_without_a_repeat_has_the_noise_that_programs_have(self) -> None:
-        noise_data = self.noise_data(0.02, 0.03, 0.5, 0.01, 0.05)
-        noise_data.take([Sample(9, 9, 99, -1.0)])
-        noise = noise_data.noise(9, 3)
-        assert noise is not None and 0.01 < noise.sigma < 0.1
-
-    def test_a_mixture_of_one_answer_is_that_answer(self) -> None:
-        plain = Noise(2.0, 7)
-        mixed = replace(plain, mixture=((1.0, 2.0, 7.0),))
-        total = math.fsum(w for _, w in plain.weighted())
-        for (a, v), (b, w) in zip(plain.weighted(), mixed.weighted(), strict=True):
-            assert (b, w) == (pytest.approx(a), pytest.approx(v / total))
 
 
 class TestSession:
