@@ -16,18 +16,11 @@ from autoresearchd.domain.secrets import find_secrets, is_telling, secrets_of_en
 MAX_BYTES = 64 * 1024
 
 _AT_HOME = (
-    *(
-        ".netrc",
-        ".git-credentials",
-        ".npmrc",
-        ".pypirc",
-        ".aws/credentials",
-        ".docker/config.json",
-        ".config/gh/hosts.yml",
-    ),
-    *(".cache/huggingface/token", ".huggingface/token", ".kaggle/kaggle.json", ".modal.toml", ".replicate/auth"),
-    *(".config/gcloud/application_default_credentials.json", ".config/git/credentials", ".cloudflared/cert.pem"),
-)
+    ".netrc", ".git-credentials", ".npmrc", ".pypirc", ".aws/credentials", ".docker/config.json",
+    ".config/gh/hosts.yml", ".cache/huggingface/token", ".huggingface/token", ".kaggle/kaggle.json", ".modal.toml",
+    ".replicate/auth", ".config/gcloud/application_default_credentials.json", ".config/git/credentials",
+    ".cloudflared/cert.pem",
+)  # fmt: skip
 """Key files of Git, GitHub, npm, PyPI, AWS, Docker, Hugging Face, Kaggle, Google Cloud; ``.netrc`` is also wandb's."""
 
 

@@ -24,17 +24,9 @@ SHORTEST = 8
 
 _LONGEST = 64 * 1024
 _TELLING = (
-    "TOKEN",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "PASSPHRASE",
-    "CREDENTIAL",
-    "APIKEY",
-    "API_KEY",
-    "ACCESS_KEY",
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY", "API_KEY", "ACCESS_KEY",
     "PRIVATE_KEY",
-)
+)  # fmt: skip
 _TELLING_WORDS = frozenset({"KEY", "KEYS", "PASS", "PWD", "PAT", "AUTH", "DSN"})
 _HARMLESS = (
     *("_URL", "_URI", "_ENDPOINT", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_NAME", "_TYPE", "_MODEL", "_REGION"),

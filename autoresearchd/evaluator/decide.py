@@ -16,33 +16,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import median
 
 from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.task import Constraint, Direction, Metric, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator import reasons
+from autoresearchd.evaluator.confidence import mad_confidence
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, Reading, Verdict, believe, estimate, look, passes
 from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING, other_set
 from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
 from autoresearchd.evaluator.noise_data import NoiseData, Sample
-
-
-def mad_confidence(values: Sequence[float], baseline: float | None, best: float | None) -> float | None:
-    """|best − baseline| / MAD, where MAD is the unscaled median of |value − median|.
-
-    None where pi-autoresearch gives none: fewer than three values, a MAD of zero, no baseline, no keep better than it.
-    """
-    finite = [v for v in values if math.isfinite(v)]
-    if len(finite) < 3 or baseline is None or best is None or best == baseline:
-        return None
-    centre = median(finite)
-    spread = median(abs(v - centre) for v in finite)
-    if not spread > 0:
-        return None
-    confidence = abs(best - baseline) / spread
-    return confidence if math.isfinite(confidence) else None
 
 
 class Answer(StrEnum):
@@ -240,9 +224,17 @@ def decide(
     now = noise_data.with_samples(samples)
     noise = now.noise(experiment.number, incumbent.number)
     noise = replace(noise, seeded=seeded) if noise else None
-    spent = _spent(experiment, incumbent, rule)
     least = least_gain(task, now, incumbent, noise)
-    verdict = _look(now, noise_data, noise, samples, incumbent, rule, simpler=simpler, spent=spent, least=least)
+    verdict = look(
+        now.readings(incumbent.number, samples),
+        noise or Noise(0.0, 0),  # after a single run of everything the sign is all there is
+        rule,
+        spent=_spent(experiment, incumbent, rule),
+        price=rule.price(noise_data.experiments, noise_data.extra),
+        simpler=simpler,
+        recheck=noise_data.unchecked(incumbent.number),
+        least=least,
+    )
     means = _mean_metrics(experiment.good_runs)
     label, why = broken_constraint(task, means, _reference_metrics(incumbent))
     elsewhere = other_set(experiment.good_runs, baseline)
@@ -389,26 +381,6 @@ def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int
     failed = Counter(r.of for r in runs if r.of is not None and not r.good)
     for_good = any(times >= (FAILURES if of == incumbent.number else 1) for of, times in failed.items())
     return rule.most if for_good else len(runs) - 1
-
-
-def _look(
-    now: NoiseData,
-    before: NoiseData,
-    noise: Noise | None,
-    samples: Sequence[Sample],
-    incumbent: Experiment,
-    rule: KeepRule,
-    *,
-    simpler: bool,
-    spent: int,
-    least: float,
-) -> Verdict:
-    readings = now.readings(incumbent.number, samples)
-    if noise is None:  # a single run of everything: the sign is all there is
-        noise = Noise(0.0, 0)
-    price = rule.price(before.experiments, before.extra)
-    recheck = before.unchecked(incumbent.number)
-    return look(readings, noise, rule, spent=spent, price=price, simpler=simpler, recheck=recheck, least=least)
 
 
 def _decision(

@@ -36,6 +36,7 @@ from autoresearchd.evaluator.forecast import (
     References,
     Standing,
     Summary,
+    cells_at,
     draw,
     good_programs,
 )
@@ -125,11 +126,9 @@ def expectation(good: Programs, progress: float, position: int, delta: float) ->
     drops, count = good.drops, len(good.drops)
     mean = float(drops.mean())
     variance = float(drops.var(ddof=1)) * (1 + 1 / count)
-    to_learn = max(0.0, mean - float(good.ends.mean()))
-    novelty = NOVELTY * to_learn * (1 - progress) ** 2
     averaged = 1 - float(np.mean(1 / good.runs))
     noise = math.sqrt(NOISE_SHARE**2 * averaged + NOISE_LEAST**2) * delta
-    sd = math.sqrt(variance + noise**2 + novelty**2)
+    sd = math.sqrt(variance + noise**2 + _novelty(good, progress, NOVELTY) ** 2)
     return mean + _trend(drops, good.last, position), sd
 
 
@@ -209,7 +208,7 @@ class Pairs:
 
     def weigh(self, here: Standing, bar: float, references: References, delta: float) -> Evidence | None:
         """The evidence against a run that stands here; None where too little is known of the incumbent."""
-        low, high, share = _between(here.progress)
+        low, high, share = cells_at(here.progress, CELLS)
         if self._runs == 0 or not (self._seen[low] and self._seen[high]) or len(self._leads) < MIN_DISTINCT:
             return None
         gaps = self._gaps[:, low] * (1 - share) + self._gaps[:, high] * share
@@ -228,7 +227,7 @@ class Pairs:
         variance = float(line.errors @ line.errors) / (count - 2) * (1 + 1 / count)
         strangers = float(np.mean(self._reigns[known] != self._reign))
         luck = strangers * ((1 + line.gain) * delta / 2) ** 2 / self._runs
-        sd = math.sqrt(variance + luck + _paired_novelty(good, here.progress) ** 2)
+        sd = math.sqrt(variance + luck + _novelty(good, here.progress, PAIRED_NOVELTY) ** 2)
         if not (math.isfinite(need) and math.isfinite(expected) and sd > 0 and math.isfinite(sd)):
             return None
         return Evidence(need, expected, sd, count, count)
@@ -250,13 +249,6 @@ class Pairs:
         return new
 
 
-def _between(progress: float) -> tuple[int, int, float]:
-    """The cells of the grid on both sides of a progress, and how far it lies towards the second."""
-    place = min(max(progress * CELLS - 1, 0.0), CELLS - 1.0)
-    low = int(place)
-    return low, min(low + 1, CELLS - 1), place - low
-
-
-def _paired_novelty(good: Programs, progress: float) -> float:
-    to_learn = max(0.0, float(good.drops.mean()) - float(good.ends.mean()))
-    return PAIRED_NOVELTY * to_learn * (1 - progress) ** 2
+def _novelty(good: Programs, progress: float, share: float) -> float:
+    """By how much a new kind of program may differ: a share of what is still to be learned, less and less of it."""
+    return share * max(0.0, float(good.drops.mean()) - float(good.ends.mean())) * (1 - progress) ** 2

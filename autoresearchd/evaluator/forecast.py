@@ -99,6 +99,13 @@ class Programs:
         return Programs(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
+def cells_at(progress: float, cells: int) -> tuple[int, int, float]:
+    """The cells of a grid on both sides of a progress, and how far it lies towards the second."""
+    place = min(max(progress * cells - 1, 0.0), cells - 1.0)
+    low = int(place)
+    return low, min(low + 1, cells - 1), place - low
+
+
 class References:
     """The table of finished runs, growing by one row each."""
 
@@ -159,11 +166,7 @@ class References:
     def at(self, name: str, progress: float, rows: npt.NDArray[np.intp] | slice) -> Array:
         """A column of ``drops``, ``slopes`` or ``laws`` at any progress, linear between the cells of the grid."""
         table = self._table[name]
-        cells = table.shape[1]
-        place = min(max(progress * cells - 1, 0.0), cells - 1.0)
-        low = int(place)
-        high = min(low + 1, cells - 1)
-        share = place - low
+        low, high, share = cells_at(progress, table.shape[1])
         if share < 1e-9:
             return np.asarray(table[rows, low])
         return np.asarray(table[rows, low] * (1 - share) + table[rows, high] * share)

@@ -88,7 +88,10 @@ def clean_curve(steps: Sequence[float] | Any, losses: Sequence[float] | Any, bud
         if len(x) == 0:
             return None
         restarted = _restarted(x)
-        x, y = _thinned(*_ordered(x, y))
+        x, y = _ordered(x, y)
+        end = x[-1]
+        x, y = _thinned(x, y, MAX_POINTS)
+        x[-1] = end
         if shape is Shape.REGULAR:
             shape = Shape.RESTARTED if restarted else _shape(x, y)
     return Curve(x, y, shape)
@@ -141,14 +144,13 @@ def _ordered(x: Array, y: Array) -> tuple[Array, Array]:
     return x[keep], y[keep]
 
 
-def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    if len(x) <= MAX_POINTS:
+def _thinned(x: Array, y: Array, most: int) -> tuple[Array, Array]:
+    """The means of ``most`` consecutive groups."""
+    if len(x) <= most:
         return x, y
-    edges = np.linspace(0, len(x), MAX_POINTS + 1).astype(np.intp)[:-1]
+    edges = np.linspace(0, len(x), most + 1).astype(np.intp)[:-1]
     counts = np.diff(np.append(edges, len(x)))
-    thin_x, thin_y = np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts
-    thin_x[-1] = x[-1]
-    return thin_x, thin_y
+    return np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts
 
 
 def jumped(losses: Array) -> bool:
@@ -240,7 +242,7 @@ def fit_power_law(progress: Array, losses: Array) -> PowerLaw | None:
     x, y = _behind_warm_up(progress, losses)
     if len(x) < 3:
         return None
-    x, y = _means(x, y)
+    x, y = _thinned(x, y, _POINTS)
     powers = x[None, :] ** -_EXPONENTS[:, None]
     weights = np.ones_like(y)
     a = b = c = residual = 0.0
@@ -263,14 +265,6 @@ def _behind_warm_up(x: Array, y: Array) -> tuple[Array, Array]:
         top = int(np.argmax(y[:head]))
         x, y = x[top:], y[top:]
     return x, y
-
-
-def _means(x: Array, y: Array) -> tuple[Array, Array]:
-    if len(x) <= _POINTS:
-        return x, y
-    edges = np.linspace(0, len(x), _POINTS + 1).astype(np.intp)[:-1]
-    counts = np.diff(np.append(edges, len(x)))
-    return np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts
 
 
 def _best(powers: Array, y: Array, weights: Array) -> tuple[float, float, float, Array]:

@@ -14,6 +14,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.errors import BaselineError
+from autoresearchd.evaluator.confidence import mad_confidence
 from autoresearchd.evaluator.decide import (
     NextRun,
     decide,
@@ -21,7 +22,6 @@ from autoresearchd.evaluator.decide import (
     decide_failed_proposal,
     decide_fallen,
     incumbent_value,
-    mad_confidence,
     samples_of,
 )
 from autoresearchd.evaluator.noise import estimate_sigma, mean
