@@ -59,7 +59,7 @@ class Look:
 
     bar: what must be beaten; score: how many spreads the needed drop lies beyond the expected one, and threshold, what
     it must exceed, caution included; p_value: of the score; alpha_spent: share of the error budget gone by now;
-    caution: see ``abort_caution``; distinct: programs compared with; audit: whether this run may be aborted at all.
+    caution: see ``Caution``; distinct: programs compared with; audit: whether this run may be aborted at all.
     """
 
     abort: bool

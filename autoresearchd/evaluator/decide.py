@@ -159,15 +159,15 @@ _MEND = {
     Label.OOM: "make the model or the batch smaller, or raise execution.memory_mb",
     Label.METRIC_TAMPERING: "let the unmodified program leave the protected files alone and write copies, not links, "
     "into the folder that AUTORESEARCHD_OUTPUT_DIR names",
-    Label.CHECK_FAILED: "mend the check, or the program, until the check passes on the unmodified program",
+    Label.CHECK_FAILED: "fix the check, or the program, until the check passes on the unmodified program",
 }
-_MEND_OTHERWISE = "mend the program until `{command}` runs by itself, then start again"
+_MEND_OTHERWISE = "fix the program until `{command}` runs by itself, then start again"
 
 
 def mend_of(task: Task, label: Label, detail: str = "") -> str:
     """What a user can do about a program that, unmodified, ends with a label; empty where the label says nothing."""
     if detail.startswith(EVALUATION_FAILED) and task.evaluation is not None:
-        return f"mend the evaluation, `{task.evaluation.command}`: its log says why it failed"
+        return f"fix the evaluation, `{task.evaluation.command}`: its log says why it failed"
     if label is Label.METRIC_MISSING and task.scoring.pattern is not None:
         return "correct scoring.pattern, or what is printed: one has to match the other"
     return _MEND.get(label, "").format(metric=task.metric.name)

@@ -273,7 +273,7 @@ def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tupl
 
 
 def is_simple(detail: str) -> bool:
-    """Whether a failure is of the kind that its author mends at once: a name, an import, a type, a shape.
+    """Whether a failure is of the kind that its author fixes at once: a name, an import, a type, a shape.
 
     detail: of the run (``training exited with 1: NameError: …``). Failures of memory and time are none: they are what
     the idea was worth.

@@ -2,7 +2,7 @@
 
 The variance of a program's runs is pooled over all programs that ran more than once (n − 1 weights) as far as they are
 alike, so σ is better known after each repeat; where they differ, runs of the compared programs count more
-(``variances``). It is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance
+(``noise``). It is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance
 Components*, 1992, ch. 3): runs of one program made for one test lie next to each other, those made for different tests
 far apart, so what is between tests is drift; what pairs on one seed have in common is the luck of the seed. Three
 numbers from a handful of runs need help: each share is shrunk towards a guess that is worth ``GUESS_WEIGHT`` runs.

@@ -196,7 +196,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a program: nodes; weight: nodes, and the text of its constants by its length; ways: see ``hidden``."""
+    """Of a program: nodes; weight: nodes, and the text of its constants by its length; ways: see ``ways``."""
 
     nodes: int
     weight: int

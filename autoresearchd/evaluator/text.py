@@ -159,7 +159,7 @@ def compile_pattern(pattern: str, *, key: str) -> re.Pattern[str]:
         compiled = re.compile(pattern)
         regex.compile(pattern)
     except (re.error, regex.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"not a regular expression: {error}", key=key, mend="mend or quote the pattern") from None
+        raise ConfigError(f"not a regular expression: {error}", key=key, mend="fix or quote the pattern") from None
     survey = _survey(pattern)
     if survey.problem:
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,9 @@ from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator.confidence import mad_confidence
 from autoresearchd.evaluator.decide import (
+    Answer,
     NextRun,
+    control,
     decide,
     decide_baseline,
     decide_failed_proposal,
@@ -24,8 +27,10 @@ from autoresearchd.evaluator.decide import (
     incumbent_value,
     samples_of,
 )
+from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.noise import estimate_sigma, mean
-from autoresearchd.evaluator.noise_data import NoiseData
+from autoresearchd.evaluator.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.reward import reward
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
 MINIMIZE, MAXIMIZE = Direction.MINIMIZE, Direction.MAXIMIZE
@@ -404,3 +409,141 @@ class TestConfidence:
         c = mad_confidence([v * scale for v in values], values[0] * scale, best * scale)
         assume(a is not None and c is not None and 1e-6 < a < 1e6)
         assert a is not None and c == pytest.approx(a, rel=1e-3)
+
+
+RULE = KeepRule()
+CONTROL_BASELINE = [Sample(0, 0, s, v) for s, v in ((1, -0.1), (2, 0.0), (3, 0.1))]
+HELD_KEPT = [Sample(1, 1, 4, 1.0), Sample(0, 1, 4, 0.0), Sample(1, 1, 5, 1.1)]
+
+
+def noise_data(*values: float, incumbent: float, baseline: float | None = None) -> NoiseData:
+    """Experiment 2 with its runs beside experiment 1, which was kept with 1.05, and perhaps the baseline's."""
+    mine = [Sample(2, 2, 6 + k, v) for k, v in enumerate(values)]
+    here = [*mine, Sample(1, 2, 6, incumbent)]
+    return NoiseData([*CONTROL_BASELINE, *HELD_KEPT, *here, *([] if baseline is None else [Sample(0, 2, 6, baseline)])])
+
+
+def test_nothing_is_asked_where_the_incumbent_did_as_well_as_before() -> None:
+    assert control(noise_data(2.0, 2.1, incumbent=0.95), 2, 1, RULE).answer is Answer.HOLDS
+
+
+def test_the_baseline_tells_a_slower_machine_from_an_incumbent_that_holds_back() -> None:
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0), 2, 1, RULE).answer is Answer.ASK
+    held_back = control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0), 2, 1, RULE)
+    assert held_back.answer is Answer.FAILS and held_back.gain == pytest.approx(0.0, abs=0.01)
+    assert control(noise_data(1.0, 1.1, incumbent=-3.0, baseline=-4.0), 2, 1, RULE).answer is Answer.HOLDS
+    a_little = control(noise_data(1.0, 1.1, incumbent=-1.0, baseline=-1.0), 2, 1, RULE)
+    assert a_little.answer is Answer.HOLDS and a_little.gain == pytest.approx(1.0, abs=0.3)
+
+
+def test_a_simpler_tie_need_be_no_improvement_but_must_be_a_tie_with_what_was_kept() -> None:
+    worse = noise_data(0.2, 0.3, incumbent=0.1, baseline=0.0)
+    assert control(worse, 2, 1, RULE, simpler=True).answer is Answer.FAILS
+    equal = noise_data(1.0, 1.1, incumbent=-3.0, baseline=0.0)
+    assert control(equal, 2, 1, RULE, simpler=True).answer is Answer.HOLDS
+
+
+def test_no_later_run_of_the_incumbent_hides_its_fall_by_adding_to_the_noise() -> None:
+    many = [Sample(1, n, 10 + n, -3.0) for n in range(3, 9)]
+    others = [Sample(n, n, 10 + n, -1.0) for n in range(3, 9)]
+    turns = [s for pair in zip(others, many, strict=True) for s in pair]
+    here = [Sample(9, 9, 30, 1.0), Sample(1, 9, 30, -3.0), Sample(9, 9, 31, 1.1)]
+    found = NoiseData([*CONTROL_BASELINE, *HELD_KEPT, *turns, *here])
+    assert control(found, 9, 1, RULE).answer is Answer.ASK
+    assert control(found, 9, 1, KeepRule(fallen=float("inf"))).answer is Answer.HOLDS
+
+
+def test_equal_programs_of_a_session_are_hardly_ever_kept_though_each_holds_back_when_it_runs_again() -> None:
+    source, asked, kept = random.Random(3), 0, 0
+
+    def drawn(centre: float) -> float:
+        return source.gauss(centre, 0.1)
+
+    for _ in range(200):
+        runs = [*CONTROL_BASELINE, *(Sample(1, 1, 4 + k, drawn(1.0)) for k in range(2)), Sample(0, 1, 4, drawn(0.0))]
+        runs += [*(Sample(2, 2, 6 + k, drawn(1.0)) for k in range(2)), Sample(1, 2, 6, drawn(0.0))]
+        asked += control(NoiseData(runs), 2, 1, RULE).answer is Answer.ASK
+        answer = control(NoiseData([*runs, Sample(0, 2, 6, drawn(0.0))]), 2, 1, RULE).answer
+        kept += answer is Answer.HOLDS
+    assert asked > 170 and kept < 20
+
+
+TASK = task(scoring(direction=Direction.MAXIMIZE))
+ONE = KeepRule(most=0)
+"""No more runs: a decision on whatever there is."""
+
+
+def made(number: int, *runs: tuple[int | None, int, float]) -> Experiment:
+    """An experiment with runs (of, seed, value)."""
+    found = tuple(replace(run(x), experiment=number, of=of, seed=seed, index=k) for k, (of, seed, x) in enumerate(runs))
+    e = experiment(*found, number=number)
+    return replace(e, decision=Decision(Status.KEEP, Label.NONE, mean([r.value or 0.0 for r in e.good_runs])))
+
+
+def judged(earlier: list[Experiment], e: Experiment, incumbent: int) -> Decision:
+    runs: list[Run] = [r for past in earlier for r in past.runs]
+    found = decide(TASK, replace(e, decision=None), earlier[incumbent], NoiseData(samples_of(TASK, runs)), rule=ONE)
+    assert isinstance(found, Decision)
+    return found
+
+
+def part(d: Decision) -> float:
+    earned = reward(d.label, d.delta, d.sigma, 1.0, sure=d.sure)
+    assert earned is not None
+    return earned.parts["improvement"]
+
+
+CREDIT_BASELINE = made(0, (None, 1, -0.98), (None, 2, -1.0), (None, 3, -1.02))
+KEPT = made(1, (None, 4, 0.01), (0, 4, -1.0), (None, 5, -0.01))
+
+
+def test_an_equal_of_an_incumbent_that_did_worse_beside_it_is_no_better_and_earns_nothing() -> None:
+    """Discarded at P = 0.36, it had a delta of 0.037, where the values do not differ, and a reward of 2.2 of 5."""
+    d = judged([CREDIT_BASELINE, KEPT], made(2, (None, 6, 0.0), (1, 6, -0.05)), 1)
+    assert d.status is Status.DISCARD and d.sure == pytest.approx(0.355, abs=0.01)
+    assert d.delta == pytest.approx(0.0, abs=1e-9) and part(d) == 0.0
+    assert "is 0.037 better than experiment 1" in d.reason and "counted as 0" in d.reason
+
+
+def test_a_small_gain_over_an_incumbent_that_holds_back_is_rewarded_as_a_small_one() -> None:
+    """Kept, as it was better than what the incumbent had been kept with; the reward was that of the whole fall."""
+    d = judged([CREDIT_BASELINE, KEPT], made(2, (None, 6, 0.1), (1, 6, -3.0), (None, 7, 0.1)), 1)
+    assert d.status is Status.KEEP and d.delta == pytest.approx(0.1)
+    assert "counted as 0.1" in d.reason
+
+
+values = st.floats(-2.0, 2.0).map(lambda x: round(x, 3))
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Decision:
+    """A decision on any runs of an experiment and of an incumbent, beside this one and an earlier one."""
+    spread = draw(st.sampled_from([0.01, 0.1, 0.5]))
+    baseline = made(0, *((None, 1 + k, spread * draw(values)) for k in range(3)))
+    kept = made(1, (None, 4, spread * draw(values)), (0, 4, spread * draw(values)), (None, 5, spread * draw(values)))
+    between = made(2, (None, 6, spread * draw(values)), (1, 6, spread * draw(values)))
+    own = [(None, 7 + k, spread * draw(values)) for k in range(draw(st.integers(1, 3)))]
+    again = [(1, 7 + k, spread * draw(values)) for k in range(draw(st.integers(0, len(own))))]
+    d = judged([baseline, kept, between], made(3, *own, *again), 1)
+    mine = mean([x for _, _, x in own])
+    later = [between.runs[1].value or 0.0, *(x for _, _, x in again)]
+    references = [[r.value or 0.0 for r in kept.runs if r.of is None], later, [x for _, _, x in again] or later]
+    shown = [mine - mean(group) for group in references]
+    assume(d.delta is not None and d.sure is not None)
+    assert d.delta is not None and d.sure is not None
+    low, high = min(shown), max(shown)
+    assert min(0.0, low) - 1e-9 <= d.delta <= max(0.0, high) + 1e-9, "never more than the values show, either way"
+    if d.label is Label.NO_GAIN and d.sure < 0.5:
+        assert d.delta <= max(0.0, low) + 1e-9, "an improvement that is not believed is the least that they show"
+    return d
+
+
+@given(comparisons())
+def test_delta_and_reward_never_say_more_than_the_values_and_the_decision(d: Decision) -> None:
+    assert d.delta is not None and d.sure is not None
+    if d.label is Label.NO_GAIN and d.sure < 0.5:
+        assert part(d) <= 0.0
+    if (d.status, d.label) == (Status.KEEP, Label.NONE):
+        assert d.delta > 0 and part(d) > 0
+    if d.delta > 0 and d.sigma:
+        assert part(d) <= d.delta / d.sigma + 1e-9

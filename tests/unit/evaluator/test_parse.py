@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.errors import ConfigError
 from autoresearchd.evaluator.parse import MAX_NAMES, example_pattern, parse_metrics
+from autoresearchd.evaluator.text import LINE_S, LineMatcher
 from tests.unit.evaluator.builders import scoring
 
 KARPATHY = (
@@ -216,3 +217,12 @@ def test_windows_over_long_logs_lose_no_metric(before: int, after: int, data: st
     unit = data.draw(st.sampled_from(["x" * 70_000 + "\n", "y" * 999 + "\n" * 3, "\r"]))
     text = unit * before + "val_bpb: 1\n" + unit * after + "METRIC other=2\n" + unit * after
     assert parse_metrics(text, scoring()) == {"val_bpb": 1.0, "other": 2.0}
+
+
+def test_a_pattern_of_many_small_repeats_cannot_keep_the_daemon_at_one_line() -> None:
+    matcher = LineMatcher(r"\w*\s*\w*\s*\w*\s*\w*\s*[=:]\s*([\d.]+)", key="scoring.pattern")
+    began = time.process_time()
+    assert matcher.search("a" * 512) is None
+    assert time.process_time() - began < 20 * LINE_S, "it would take minutes"
+    found = matcher.search("METRIC val_loss=1.5")
+    assert found is not None and found.group(1) == "1.5"
