@@ -2,7 +2,7 @@
 
 ::
 
-    AutoresearchdError             1   something failed; every error below says what, where and how to mend it
+    AutoresearchdError             1   something failed; every error below says what, where and how to fix it
     ├── UsageError                 2   what was asked cannot be done as asked: arguments, state of the repository
     │   ├── ConfigError            2   task.yaml or a setting is wrong: names file, line and key
     │   ├── RepositoryError        2   the git repository cannot be used as it is: dirty, bare, detached, …
@@ -33,7 +33,7 @@ class AutoresearchdError(Exception):
 
     Args:
         what: what happened and where, in one sentence.
-        mend: how to mend it, in one sentence; empty where there is nothing that a user could do.
+        mend: how to fix it, in one sentence; empty where there is nothing that a user could do.
     """
 
     exit_code: int = 1
@@ -113,7 +113,7 @@ class SpendCapReached(EnvironmentFailure):
 
     Args:
         what: which cap, and what has been spent.
-        whole_session: whether it is the session's own cap, which no waiting mends.
+        whole_session: whether it is the session's own cap, which no waiting changes.
     """
 
     def __init__(self, what: str, *, whole_session: bool, mend: str = "") -> None:
@@ -122,7 +122,7 @@ class SpendCapReached(EnvironmentFailure):
 
 
 class ModelsRefused(EnvironmentFailure):
-    """Every model refuses its key, its account or its name, which no waiting mends."""
+    """Every model refuses its key, its account or its name, which no waiting changes."""
 
 
 class StoreError(AutoresearchdError):

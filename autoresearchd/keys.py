@@ -10,24 +10,17 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from autoresearchd.domain import secret_formats, secret_values
 from autoresearchd.domain.redaction import Redactor
+from autoresearchd.domain.secrets import find_secrets, is_telling, secrets_of_environment, secrets_of_file
 
 MAX_BYTES = 64 * 1024
 
 _AT_HOME = (
-    *(
-        ".netrc",
-        ".git-credentials",
-        ".npmrc",
-        ".pypirc",
-        ".aws/credentials",
-        ".docker/config.json",
-        ".config/gh/hosts.yml",
-    ),
-    *(".cache/huggingface/token", ".huggingface/token", ".kaggle/kaggle.json", ".modal.toml", ".replicate/auth"),
-    *(".config/gcloud/application_default_credentials.json", ".config/git/credentials", ".cloudflared/cert.pem"),
-)
+    ".netrc", ".git-credentials", ".npmrc", ".pypirc", ".aws/credentials", ".docker/config.json",
+    ".config/gh/hosts.yml", ".cache/huggingface/token", ".huggingface/token", ".kaggle/kaggle.json", ".modal.toml",
+    ".replicate/auth", ".config/gcloud/application_default_credentials.json", ".config/git/credentials",
+    ".cloudflared/cert.pem",
+)  # fmt: skip
 """Key files of Git, GitHub, npm, PyPI, AWS, Docker, Hugging Face, Kaggle, Google Cloud; ``.netrc`` is also wandb's."""
 
 
@@ -39,14 +32,14 @@ def redactor(*, environment: Mapping[str, str] | None = None, folder: Path | Non
         folder: where a ``.env`` may lie, which LLM libraries load.
     """
     variables = os.environ if environment is None else environment
-    return Redactor([*secret_values.of_environment(variables), *_of_files(variables, folder)])
+    return Redactor([*secrets_of_environment(variables), *_of_files(variables, folder)])
 
 
 def _of_files(variables: Mapping[str, str], folder: Path | None) -> Iterator[str]:
     for path in _key_files(variables, folder):
         text = _read(path)
-        yield from secret_values.of_file(text)
-        yield from (text[begin:end] for begin, end, _ in secret_formats.spans(text))
+        yield from secrets_of_file(text)
+        yield from (text[begin:end] for begin, end, _ in find_secrets(text))
 
 
 def _key_files(variables: Mapping[str, str], folder: Path | None) -> Iterator[Path]:
@@ -58,7 +51,7 @@ def _key_files(variables: Mapping[str, str], folder: Path | None) -> Iterator[Pa
     if folder is not None:
         yield folder / ".env"
     for name, value in variables.items():
-        if secret_values.is_telling(name.removesuffix("_FILE").removesuffix("_PATH")) and value.startswith("/"):
+        if is_telling(name.removesuffix("_FILE").removesuffix("_PATH")) and value.startswith("/"):
             yield Path(value)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from drift import load_referee
+from drift import ReplayPolicy, load_referee
 
 from autoresearchd.evaluator.abort import AbortPolicy
 
@@ -48,7 +48,7 @@ def replayed(referee: ModuleType, runs: list[Any], delta: float, make: Callable[
 def table(referee: ModuleType, folder: Path, names: list[str], perms: int) -> None:
     """One line for each policy, family and order; then what they come to."""
     families = referee.load_families(str(folder))
-    makers = {OURS: AbortPolicy, **referee.P}
+    makers = {OURS: ReplayPolicy, **referee.P}
     print(f"{'policy':22s} {'family':14s} {'order':11s} {'lost':>8s} {'limit':>6s} {'G':>6s} {'regret/delta':>12s}")
     for name in names:
         gains: list[float] = []

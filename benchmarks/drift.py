@@ -22,10 +22,21 @@ from typing import Any
 
 import numpy as np
 
+from autoresearchd.evaluator.abort import AbortPolicy
+
 Run = dict[str, Any]
 LENGTH = 150
 PROGRESS = np.arange(1, 121) / 120
 DELTA = 0.02
+
+
+class ReplayPolicy(AbortPolicy):
+    """Ours behind the referee's interface: what is new in the history is observed, then the run is judged."""
+
+    def __call__(self, history: list[Run], steps: Any, losses: Any, budget: float, incumbent: float) -> bool:
+        for run in history[self.promise.aborted + self.promise.finished :]:
+            self.observe(run["steps"], run["losses"], run["budget"], run["final"], aborted=bool(run["aborted"]))
+        return self.look(steps, losses, budget, incumbent).abort
 
 
 def load_referee(folder: Path) -> ModuleType:
@@ -202,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--curves", type=Path, required=True, help="folder with replay.py and its data")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--policy", default="autoresearchd.evaluator.abort:AbortPolicy")
+    parser.add_argument("--policy", default="drift:ReplayPolicy")
     args = parser.parse_args()
     referee = load_referee(args.curves)
     module, _, name = args.policy.partition(":")

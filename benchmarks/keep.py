@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from autoresearchd.evaluator.control import Answer, control
+from autoresearchd.evaluator.decide import Answer, control
 from autoresearchd.evaluator.keep import Action, KeepRule, Program, look
-from autoresearchd.evaluator.ledger import Ledger, Sample
 from autoresearchd.evaluator.noise import Noise
+from autoresearchd.evaluator.noise_data import NoiseData, Sample
 
 LARGE = 2.0
 """An improvement above so many σ should not be missed."""
@@ -199,18 +199,18 @@ def ours(
 ) -> Tally:
     """Our rule; alike: with one σ pooled over all programs."""
     tally, truth, incumbent, seed, worth = Tally(), Truth(), 0, baseline_runs, 0.0
-    ledger = Ledger([Sample(0, 0, s, world.run(truth, s)) for s in range(1, baseline_runs + 1)])
+    noise_data = NoiseData([Sample(0, 0, s, world.run(truth, s)) for s in range(1, baseline_runs + 1)])
     number = 0
     while world.runs < runs:
         number, seed = number + 1, seed + 1
         effect, edited = world.edit(truth)
         samples = [Sample(number, number, seed, world.run(edited, seed))]
-        price, action = rule.price(ledger.experiments, ledger.extra), Action.AGAIN
+        price, action = rule.price(noise_data.experiments, noise_data.extra), Action.AGAIN
         while action is Action.AGAIN:
-            now = ledger.with_samples(samples)
+            now = noise_data.with_samples(samples)
             noise = now.noise() if alike else now.noise(number, incumbent)
             assert noise is not None
-            readings, again = now.readings(incumbent, samples), recheck and ledger.unchecked(incumbent)
+            readings, again = now.readings(incumbent, samples), recheck and noise_data.unchecked(incumbent)
             verdict = look(readings, noise, rule, spent=len(samples) - 1, price=price, recheck=again)
             action, at = verdict.action, verdict.seed
             answer = control(now, number, incumbent, rule).answer if action is Action.KEEP else Answer.HOLDS
@@ -230,7 +230,7 @@ def ours(
                 else:
                     samples.append(Sample(incumbent, number, at, world.run(truth, at, again=incumbent > 0)))
         tally.extra += len(samples) - 1
-        ledger.take(samples)
+        noise_data.take(samples)
         tally.judged(effect, action is Action.KEEP)
         if action is Action.KEEP:
             truth, incumbent, worth = edited, number, worth + effect
@@ -409,9 +409,9 @@ def replay(folder: Path) -> None:
 
 
 def _first_look(gain: float) -> Action:
-    ledger = Ledger([Sample(0, 0, 1, -1.0), Sample(0, 0, 2, 0.0), Sample(0, 0, 3, 1.0)])
+    noise_data = NoiseData([Sample(0, 0, 1, -1.0), Sample(0, 0, 2, 0.0), Sample(0, 0, 3, 1.0)])
     samples = [Sample(1, 1, 4, gain)]
-    now = ledger.with_samples(samples)
+    now = noise_data.with_samples(samples)
     return look(now.readings(0, samples), now.noise(1, 0) or Noise(1.0, 2), KeepRule()).action
 
 

@@ -25,14 +25,13 @@ from pathlib import Path
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, start
 from autoresearchd.config import parse_task
-from autoresearchd.domain.duration import parse_duration
 from autoresearchd.domain.experiment import Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.evaluator.abort import AbortPolicy
-from autoresearchd.evaluator.abort_caution import wilson_upper
+from autoresearchd.domain.quantities import parse_duration
+from autoresearchd.evaluator.abort import AbortPolicy, wilson_upper
 from autoresearchd.evaluator.decide import samples_of
-from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.noise import Noise
+from autoresearchd.evaluator.noise_data import NoiseData
 from autoresearchd.loop.aborts import NOISE
 from autoresearchd.loop.follow import curve_of
 from autoresearchd.resources import bundled
@@ -111,14 +110,14 @@ def replay(store: SqlStore, policy: AbortPolicy | None = None, *, pooled: bool =
     """What the policy would have done in a recorded session, had it looked at the runs that came to their end."""
     policy = policy or AbortPolicy()
     task = parse_task(store.sessions()[0].task_json)
-    whole, ledger, holder = Ledger(), Ledger(), 0
+    whole, noise_data, holder = NoiseData(), NoiseData(), 0
     for e in decided(store):
         whole.take(samples_of(task, e.current_runs))
     incumbent: float | None = None
     total = Tally()
     for e in decided(store):
-        policy.delta = delta_of(ledger.noise() if pooled else ledger.noise(holder))
-        ledger.take(samples_of(task, e.current_runs))
+        policy.delta = delta_of(noise_data.noise() if pooled else noise_data.noise(holder))
+        noise_data.take(samples_of(task, e.current_runs))
         run = complete(e)
         if run is None or run.value is None or e.decision is None:
             continue

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from autoresearchd.app.project import Project
 from autoresearchd.config.codec import parse_task
-from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.laboratory import BASELINE_RUNS
 from autoresearchd.loop.lock import announce

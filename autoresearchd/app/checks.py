@@ -10,8 +10,7 @@ from typing import Any
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.legality import check_edit, code_hash, required_symbols
-from autoresearchd.evaluator.secrets import check_no_secret
+from autoresearchd.evaluator.legality import check_edit, check_no_secret, code_hash, required_symbols
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.words import unified_diff
 from autoresearchd.policy.similar import WINDOW, NearDuplicates, Past

@@ -19,9 +19,9 @@ from autoresearchd.app.schedule import schedule_of
 from autoresearchd.app.start_checks import ends_when_spent
 from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain import secret_values
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
+from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.executor.local import LocalExecutor
@@ -96,7 +96,7 @@ def laboratory(
     task = parse_task(session.task_json)
     workspace = open_workspace(project, session.tag, task, folder)
     settings = load_settings(os.environ)
-    secrets = (*secret_values.of_environment(task.execution.env), *model_secrets(settings))
+    secrets = (*secrets_of_environment(task.execution.env), *model_secrets(settings))
     redactor = keys.redactor(folder=project.root).with_values(secrets)
     if isinstance(store, SqlStore):
         store = RedactingStore.over(store, redactor)

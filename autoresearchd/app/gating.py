@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autoresearchd.app.held_out import UNUSABLE, Gathered, HeldOut, reason_of, unusable
 from autoresearchd.app.learn_options import GateSettings
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.gate import GateOptions, Verdict, compare
 from autoresearchd.learner.judging import Attempt, HeldOutState, Judge, PredictingJudge
 from autoresearchd.learner.outcomes import Outcome

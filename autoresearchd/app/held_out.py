@@ -19,9 +19,9 @@ from autoresearchd.app.checks import EditCheck
 from autoresearchd.app.compose import open_workspace, setup_dir
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
-from autoresearchd.domain import secret_values
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
 from autoresearchd.domain.labels import RULES, Phase, Status
+from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import (
@@ -33,11 +33,10 @@ from autoresearchd.errors import (
     StoreError,
     UsageError,
 )
-from autoresearchd.evaluator.allowance import allowed
 from autoresearchd.evaluator.decide import samples_of
-from autoresearchd.evaluator.ledger import Ledger
-from autoresearchd.evaluator.novelty import novelty
-from autoresearchd.evaluator.pace import Pace, overrun, pace_of
+from autoresearchd.evaluator.noise_data import NoiseData
+from autoresearchd.evaluator.pace import Pace, allowed, overrun, pace_of
+from autoresearchd.evaluator.reward import novelty
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
 from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
@@ -95,16 +94,14 @@ class Ground:
         self.task: Task = parse_task(session.task_json)
         self.folder = project.root / session.folder
         self.workspace = open_workspace(project, session.tag, self.task, self.folder)
-        self.redactor = keys.redactor(folder=project.root).with_values(
-            secret_values.of_environment(self.task.execution.env)
-        )
+        self.redactor = keys.redactor(folder=project.root).with_values(secrets_of_environment(self.task.execution.env))
         self.pristine = self.workspace.pristine(session.base_commit)
         self.setup = setup_dir(project, self.workspace, session, self.task)
         self.scratch: Path = state_dir(project.root) / "judging" / session.tag
         self._check = EditCheck(self.task, self.store, session.id, self.pristine)
         self._code: dict[str, Mapping[str, str]] = {}
         self._diffs: dict[int, str] = {}
-        self._ledgers: dict[int, Ledger] = {}
+        self._noise_data: dict[int, NoiseData] = {}
 
     @property
     def executor(self) -> str:
@@ -140,11 +137,13 @@ class Ground:
             self._diffs[number] = self.store.diff(self.session.id, number)
         return self._diffs[number]
 
-    def ledger(self, segment: int) -> Ledger:
+    def noise_data(self, segment: int) -> NoiseData:
         """All runs of a segment that say something about noise."""
-        if segment not in self._ledgers:
-            self._ledgers[segment] = Ledger(samples_of(self.task, self.store.decided_runs(self.session.id, segment)))
-        return self._ledgers[segment]
+        if segment not in self._noise_data:
+            self._noise_data[segment] = NoiseData(
+                samples_of(self.task, self.store.decided_runs(self.session.id, segment))
+            )
+        return self._noise_data[segment]
 
     def incumbent(self, number: int) -> Experiment:
         """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""

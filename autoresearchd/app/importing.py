@@ -10,10 +10,10 @@ import re
 from pathlib import Path
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.ports import NewSession
 from autoresearchd.report.log_import import ImportedExperiment, ImportedLog, read_log

@@ -19,7 +19,7 @@ from autoresearchd.config import TaskFields, read_task_text
 from autoresearchd.config.environments import environment_of, how_to_run
 from autoresearchd.config.layouts import Draft, Layout
 from autoresearchd.config.scaffold import render_task_yaml, write_new
-from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.layout import find_root

@@ -198,7 +198,7 @@ class RealJudge:
             return own.measurement
         incumbent = ground.incumbent(state.number)
         pace = ground.pace(incumbent.segment, beside.result)
-        noise = ground.ledger(incumbent.segment).noise(incumbent.number)
+        noise = ground.noise_data(incumbent.segment).noise(incumbent.number)
         best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
         return held(ground.task, own.result, own.measurement, pace, best=best, sigma=sigma)
 
@@ -219,16 +219,16 @@ class RealJudge:
             proposal=Proposal(dict(seen.files), "", JUDGE),
             runs=(_run(number, 0, seed, own), _run(number, 1, seed, beside, of=incumbent.number)),
         )
-        ledger = ground.ledger(incumbent.segment)
-        decision = decide(ground.task, tested, incumbent, ledger, rule=_ONE_RUN, baseline=tested.runs[1:])
+        noise_data = ground.noise_data(incumbent.segment)
+        decision = decide(ground.task, tested, incumbent, noise_data, rule=_ONE_RUN, baseline=tested.runs[1:])
         assert isinstance(decision, Decision)
-        known = ledger.values(incumbent.number)
+        known = noise_data.values(incumbent.number)
         now = replace(incumbent, runs=(_run(incumbent.number, 0, seed, beside),), attempt=0)
         earned = reward(
             decision.label,
             decision.delta,
             decision.sigma,
-            incumbent_value(ground.task, ledger, incumbent) if known else beside.measurement.value,
+            incumbent_value(ground.task, noise_data, incumbent) if known else beside.measurement.value,
             sure=decision.sure,
             saved=resources_saved(resources(tested), resources(now)),
             distance=seen.novelty,

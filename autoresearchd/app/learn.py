@@ -20,7 +20,7 @@ from autoresearchd.app.lengths import Lengths, prompt_tokens, within
 from autoresearchd.app.live import LiveRounds
 from autoresearchd.app.project import Project
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion
 from autoresearchd.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
 from autoresearchd.learner import checkpoint, memory

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from autoresearchd.app.held_out import HeldOut
 from autoresearchd.app.learn_options import Constants
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.figures import StepFigures

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autoresearchd.app.checks import EditCheck
 from autoresearchd.app.spending import Roomy, SessionAnswers, UsersDay, daybook
-from autoresearchd.domain import secret_values
+from autoresearchd.domain.secrets import secret_parts
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
@@ -245,7 +245,7 @@ def model_secrets(settings: ModelSettings) -> list[str]:
     for path in (settings.key_file, *settings.key_files.values()):
         if path:
             with contextlib.suppress(UsageError):
-                found.extend(secret_values.parts(read_key(path)))
+                found.extend(secret_parts(read_key(path)))
     return found
 
 

@@ -20,10 +20,9 @@ from autoresearchd.app.journal import check_journal
 from autoresearchd.app.project import Project
 from autoresearchd.app.restore import Restorer, plan_session
 from autoresearchd.config import parse_task
-from autoresearchd.domain.counting import counted
-from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.errors import EnvironmentFailure, StoreDamaged, StoreError, UsageError
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.ports import Executor

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from autoresearchd import keys
 from autoresearchd.app.project import Project
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import (
     AutoresearchdError,
     EnvironmentFailure,

@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, parse_task
 from autoresearchd.config.load import read_task_text
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Decision, Experiment, Limits, Session
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.errors import AutoresearchdError, RepositoryError, UsageError
 from autoresearchd.evaluator.legality import code_hash

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.policy.answer import clean
 from autoresearchd.ports import Cancel

@@ -50,10 +50,10 @@ from autoresearchd.app.start_checks import (
 )
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.limits import Reached
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import (
@@ -64,7 +64,7 @@ from autoresearchd.errors import (
     PolicyError,
     UsageError,
 )
-from autoresearchd.evaluator.patterns import compile_pattern
+from autoresearchd.evaluator.text import compile_pattern
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.artifacts import clean_logs
 from autoresearchd.loop.daemon import serve

@@ -27,9 +27,8 @@ from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.limits import Reached, limit_reached
-from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.errors import (
     AutoresearchdError,
     ConfigError,
@@ -41,7 +40,7 @@ from autoresearchd.errors import (
     UsageError,
 )
 from autoresearchd.evaluator.pace import about_budget
-from autoresearchd.evaluator.variables import about_seed
+from autoresearchd.evaluator.program_text import about_seed
 from autoresearchd.executor.interpreter import resolve_python
 from autoresearchd.loop.artifacts import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.clock import SystemClock

@@ -16,16 +16,15 @@ from statistics import median
 
 from autoresearchd.app.bench import Bench, Ended, Trial, open_bench, with_budget
 from autoresearchd.config.check_file import load_check
-from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Task
-from autoresearchd.domain.task_check import Documented, TaskCheck, Variant
+from autoresearchd.domain.quantities import format_duration
+from autoresearchd.domain.task import Documented, Task, TaskCheck, Variant
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import check_edit, required_symbols
 from autoresearchd.evaluator.measure import EVALUATION, TRAINING
 from autoresearchd.evaluator.noise import estimate_sigma, mean
 from autoresearchd.evaluator.pace import STARVED, about_budget, pace_of
-from autoresearchd.evaluator.variables import about_seed
+from autoresearchd.evaluator.program_text import about_seed
 from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
 
 SEED = 1

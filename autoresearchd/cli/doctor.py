@@ -23,7 +23,7 @@ import typer
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.place import here
 from autoresearchd.cli.render import Paint, clean, json_text
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import AutoresearchdError, StoreDamaged, UsageError
 from autoresearchd.workspace.command import OLDEST
 

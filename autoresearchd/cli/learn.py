@@ -16,7 +16,7 @@ import typer
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.place import here
 from autoresearchd.cli.render import json_text, say, strip_controls
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import MissingCapability, UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autoresearchd.domain.duration import parse_duration
+from autoresearchd.domain.quantities import parse_duration
 from autoresearchd.errors import UsageError
 
 LARGEST = 2**63 - 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import UsageError
 from autoresearchd.loop.lock import holder, starting, waiting
 from autoresearchd.store.failed_start import FailedStart, recall

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from autoresearchd.domain.counting import is_whole
-from autoresearchd.domain.duration import format_duration as format_duration
+from autoresearchd.domain.quantities import format_duration as format_duration
+from autoresearchd.domain.quantities import is_whole
 from autoresearchd.report.text import clean as clean
 from autoresearchd.report.text import json_text as json_text
 from autoresearchd.report.text import real as real

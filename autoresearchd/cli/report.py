@@ -11,7 +11,7 @@ import typer
 from autoresearchd.cli.options import SessionOption
 from autoresearchd.cli.place import Place, find_place, here
 from autoresearchd.cli.render import say
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.report.export import Format, SessionHead, write
 

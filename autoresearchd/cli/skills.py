@@ -13,7 +13,7 @@ import typer
 from autoresearchd.cli import render
 from autoresearchd.cli.options import JsonOption
 from autoresearchd.cli.render import Paint, json_text, say
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import ConfigError, UsageError
 from autoresearchd.resources import bundled
 

@@ -17,7 +17,7 @@ from autoresearchd.cli import render
 from autoresearchd.cli.options import JsonOption, SessionOption
 from autoresearchd.cli.place import Place, find_place, here, way_to
 from autoresearchd.cli.render import Paint, clean, json_text, number, real, signed
-from autoresearchd.domain import busy
+from autoresearchd.domain.limits import explain_noise, noise_has_grown
 from autoresearchd.errors import UsageError
 from autoresearchd.loop.lock import process_began
 from autoresearchd.store.failed_start import FailedStart
@@ -251,9 +251,9 @@ def _metric_words(metric: Mapping[str, Any], paint: Paint) -> str:
 def _noise_words(metric: Mapping[str, Any], paint: Paint) -> str:
     """That hardly anything can be told from the noise any more; empty where that is not so."""
     sigma, first = real(metric.get("sigma")), real(metric.get("baseline_sigma"))
-    if sigma is None or first is None or not busy.grown(sigma, first):
+    if sigma is None or first is None or not noise_has_grown(sigma, first):
         return ""
-    return paint(busy.told(sigma, first), "yellow")
+    return paint(explain_noise(sigma, first), "yellow")
 
 
 def _tried_words(session: Mapping[str, Any], paint: Paint) -> str:

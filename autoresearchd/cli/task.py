@@ -16,8 +16,8 @@ from autoresearchd.cli import render
 from autoresearchd.cli.options import JsonOption, SandboxOption, read_duration
 from autoresearchd.cli.place import here
 from autoresearchd.cli.render import Paint, clean, is_terminal, json_text, say, tell
-from autoresearchd.domain.duration import format_duration
-from autoresearchd.domain.metric import Direction
+from autoresearchd.domain.quantities import format_duration
+from autoresearchd.domain.task import Direction
 from autoresearchd.errors import (
     AutoresearchdError,
     ConfigError,

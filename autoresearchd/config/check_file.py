@@ -14,7 +14,7 @@ from autoresearchd.config.fields import Conflict, InsidePath, Line, Number, Seco
 from autoresearchd.config.problems import raise_all
 from autoresearchd.config.schema import PROFILES, Section
 from autoresearchd.domain.labels import RULES, Label
-from autoresearchd.domain.task_check import Documented, Replacement, TaskCheck, Variant
+from autoresearchd.domain.task import Documented, Replacement, TaskCheck, Variant
 
 CHECK_FILE = "check.yaml"
 EXPECTABLE = tuple(label for label in Label if RULES[label].status is not None and label is not Label.NONE)

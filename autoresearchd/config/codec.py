@@ -11,15 +11,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
 from autoresearchd.domain.task import (
     Budget,
     Check,
     Constraint,
     Curve,
+    Direction,
     Evaluation,
     Execution,
     FleetSlot,
+    Metric,
+    MetricSource,
     Prompt,
     Proposing,
     Role,

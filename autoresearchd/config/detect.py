@@ -8,8 +8,7 @@ from autoresearchd.config.environments import environment_of
 from autoresearchd.config.load import MAX_CHECK_EVERY, Overrides, clock
 from autoresearchd.config.paths import MAX_EDITABLE_BYTES
 from autoresearchd.config.schema import DEFAULT_BUDGET
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
-from autoresearchd.domain.task import Curve, Execution, Scoring, Task
+from autoresearchd.domain.task import Curve, Direction, Execution, Metric, MetricSource, Scoring, Task
 
 METRIC = "val_bpb"
 SUMMARY_KEYS = (

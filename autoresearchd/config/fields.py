@@ -12,8 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from autoresearchd.config.paths import PathError, data_path, folder_path, hidden_path, inside_path
 from autoresearchd.config.problems import shown
-from autoresearchd.domain.bounds import ordered, parse_bounds
-from autoresearchd.domain.duration import parse_duration
+from autoresearchd.domain.quantities import ordered, parse_bounds, parse_duration
 
 RULE = "rule"
 """Type of the errors that are raised here: their context has ``what`` and ``mend``, or ``conflicts``."""

@@ -20,7 +20,7 @@ from autoresearchd.config.document import parse_yaml, read_text
 from autoresearchd.config.environments import RUNNERS, how_to_run
 from autoresearchd.config.load import FILE_NAME, read_task_text
 from autoresearchd.config.paths import PathError, inside_path
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import ConfigError, UsageError
 
 KARPATHY, PI, DISTILLATION = "karpathy/autoresearch", "pi-autoresearch", "autoresearch-distillation"

@@ -12,7 +12,6 @@ from autoresearchd.config.document import Document, Place, dotted, merged, parse
 from autoresearchd.config.explain import explain
 from autoresearchd.config.problems import Problem, raise_all
 from autoresearchd.config.schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, Execution, TaskFile
-from autoresearchd.domain.metric import Metric, MetricSource
 from autoresearchd.domain.task import (
     Budget,
     Check,
@@ -20,6 +19,8 @@ from autoresearchd.domain.task import (
     Curve,
     Evaluation,
     FleetSlot,
+    Metric,
+    MetricSource,
     Prompt,
     Proposing,
     Role,

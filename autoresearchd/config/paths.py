@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from autoresearchd.config.document import parse_yaml, read_text
 from autoresearchd.config.problems import Problem, raise_all
-from autoresearchd.domain.amount import compressed_size
+from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import ConfigError
 

@@ -10,7 +10,7 @@ import yaml
 
 from autoresearchd.config.load import read_task_text
 from autoresearchd.config.schema import DEFAULT_BUDGET, DEFAULT_GRACE
-from autoresearchd.domain.duration import parse_duration
+from autoresearchd.domain.quantities import parse_duration
 from autoresearchd.domain.task import Budget
 from autoresearchd.errors import UsageError
 

@@ -41,8 +41,7 @@ from autoresearchd.config.fields import (
     in_conflict,
 )
 from autoresearchd.config.paths import find_overlaps
-from autoresearchd.domain.metric import Direction
-from autoresearchd.domain.task import TrainingTime
+from autoresearchd.domain.task import Direction, TrainingTime
 
 DEFAULT_BUDGET = 300.0
 DEFAULT_GRACE = 60.0

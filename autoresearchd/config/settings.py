@@ -18,7 +18,7 @@ from autoresearchd.config.explain import explain
 from autoresearchd.config.fields import Conflict, Flag, Line, Number, Seconds, in_conflict, wrong
 from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
 from autoresearchd.config.schema import Section
-from autoresearchd.domain import secret_formats
+from autoresearchd.domain.secrets import find_secrets
 from autoresearchd.domain.settings import LearnSettings, ModelSettings, Price
 from autoresearchd.errors import ConfigError
 
@@ -232,7 +232,7 @@ def read_settings_text(
 ) -> ModelSettings:
     """As ``load_settings``, from the text of a config.yaml; ``file``: its path, and how messages call it."""
     # Before anything else is said of the file: other messages quote it.
-    spans = secret_formats.spans(text)
+    spans = find_secrets(text)
     _refuse(file, (Problem(*_key(kind), line=text.count("\n", 0, begin) + 1) for begin, _, kind in spans))
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return ModelSettings()

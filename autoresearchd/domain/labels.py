@@ -64,36 +64,16 @@ class Rule:
     job_spent: bool = True
 
 
+_LABELS = {
+    Status.KEEP: "NONE SIMPLER",
+    Status.DISCARD: "NO_GAIN ABORTED_EARLY GATE_MISS SIZE_BLOCKED CONSTRAINT STALE_PARENT DUPLICATE NO_OP",
+    Status.CRASH: "ERROR OOM NAN_LOSS METRIC_MISSING NON_FINITE TIMEOUT BUDGET_OVERRUN ILLEGAL_EDIT MALFORMED_ANSWER",
+    Status.CHECKS_FAILED: "METRIC_TAMPERING NOT_CAUSAL CHECK_FAILED",
+    None: "INTERRUPTED HOST_LOST DISK_FULL",
+}
+_NO_JOB = {Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER, Label.DUPLICATE, Label.NO_OP}
 RULES: dict[Label, Rule] = {
-    Label.NONE: Rule(Status.KEEP),
-    Label.SIMPLER: Rule(Status.KEEP),
-    **{
-        label: Rule(Status.DISCARD)
-        for label in (
-            Label.NO_GAIN,
-            Label.ABORTED_EARLY,
-            Label.GATE_MISS,
-            Label.SIZE_BLOCKED,
-            Label.CONSTRAINT,
-            Label.STALE_PARENT,
-        )
-    },
-    **{
-        label: Rule(Status.CRASH)
-        for label in (
-            Label.ERROR,
-            Label.OOM,
-            Label.NAN_LOSS,
-            Label.METRIC_MISSING,
-            Label.NON_FINITE,
-            Label.TIMEOUT,
-            Label.BUDGET_OVERRUN,
-        )
-    },
-    **{label: Rule(Status.CRASH, job_spent=False) for label in (Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER)},
-    **{label: Rule(Status.CHECKS_FAILED) for label in (Label.METRIC_TAMPERING, Label.NOT_CAUSAL, Label.CHECK_FAILED)},
-    **{label: Rule(Status.DISCARD, job_spent=False) for label in (Label.DUPLICATE, Label.NO_OP)},
-    **{label: Rule(None) for label in (Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL)},
+    Label[name]: Rule(status, Label[name] not in _NO_JOB) for status, names in _LABELS.items() for name in names.split()
 }
 
 

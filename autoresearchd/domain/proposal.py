@@ -81,7 +81,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A proposal of the same experiment whose run failed for a simple reason, given back to be mended.
+    """A proposal of the same experiment whose run failed for a simple reason, given back to be fixed.
 
     attempt: number of the proposal that is asked for (1, 2). files: the editable files that the failed one changed, as
     it left them. label, reason: how it failed; log: the end of what its job printed.

@@ -1,7 +1,7 @@
 """Hiding secrets: a text, a stream or any value goes in, and comes out with a mark where a secret was.
 
-What is hidden: known formats of keys and passwords (``secret_formats``), and values that the caller knows to be secret
-(``secret_values``) in whatever form they turn up. The mark is ``«redacted:kind»``; redacting again changes nothing.
+What is hidden: known formats of keys and passwords, and values that the caller knows to be secret in whatever form they
+turn up (``secrets``). The mark is ``«redacted:kind»``; redacting again changes nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from autoresearchd.domain import secret_formats, secret_values
-from autoresearchd.domain.secret_formats import CLOSE, OPEN
+from autoresearchd.domain.secrets import CLOSE, FORMATS, OPEN, find_secrets, is_secret, secret_forms
 
 T = TypeVar("T")
 
@@ -39,15 +38,15 @@ class Redactor:
     """Knows what is secret. Immutable, and safe to use from several threads.
 
     Args:
-        values: values known to be secret, in addition to the known formats; see ``secret_values``.
+        values: values known to be secret, in addition to the known formats; see ``secrets``.
     """
 
     __slots__ = ("_forms", "_shortest")
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         # A value that is part of a mark ("redacted") would be found in every mark again.
-        marks = {mark(kind) for kind in (KNOWN, *(form.kind for form in secret_formats.FORMATS), "private-key")}
-        forms = secret_values.forms(value for value in values if secret_values.is_secret(value))
+        marks = {mark(kind) for kind in (KNOWN, *(form.kind for form in FORMATS), "private-key")}
+        forms = secret_forms(value for value in values if is_secret(value))
         self._forms = tuple(form for form in forms if not any(form in mark or mark in form for mark in marks))
         self._shortest = min((len(form) for form in self._forms), default=0)
 
@@ -106,7 +105,7 @@ class Redactor:
 
     def _spans(self, text: str) -> list[Span]:
         """Where the secrets are, merged and in order."""
-        found = [*self._known(text), *secret_formats.spans(text)]
+        found = [*self._known(text), *find_secrets(text)]
         if "\r" in text:
             found += self._across_returns(text)
         return _merged([(_with_escape(text, begin), end, kind) for begin, end, kind in found])
@@ -128,7 +127,7 @@ class Redactor:
         joined = _RETURN.sub("", text)
         moved = [place - i for i, place in enumerate(places)]  # where in ``joined`` each of them was
         found = []
-        for begin, end, kind in (*self._known(joined), *secret_formats.spans(joined, context=False)):
+        for begin, end, kind in (*self._known(joined), *find_secrets(joined, context=False)):
             first, last = begin + bisect_right(moved, begin), end + bisect_left(moved, end)
             if last - first > end - begin:
                 found.append((first, last, kind))

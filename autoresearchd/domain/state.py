@@ -23,7 +23,7 @@ class ResearchState:
 
     incumbent: commit of the best, where ``parent`` is another one (parent selection). failures: how many decided
     experiments of the session ended under each label. streak: experiments in a row that were not kept. memo: what the
-    user and the daemon wrote into ``autoresearch.md``. repair: set when a failed proposal is to be mended.
+    user and the daemon wrote into ``autoresearch.md``. repair: set when a failed proposal is to be fixed.
     """
 
     tag: str

@@ -1,12 +1,48 @@
-"""A task, ready to run: task.yaml after validation, defaults and the choice of a profile."""
+"""A task, ready to run: its metric, task.yaml after validation and the choice of a profile, and how it is checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
-from autoresearchd.domain.metric import Metric, MetricSource
+from autoresearchd.domain.labels import Label
+
+
+class Direction(StrEnum):
+    """Whether a smaller or a larger value of the metric is better."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+class MetricSource(StrEnum):
+    """Who computed the metric: the evaluator's own command, or the job itself (then it is *self-reported*)."""
+
+    EVALUATOR = "evaluator"
+    STDOUT = "self-reported"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """The metric that a task optimises."""
+
+    name: str
+    direction: Direction
+
+    def improvement(self, value: float, reference: float) -> float:
+        """How much better ``value`` is than ``reference`` (positive: better), in units of the metric."""
+        return reference - value if self.direction is Direction.MINIMIZE else value - reference
+
+    def better(self, value: float, reference: float) -> bool:
+        """Whether ``value`` is strictly better than ``reference``."""
+        return self.improvement(value, reference) > 0
+
+    def best(self, values: list[float]) -> float:
+        """The best of ``values`` (ValueError when empty)."""
+        return min(values) if self.direction is Direction.MINIMIZE else max(values)
+
 
 TrainingTime = Literal["auto", "budget", "baseline"]
 
@@ -209,3 +245,60 @@ class Task:
     def metric(self) -> Metric:
         """The metric that decides."""
         return self.scoring.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """One step of a change in one file; ``file`` None: the first editable one.
+
+    kind: ``replace``, ``before`` or ``after`` the place where ``search`` stands once; ``append`` or ``prepend`` to the
+    file; ``text`` in place of all of it.
+    """
+
+    kind: str
+    text: str
+    search: str = ""
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An edit of the program with a name; expected: the labels that a cheat may end with, empty for an honest edit."""
+
+    name: str
+    change: tuple[Replacement, ...]
+    expected: frozenset[Label] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """A baseline as the task's README has it.
+
+    sigma: standard deviation of single runs; budget: seconds of training that it was measured with, None: the task's;
+    within: the share of the value by which another machine may differ. text: ``value ± sigma`` as it was written.
+    """
+
+    value: float
+    sigma: float
+    text: str
+    budget: float | None = None
+    within: float = 0.0
+
+    @property
+    def margin(self) -> float:
+        """The difference of a single run from this baseline that says nothing."""
+        return max(SIGMAS * self.sigma, self.within * abs(self.value))
+
+
+SIGMAS = 4.0
+"""In σ: further from the documented baseline than chance takes a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheck:
+    """All of it. baseline: by profile; budget: seconds of training for edits and cheats, None: the task's."""
+
+    baseline: Mapping[str, Documented] = field(default_factory=dict)
+    budget: float | None = None
+    edits: tuple[Variant, ...] = ()
+    cheats: tuple[Variant, ...] = ()

@@ -1,30 +1,222 @@
 """The early-abort policy: at most 5% of the improvements lost, the rest of the hopeless runs stopped early.
 
-One object serves the daemon and the replay of recorded curves. A look asks two questions, and aborts only when both
-say no: can the loss still drop to the bar (``abort_evidence``: a sequential test against good finished programs; where
-the incumbent's runs are known, ``abort_pairs``: against them), and does the combined forecast (``forecast``) reach it?
-The bar is the incumbent less delta. ``abort_caution`` keeps the
-promise when the history drifts. Everything that a decision rests on is a function of the runs observed so far, so the
-same history gives the same decisions, also after a restart.
+A check asks two questions, and aborts only when both say no: can the loss still drop to the bar (``evidence``: a
+sequential test against good finished programs, or against the incumbent's own runs), and does the combined forecast
+(``forecast``) reach it? The bar is the incumbent less delta. Everything that a decision rests on is a function of the
+runs observed so far, so the same history gives the same decisions, also after a restart.
+
+Two things keep the promise when the past misleads. **Caution** multiplies every threshold: when a good finished run
+turns out to have dropped further than a check would have allowed, it grows by how far off that was; each run without
+such a surprise lets it decay towards 1 (adaptive conformal inference, Gibbs & Candès 2021, on the logarithm of the
+bound's width: it needs no exchangeable history). **Audits** are runs that are never aborted, chosen before they start:
+a share at random, and one after so many aborts in a row that the aborts of the past make it unlikely.
 
 The rule of arXiv:2603.07300 (a power law against incumbent + α·σ) is not used: on real curves it loses many or nearly
-all of the improvements, because a power law fitted before the cool-down is biased, and the final values of all ideas
-have the wrong σ. What the two rules do is in ``benchmarks/RESULTS.md``.
+all of the improvements. What the two rules do is in ``benchmarks/RESULTS.md``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from autoresearchd.evaluator.abort_caution import Audits, Caution, Guard, Promise
-from autoresearchd.evaluator.abort_evidence import Evidence, p_value, spent, threshold, tolerance, weigh
-from autoresearchd.evaluator.abort_look import MIN_DISTINCT, Look, Reason
-from autoresearchd.evaluator.abort_pairs import Pairs
-from autoresearchd.evaluator.forecast import Forecast, Standing, forecast, standing
-from autoresearchd.evaluator.forecast_curve import Curve, Shape, clean_curve
-from autoresearchd.evaluator.forecast_history import GRID, References, Summary, summarise
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.evaluator.evidence import MIN_DISTINCT, Evidence, Pairs, p_value, spent, threshold, tolerance, weigh
+from autoresearchd.evaluator.forecast import (
+    GRID,
+    Forecast,
+    References,
+    Standing,
+    Summary,
+    forecast,
+    standing,
+    summarise,
+)
+from autoresearchd.evaluator.learning_curve import Curve, Shape, clean_curve
+
+
+class Reason(StrEnum):
+    """Why a look ended as it did."""
+
+    HOPELESS = "the loss cannot drop to the bar any more"
+    DEAD = "the loss is no number any more"
+    NO_CURVE = "there is no curve to judge"
+    ODD_CURVE = "the curve cannot be compared"
+    NO_INCUMBENT = "there is no incumbent to beat"
+    TOO_EARLY = "it is too early in the run"
+    FEW_PROGRAMS = "too few distinct programs have finished"
+    AUDIT = "this run is an audit and is never aborted"
+    POSSIBLE = "the loss can still drop to the bar"
+    FORECAST_DISAGREES = "the forecast still reaches the bar"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a running curve and everything that its decision rests on. Values have the sign of the metric.
+
+    bar: what must be beaten; score: how many spreads the needed drop lies beyond the expected one, and threshold, what
+    it must exceed, caution included; p_value: of the score; alpha_spent: share of the error budget gone by now;
+    caution: see ``Caution``; distinct: programs compared with; audit: whether this run may be aborted at all.
+    """
+
+    abort: bool
+    reason: Reason
+    progress: float = 0.0
+    level: float | None = None
+    bar: float | None = None
+    forecast: float | None = None
+    low: float | None = None
+    high: float | None = None
+    score: float | None = None
+    threshold: float | None = None
+    p_value: float | None = None
+    alpha_spent: float = 0.0
+    caution: float = 1.0
+    distinct: int = 0
+    audit: bool = False
+    shape: str = Shape.REGULAR.value
+    models: Mapping[str, float] | None = None
+
+    def explain(self) -> str:
+        """One sentence for ``show`` and for the store."""
+        text = f"at {self.progress:.0%} of the budget: {self.reason.value}"
+        if self.reason is Reason.ODD_CURVE:
+            text += f" ({self.shape})"
+        if self.reason is Reason.FEW_PROGRAMS:
+            text += f" ({self.distinct} of {MIN_DISTINCT})"
+        if self.forecast is not None and self.low is not None and self.high is not None and self.bar is not None:
+            text += f"; forecast {self.forecast:.5g} [{self.low:.5g}, {self.high:.5g}], bar {self.bar:.5g}"
+        if self.score is not None and self.threshold is not None and math.isfinite(self.threshold):
+            text += f"; evidence {self.score:.2f} of {self.threshold:.2f} needed"
+        return text + "."
+
+
+MOST_CAUTION = 8.0
+"""At this caution hardly anything is ever aborted: the fail-safe."""
+
+_SURCHARGE = 1.2
+_LARGEST_STEP = 4.0
+_DECAY = 0.95
+_SEEDS = 2**31
+
+
+@dataclass(slots=True)
+class Caution:
+    """factor: what every threshold is multiplied by, at least 1; surprises: how often it had to grow."""
+
+    factor: float = 1.0
+    surprises: int = 0
+    observed: int = 0
+
+    def observe(self, ratio: float, good: bool) -> None:
+        """Learn from a finished run.
+
+        ratio: its highest score, measured against its own final value, over the threshold at that check. good: whether
+        it ended in the better half, where improvements come from.
+        """
+        self.observed += 1
+        if not ratio > 1.0:
+            self.factor = max(1.0, self.factor * _DECAY)
+        elif good:
+            self.surprises += 1
+            self.factor = min(MOST_CAUTION, self.factor * min(_SURCHARGE * ratio, _LARGEST_STEP))
+
+
+@dataclass(slots=True)
+class Audits:
+    """Which runs are audited. seed: of the session; rate: share at random; surprise: how unlikely a row must be.
+
+    aborted, judged: of the rows of aborts that are over; row: aborts in the present one.
+    """
+
+    seed: int = 0
+    rate: float = 0.0
+    surprise: float = 0.01
+    aborted: float = 1.0
+    judged: float = 1.0
+    row: int = 0
+    forced: bool = False
+
+    def is_audit(self, number: int) -> bool:
+        """Whether the ``number``-th run of the history is never aborted: a pure function of what went before."""
+        return self.forced or derive_seed(self.seed, number, "audit") < self.rate * _SEEDS
+
+    def observe(self, number: int, *, aborted: bool, ready: bool) -> None:
+        """Learn how a run ended; ready: whether it could have been aborted at all."""
+        if not ready:
+            self.forced = False
+            return
+        if aborted:
+            self.row += 1
+        else:
+            self.aborted += self.row
+            self.judged += self.row + (0 if self.is_audit(number) else 1)
+            self.row = 0
+        self.forced = self.row > 0 and (self.aborted / self.judged) ** self.row < self.surprise
+
+
+@dataclass(slots=True)
+class Promise:
+    """The promise as audits measured it.
+
+    audited: audit runs that ended; hopeless: those that would have been aborted; lost: of these, the ones that improved
+    by more than delta after all; improved: improvements of more than delta among all audits; aborted: runs aborted;
+    finished: runs that ended; spared: sum over aborted runs of the share of the budget that was not spent.
+    """
+
+    audited: int = 0
+    hopeless: int = 0
+    lost: int = 0
+    improved: int = 0
+    aborted: int = 0
+    finished: int = 0
+    spared: float = 0.0
+
+    @property
+    def false_abort_rate(self) -> float | None:
+        """Share of the audited improvements that would have been lost; None without one."""
+        return self.lost / self.improved if self.improved else None
+
+    @property
+    def false_abort_limit(self) -> float:
+        """Upper 95% Wilson limit of ``false_abort_rate``; 1 without an audited improvement."""
+        return wilson_upper(self.lost, self.improved)
+
+    @property
+    def throughput_gain(self) -> float:
+        """Full time of all runs over the time that they took."""
+        runs = self.aborted + self.finished
+        return runs / (runs - self.spared) if runs > self.spared else 1.0
+
+
+def wilson_upper(hits: int, trials: int, z: float = 1.96) -> float:
+    """Upper Wilson limit of a share; 1 for no trials."""
+    if trials <= 0:
+        return 1.0
+    share, extra = hits / trials, z * z / trials
+    return (share + extra / 2 + z * math.sqrt(share * (1 - share) / trials + extra / (4 * trials))) / (1 + extra)
+
+
+@dataclass(slots=True)
+class Guard:
+    """Caution, audits and the promise together: everything that outlives a run besides the curves."""
+
+    caution: Caution = field(default_factory=Caution)
+    audits: Audits = field(default_factory=Audits)
+    promise: Promise = field(default_factory=Promise)
+
+    def to_state(self) -> dict[str, Any]:
+        """As JSON-able values."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Guard:
+        """Read back what ``to_state`` gave."""
+        return cls(Caution(**state["caution"]), Audits(**state["audits"]), Promise(**state["promise"]))
+
 
 ALPHA = 0.3
 """Nominal error budget of a run. The union bound over looks and the widened spread make the measured rate far lower:
@@ -48,17 +240,10 @@ _VERSION = 3
 class AbortPolicy:
     """Decides at each look whether a run goes on.
 
-    Args:
-        maximize: whether a larger metric is better.
-        maximize_curve: the same for what the curve logs; by default as the metric.
-        delta: improvements no larger than this do not count; 0: every one does, or it is not known.
-        seed: of the session; audits are drawn from it.
-        audit_rate: share of runs drawn at random that are never aborted; long rows of aborts force further ones.
-        alpha: nominal error budget of a run.
-
-    ``observe`` takes each ended run in order, ``look`` judges the running one. ``succeed`` and ``rerun`` tell of the
-    incumbent's own runs, where they are known. Calling the object is the interface of the replay:
-    ``policy(history, steps, losses, budget, incumbent) -> bool``.
+    maximize: whether a larger metric is better; maximize_curve: the same for what the curve logs. delta: improvements
+    no larger than this do not count. seed: of the session; audits are drawn from it at audit_rate; long rows of aborts
+    force further ones. ``observe`` takes each ended run in order, ``look`` judges the running one. ``succeed`` and
+    ``rerun`` tell of the incumbent's own runs, where they are known.
     """
 
     def __init__(
@@ -72,7 +257,6 @@ class AbortPolicy:
         alpha: float = ALPHA,
     ) -> None:
         self.delta = delta
-        self.last_look: Look | None = None
         self._sign = -1.0 if maximize else 1.0
         self._curve_sign = self._sign if maximize_curve is None else (-1.0 if maximize_curve else 1.0)
         self._alpha, self._seed, self._rate = alpha, seed, audit_rate
@@ -86,9 +270,6 @@ class AbortPolicy:
         self._observed = 0
         self._best = math.inf
         self.begin()
-        self._newest: Any = None
-        self._print: list[Any] | None = None
-        self.last_look = None
 
     # ------------------------------------------------------------------ what is known
     @property
@@ -117,17 +298,9 @@ class AbortPolicy:
         self._looked = 0.0
 
     def look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
-        """Judge a run by its curve so far.
-
-        Args:
-            steps: progress in the units of ``budget``.
-            losses: the loss at each step.
-            budget: the run's whole budget.
-            incumbent: the incumbent's metric; None or not finite: there is none.
-        """
+        """Judge a run by its curve so far: losses at steps in the units of its whole ``budget``."""
         look = self._look(steps, losses, budget, incumbent)
         self._looked = max(self._looked, look.progress)
-        self.last_look = look
         return look
 
     def _look(self, steps: Sequence[float], losses: Sequence[float], budget: float, incumbent: float | None) -> Look:
@@ -226,16 +399,10 @@ class AbortPolicy:
         spared: bool = False,
         another: bool = False,
     ) -> None:
-        """Learn from a run that ended; runs come in order, each once.
+        """Learn from a run that ended, ``final`` None where it was aborted or crashed; runs come in order, each once.
 
-        Args:
-            steps: its progress.
-            losses: its curve.
-            budget: its whole budget.
-            final: its metric; None or not finite for a run that was aborted or crashed.
-            aborted: whether this policy ended it.
-            spared: whether a look would have, were it no audit.
-            another: whether it is known to be another program than all before, however alike their curves are.
+        aborted: whether this policy ended it; spared: whether a check would have, were it no audit. another: whether it
+        is known to be another program than all before, however alike their curves are.
         """
         aborted = aborted or final is None
         ready = self._references.distinct >= MIN_DISTINCT
@@ -301,34 +468,6 @@ class AbortPolicy:
                 yield evidence, threshold(allowance, evidence.programs, evidence.distinct)
                 before = progress
 
-    # ------------------------------------------------------------------ the replay's interface
-    def __call__(
-        self, history: Sequence[Mapping[str, Any]], steps: Any, losses: Any, budget: float, incumbent: float
-    ) -> bool:
-        """Observe what the history holds that is new, then look; True: abort now."""
-        self.catch_up(history)
-        return self.look(steps, losses, budget, incumbent).abort
-
-    def catch_up(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Observe the runs of a history (dicts of steps, losses, budget, final, aborted) that are new.
-
-        A history that is not the old one with runs appended is read afresh.
-        """
-        if not self._continues(history):
-            self.reset()
-        for run in history[self._observed :]:
-            self.observe(run["steps"], run["losses"], run["budget"], run["final"], aborted=bool(run["aborted"]))
-        if history:
-            self._newest, self._print = history[-1], _fingerprint(history[-1])
-
-    def _continues(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        if self._observed == 0:
-            return True
-        if len(history) < self._observed:
-            return False
-        same = history[self._observed - 1]
-        return same is self._newest or self._print is None or _fingerprint(same) == self._print
-
     # ------------------------------------------------------------------ state
     def to_state(self) -> dict[str, Any]:
         """Everything learned, as JSON-able values: a new policy with the same arguments goes on from here."""
@@ -337,7 +476,6 @@ class AbortPolicy:
             "observed": self._observed,
             "best": self._best if math.isfinite(self._best) else None,
             "looked": self._looked,
-            "newest": self._print,
             "delta": self.delta,
             "guard": self._guard.to_state(),
             "references": self._references.to_state(),
@@ -354,19 +492,5 @@ class AbortPolicy:
         self._observed = int(state["observed"])
         self._best = math.inf if state["best"] is None else float(state["best"])
         self._looked = float(state["looked"])
-        self._newest, self._print = None, state["newest"]
         self.delta = float(state["delta"])
-        self.last_look = None
         return True
-
-
-def _fingerprint(run: Mapping[str, Any]) -> list[Any]:
-    """What tells one run of a history from another, as JSON-able values."""
-    final, losses = run["final"], run["losses"]
-    end = float(losses[-1]) if len(losses) and math.isfinite(losses[-1]) else None
-    return [
-        len(losses),
-        end,
-        float(final) if final is not None and math.isfinite(final) else None,
-        bool(run["aborted"]),
-    ]

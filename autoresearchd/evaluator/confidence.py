@@ -1,9 +1,7 @@
 """The advisory confidence figure that users of pi-autoresearch know: |best − baseline| / MAD of a segment's values.
 
 It compares the gain with the spread of *ideas*, not with measurement noise, so it grows with any long session and
-decides nothing here (``noise`` and ``decide`` do). pi-autoresearch reads ≥ 2 as likely real, 1 to 2 as marginal, < 1
-as within noise. Its code leaves out metrics ≤ 0, its mark of a crash; here crashes have no value, so any sign is
-counted.
+decides nothing here. pi-autoresearch reads ≥ 2 as likely real, 1 to 2 as marginal, < 1 as within noise.
 """
 
 from __future__ import annotations

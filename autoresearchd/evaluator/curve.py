@@ -15,8 +15,7 @@ from typing import Any
 
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.patterns import LineMatcher
-from autoresearchd.evaluator.text import NUMBER, NUMBER_THEN_UNIT, to_float, without_control_codes
+from autoresearchd.evaluator.text import NUMBER, NUMBER_THEN_UNIT, LineMatcher, to_float, without_control_codes
 
 MAX_POINTS = 20_000
 MAX_NON_FINITE = 100
@@ -50,13 +49,11 @@ _FIGURE = re.compile(NUMBER_THEN_UNIT)
 class CurveParser:
     """Reads a log piece by piece.
 
-    Args:
-        pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
-        budget: training budget in seconds, which ties progress and seconds together; 0: unknown.
+    pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
+    budget: in seconds, which ties progress and seconds together; 0: unknown.
 
     Points stay in the order of the log, also where a job starts again at step 0 (``restarts`` counts that). Points
-    whose loss is not finite are no part of the curve: they are kept in ``non_finite``, and ``diverged`` says that the
-    last one was such.
+    whose loss is not finite are kept in ``non_finite``, and ``diverged`` says that the last one was such.
     """
 
     def __init__(self, pattern: str = "auto", budget: float = 0.0) -> None:
@@ -150,11 +147,6 @@ class _Thinned:
         if self._latest is None or (self._points and self._points[-1] is self._latest):
             return tuple(self._points)
         return (*self._points, self._latest)
-
-
-def parse_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> tuple[CurvePoint, ...]:
-    """The curve of a whole log: what a CurveParser fed with it holds at the end."""
-    return read_curve(text, pattern, budget).points
 
 
 def read_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> CurveParser:

@@ -3,6 +3,10 @@
 ``keep`` weighs the metric. Before and after it: every run must have ended well, constraints must hold on average, and a
 result that would be kept must pass its gates (bounds on a metric that varies between runs) not by luck but with a
 confidence limit. Whatever is asked for is a pure function of the runs so far, so a restart asks for the same.
+
+Two guards stand around the estimate. A kept program that knows that it runs again can do worse on purpose, and what
+comes next looks better (a slower machine looks the same): the baseline, run beside the experiment, tells one from the
+other (``control``). And no gain is reported or rewarded beyond what the values show (``bounded``).
 """
 
 from __future__ import annotations
@@ -11,21 +15,133 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from autoresearchd.domain.experiment import FAILURES, Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.domain.metric import Direction, Metric
-from autoresearchd.domain.task import Constraint, Task
+from autoresearchd.domain.task import Constraint, Direction, Metric, Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator import reasons
 from autoresearchd.evaluator.confidence import mad_confidence
-from autoresearchd.evaluator.control import Answer, control
-from autoresearchd.evaluator.credit import bounded
-from autoresearchd.evaluator.keep import Action, KeepRule, Program, Verdict, look, passes
-from autoresearchd.evaluator.ledger import Ledger, Sample
-from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING
+from autoresearchd.evaluator.keep import Action, KeepRule, Program, Reading, Verdict, believe, estimate, look, passes
+from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING, other_set
 from autoresearchd.evaluator.noise import Noise, estimate_sigma, mean
-from autoresearchd.evaluator.validation_set import other_set
+from autoresearchd.evaluator.noise_data import NoiseData, Sample
+
+
+class Answer(StrEnum):
+    """What follows for an experiment that would be kept."""
+
+    HOLDS = "holds"
+    ASK = "ask"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The answer; claimed, since: mean goodness of the incumbent in the runs that it was kept for, and in later ones.
+
+    gain: what is left of the improvement against the former; NaN where the incumbent did not fall, or it is not known.
+    """
+
+    answer: Answer
+    claimed: float = math.nan
+    since: float = math.nan
+    gain: float = math.nan
+
+
+def control(
+    noise_data: NoiseData, experiment: int, incumbent: int, rule: KeepRule, *, simpler: bool = False
+) -> Control:
+    """Whether an experiment that would be kept may be; ASK: once the baseline has run beside it.
+
+    simpler: whether it would be kept as a simpler tie, which need be no improvement.
+    """
+    baseline = noise_data.baseline
+    own, later = _split(noise_data.samples(incumbent), incumbent)
+    if baseline is None or baseline == incumbent or not own or not later:
+        return Control(Answer.HOLDS)
+    noise = noise_data.without_reruns(incumbent).noise(experiment, incumbent) or noise_data.noise(experiment, incumbent)
+    if noise is None:
+        return Control(Answer.HOLDS)
+    claimed, since = _mean(own), _mean(later)
+    if claimed - since <= rule.fallen * noise.sigma * math.sqrt(_apart(own, later, noise)):
+        return Control(Answer.HOLDS, claimed, since)
+    mine = [s for s in noise_data.samples(experiment) if s.test == experiment]
+    gain = _mean(mine) - claimed
+    if _borne_out(gain, _apart(mine, own, noise), noise, rule, simpler):
+        return Control(Answer.HOLDS, claimed, since, gain)
+    here, before = _split(noise_data.samples(baseline), experiment)
+    if not here or not before:
+        return Control(Answer.ASK if before else Answer.HOLDS, claimed, since)
+    # Each against the baseline, by generalised least squares: runs of one test share its drift, whichever test it is.
+    now, now_variance = estimate([*_readings(before, baseline), *_readings([*mine, *here], baseline)], noise)
+    then, then_variance = estimate(_readings([*before, *own], baseline), noise)
+    # The two share the baseline's earlier runs, so that their sum is rather too large.
+    gain, variance = now - then, now_variance + then_variance
+    held = _borne_out(gain, variance, noise, rule, simpler)
+    return Control(Answer.HOLDS if held else Answer.FAILS, claimed, since, gain)
+
+
+def _borne_out(gain: float, variance: float, noise: Noise, rule: KeepRule, simpler: bool) -> bool:
+    if noise.sigma == 0.0:
+        return gain >= 0 if simpler else gain > 0
+    belief = believe(gain, variance, noise, rule)
+    return (belief.bearable if simpler else belief.better) >= rule.beside_at
+
+
+def _readings(samples: Sequence[Sample], baseline: int) -> list[Reading]:
+    """Runs of a program and of the baseline, which stands in the incumbent's place."""
+    return [
+        Reading(Program.INCUMBENT if s.program == baseline else Program.EXPERIMENT, s.test, s.seed, s.value)
+        for s in samples
+    ]
+
+
+def _split(samples: Sequence[Sample], test: int) -> tuple[list[Sample], list[Sample]]:
+    """Those that were made for a test, and the others."""
+    return [s for s in samples if s.test == test], [s for s in samples if s.test != test]
+
+
+def _mean(samples: Sequence[Sample]) -> float:
+    return mean([s.value for s in samples])
+
+
+def _tests(samples: Sequence[Sample]) -> int:
+    return len({s.test for s in samples})
+
+
+def _apart(a: Sequence[Sample], b: Sequence[Sample], noise: Noise) -> float:
+    """Variance of the difference between means of runs that were made for different tests, in units of σ²."""
+    within = (1.0 - noise.test) * (1.0 / len(a) + 1.0 / len(b))
+    return within + noise.test * (1.0 / _tests(a) + 1.0 / _tests(b))
+
+
+EVEN = 0.5
+"""Below this probability an improvement is not believed."""
+
+
+def bounded(gain: float, better: float, noise_data: NoiseData, experiment: int, incumbent: int) -> float:
+    """The estimated gain, held to what the experiment's mean shows against the incumbent's.
+
+    These are the means of the runs that it was kept for, of all later ones, and of those made beside the experiment.
+    A gain lies between the differences; where it is not believed (``better``: the probability of an improvement), it is
+    at most the least of them, and not below 0.
+    """
+    mine = mean([s.value for s in noise_data.samples(experiment) if s.test == experiment])
+    its = noise_data.samples(incumbent)
+    groups = (
+        [s.value for s in its if s.test == incumbent],
+        [s.value for s in its if s.test != incumbent],
+        [s.value for s in its if s.test == experiment],
+    )
+    shown = [gap for gap in (mine - mean(values) for values in groups if values) if math.isfinite(gap)]
+    if not shown:
+        return gain
+    if better >= EVEN:
+        return min(max(shown), max(min(shown), gain))
+    return max(0.0, min(gain, *shown)) if gain > 0 else min(0.0, max(gain, min(shown)))
+
 
 ARTIFACT_BYTES = "artifact_bytes"
 TRIFLE = 1e-4
@@ -43,15 +159,15 @@ _MEND = {
     Label.OOM: "make the model or the batch smaller, or raise execution.memory_mb",
     Label.METRIC_TAMPERING: "let the unmodified program leave the protected files alone and write copies, not links, "
     "into the folder that AUTORESEARCHD_OUTPUT_DIR names",
-    Label.CHECK_FAILED: "mend the check, or the program, until the check passes on the unmodified program",
+    Label.CHECK_FAILED: "fix the check, or the program, until the check passes on the unmodified program",
 }
-_MEND_OTHERWISE = "mend the program until `{command}` runs by itself, then start again"
+_MEND_OTHERWISE = "fix the program until `{command}` runs by itself, then start again"
 
 
 def mend_of(task: Task, label: Label, detail: str = "") -> str:
     """What a user can do about a program that, unmodified, ends with a label; empty where the label says nothing."""
     if detail.startswith(EVALUATION_FAILED) and task.evaluation is not None:
-        return f"mend the evaluation, `{task.evaluation.command}`: its log says why it failed"
+        return f"fix the evaluation, `{task.evaluation.command}`: its log says why it failed"
     if label is Label.METRIC_MISSING and task.scoring.pattern is not None:
         return "correct scoring.pattern, or what is printed: one has to match the other"
     return _MEND.get(label, "").format(metric=task.metric.name)
@@ -75,7 +191,7 @@ def decide(
     task: Task,
     experiment: Experiment,
     incumbent: Experiment,
-    ledger: Ledger,
+    noise_data: NoiseData,
     *,
     rule: KeepRule | None = None,
     simpler: bool = False,
@@ -85,42 +201,40 @@ def decide(
     doubted: bool = False,
     seeded: bool = True,
 ) -> Decision | NextRun:
-    """Judge an experiment against the incumbent, or ask for one more run.
+    """Judge an experiment with at least one run against the incumbent, or ask for one more run.
 
-    Args:
-        task: the task.
-        experiment: with its runs so far, at least one.
-        incumbent: the best kept so far.
-        ledger: the runs of the segment's decided experiments, the incumbent's among them.
-        rule: the constants of the test.
-        simpler: whether its program is simpler than the incumbent's: a tie is then kept.
-        identical: whether its program is the incumbent's, byte for byte: then it is never kept.
-        values: metrics of the segment in order of number, this experiment's last; for the advisory confidence.
-        baseline: the runs of the segment's baseline, which tell on what is measured.
-        doubted: whether so many experiments failed in a row that the incumbent itself, whose code they hold, may fail.
-        seeded: whether the program reads the seed of its runs.
-
-    Raises:
-        ValueError: the incumbent has neither a run nor a value; it could not have been kept.
+    noise_data: the runs of the segment's decided experiments. simpler: than the incumbent: a tie is then kept.
+    identical: its program is the incumbent's, byte for byte: it is never kept. values: metrics of the segment in order
+    of number, this experiment's last, for the advisory confidence. baseline: its runs, which tell on what is measured.
+    doubted: so many experiments failed in a row that the incumbent, whose code they hold, may fail. seeded: the program
+    reads the seed of its runs. ValueError: the incumbent has neither a run nor a value; it could not have been kept.
     """
     rule = rule or KeepRule()
     failed = _failed(experiment)
     if failed is not None and failed.label is not Label.ABORTED_EARLY:
         asked = _does_it_still_run(failed, experiment, incumbent, rule) if doubted else None
         return asked or _once_more(experiment, incumbent, rule) or _crash(task, failed)
-    ledger = _with_incumbent(task, ledger, incumbent)
+    noise_data = _with_incumbent(task, noise_data, incumbent)
     if failed is not None:
-        return _aborted(task, failed, ledger, incumbent)
+        return _aborted(task, failed, noise_data, incumbent)
     again = _once_more(experiment, incumbent, rule)
     if again is not None:
         return again
     samples = samples_of(task, experiment.current_runs)
-    now = ledger.with_samples(samples)
+    now = noise_data.with_samples(samples)
     noise = now.noise(experiment.number, incumbent.number)
     noise = replace(noise, seeded=seeded) if noise else None
-    spent = _spent(experiment, incumbent, rule)
     least = least_gain(task, now, incumbent, noise)
-    verdict = _look(now, ledger, noise, samples, incumbent, rule, simpler=simpler, spent=spent, least=least)
+    verdict = look(
+        now.readings(incumbent.number, samples),
+        noise or Noise(0.0, 0),  # after a single run of everything the sign is all there is
+        rule,
+        spent=_spent(experiment, incumbent, rule),
+        price=rule.price(noise_data.experiments, noise_data.extra),
+        simpler=simpler,
+        recheck=noise_data.unchecked(incumbent.number),
+        least=least,
+    )
     means = _mean_metrics(experiment.good_runs)
     label, why = broken_constraint(task, means, _reference_metrics(incumbent))
     elsewhere = other_set(experiment.good_runs, baseline)
@@ -155,13 +269,13 @@ def decide(
 
 
 def _controlled(
-    task: Task, ledger: Ledger, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
+    task: Task, noise_data: NoiseData, experiment: Experiment, incumbent: Experiment, rule: KeepRule, *, simpler: bool
 ) -> NextRun | tuple[str, float]:
     """The run of the baseline that a keep still needs; or why it is none, empty where it is one, and what its gain is.
 
     NaN: as estimated; else the incumbent fell, and this is what is left against what it was kept with.
     """
-    found = control(ledger, experiment.number, incumbent.number, rule, simpler=simpler)
+    found = control(noise_data, experiment.number, incumbent.number, rule, simpler=simpler)
     if found.answer is Answer.HOLDS:
         return "", found.gain
     then, since = (reasons.number(_sign(task.metric) * x) for x in (found.claimed, found.since))
@@ -169,20 +283,20 @@ def _controlled(
     if found.answer is Answer.FAILS:
         return f"but {fell}; the baseline, run beside it, does not show that the machine did", found.gain
     spent = len(experiment.counted_runs) - 1
-    if any(run.of == ledger.baseline for run in experiment.counted_runs):
+    if any(run.of == noise_data.baseline for run in experiment.counted_runs):
         return f"but {fell}, and the baseline failed when it was run beside it", math.nan
     if spent > rule.most:  # no run can be asked for, where a proposal is judged by two
         return "", math.nan
-    return NextRun(ledger.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
+    return NextRun(noise_data.baseline, experiment.counted_runs[-1].seed, f"{fell}: the baseline tells whether all do")
 
 
-def least_gain(task: Task, ledger: Ledger, incumbent: Experiment, noise: Noise | None) -> float:
+def least_gain(task: Task, noise_data: NoiseData, incumbent: Experiment, noise: Noise | None) -> float:
     """What counts as a gain at least: ``scoring.min_delta``, else a trifle of the incumbent's value without noise."""
     if task.scoring.min_delta is not None:
         return task.scoring.min_delta
     if noise is not None and noise.sigma > 0.0:
         return 0.0
-    return TRIFLE * abs(incumbent_value(task, ledger, incumbent))
+    return TRIFLE * abs(incumbent_value(task, noise_data, incumbent))
 
 
 def _too_small(gain: float, least: float) -> str:
@@ -221,19 +335,19 @@ def samples_of(task: Task, runs: Sequence[Run]) -> list[Sample]:
     ]
 
 
-def _with_incumbent(task: Task, ledger: Ledger, incumbent: Experiment) -> Ledger:
-    """The ledger with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
-    if ledger.values(incumbent.number):
-        return ledger
+def _with_incumbent(task: Task, noise_data: NoiseData, incumbent: Experiment) -> NoiseData:
+    """The data with a run of the incumbent; where its runs are lost, the value it was kept with stands for one."""
+    if noise_data.values(incumbent.number):
+        return noise_data
     value = incumbent.decision.value if incumbent.decision else None
     if value is None:
         raise ValueError(f"experiment {incumbent.number} is the incumbent but has neither a run nor a value")
-    return ledger.with_samples([Sample(incumbent.number, incumbent.number, -1, _sign(task.metric) * value)])
+    return noise_data.with_samples([Sample(incumbent.number, incumbent.number, -1, _sign(task.metric) * value)])
 
 
-def incumbent_value(task: Task, ledger: Ledger, incumbent: Experiment) -> float:
+def incumbent_value(task: Task, noise_data: NoiseData, incumbent: Experiment) -> float:
     """The incumbent's metric, estimated anew from all of its runs, those made beside later experiments included."""
-    return _sign(task.metric) * mean(ledger.values(incumbent.number))
+    return _sign(task.metric) * mean(noise_data.values(incumbent.number))
 
 
 def _sign(metric: Metric) -> float:
@@ -269,26 +383,6 @@ def _spent(experiment: Experiment, incumbent: Experiment, rule: KeepRule) -> int
     return rule.most if for_good else len(runs) - 1
 
 
-def _look(
-    now: Ledger,
-    before: Ledger,
-    noise: Noise | None,
-    samples: Sequence[Sample],
-    incumbent: Experiment,
-    rule: KeepRule,
-    *,
-    simpler: bool,
-    spent: int,
-    least: float,
-) -> Verdict:
-    readings = now.readings(incumbent.number, samples)
-    if noise is None:  # a single run of everything: the sign is all there is
-        noise = Noise(0.0, 0)
-    price = rule.price(before.experiments, before.extra)
-    recheck = before.unchecked(incumbent.number)
-    return look(readings, noise, rule, spent=spent, price=price, simpler=simpler, recheck=recheck, least=least)
-
-
 def _decision(
     task: Task,
     experiment: Experiment,
@@ -297,14 +391,14 @@ def _decision(
     noise: Noise | None,
     label: Label,
     why: str,
-    ledger: Ledger,
+    noise_data: NoiseData,
     values: Sequence[float],
     gain: float,
 ) -> Decision:
     status = Status.KEEP if RULES[label].status is Status.KEEP else RULES[label].status or Status.DISCARD
     good = experiment.good_runs
     value = reasons.mean_value(good)
-    before, own = incumbent_value(task, ledger, incumbent), ledger.noise(incumbent.number)
+    before, own = incumbent_value(task, noise_data, incumbent), noise_data.noise(incumbent.number)
     best = value if status is Status.KEEP else before
     means = task.metric.improvement(value, before)
     return Decision(
@@ -360,12 +454,12 @@ def decide_fallen(task: Task, kept: Experiment, beside: Experiment) -> Decision:
     return Decision(RULES[label].status or Status.CRASH, label, reason=reasons.sentence(reason))
 
 
-def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Decision:
+def _aborted(task: Task, run: Run, noise_data: NoiseData, incumbent: Experiment) -> Decision:
     """A run that was ended early: no value; what its forecast is worth against the incumbent."""
-    forecast, noise = run.metrics.get("forecast"), ledger.noise(incumbent.number)
+    forecast, noise = run.metrics.get("forecast"), noise_data.noise(incumbent.number)
     delta = None
     if forecast is not None and math.isfinite(forecast):
-        delta = task.metric.improvement(forecast, incumbent_value(task, ledger, incumbent))
+        delta = task.metric.improvement(forecast, incumbent_value(task, noise_data, incumbent))
     return Decision(
         Status.DISCARD,
         Label.ABORTED_EARLY,
@@ -377,12 +471,12 @@ def _aborted(task: Task, run: Run, ledger: Ledger, incumbent: Experiment) -> Dec
 
 
 # ---------------------------------------------------------------------- constraints
-def _doubtful_gate(task: Task, ledger: Ledger, experiment: Experiment, rule: KeepRule) -> str:
+def _doubtful_gate(task: Task, noise_data: NoiseData, experiment: Experiment, rule: KeepRule) -> str:
     """The first bound that the mean holds and that luck may have held, with its words; empty when there is none."""
     good = experiment.good_runs
     means = _mean_metrics(good)
     for c in task.scoring.constraints:
-        noise = ledger.noise_of(c.metric, experiment.number)
+        noise = noise_data.noise_of(c.metric, experiment.number)
         if noise is None or c.metric not in means:
             continue
         for bound, slack in ((c.min, means[c.metric] - (c.min or 0.0)), (c.max, (c.max or 0.0) - means[c.metric])):
@@ -427,15 +521,8 @@ def _breach(constraint: Constraint, value: float | None, reference: float | None
 def decide_baseline(task: Task, experiment: Experiment, *, log: str = "") -> Decision:
     """Judge experiment 0, the program as it is: it is kept, with the mean of its runs.
 
-    All of its runs must be good: σ comes from them, and without σ luck would be kept.
-
-    Args:
-        task: the task.
-        experiment: with its runs ended.
-        log: where the log of the last run lies, for the error's text.
-
-    Raises:
-        BaselineError: a run gave no metric, or the program does not print a metric that a constraint bounds.
+    All of its runs must be good: σ comes from them, and without σ luck would be kept. BaselineError: a run gave no
+    metric (log: where the last run's lies), or the program does not print a metric that a constraint bounds.
     """
     good = [r for r in experiment.good_runs if r.value is not None and math.isfinite(r.value)]
     if not good or len(good) < len(experiment.counted_runs):

@@ -16,7 +16,7 @@ from autoresearchd.domain.task import Task
 DEFAULTS: Mapping[str, str] = {
     "success": "This is an improvement: {metric} is now {value}. Build on it.",
     "failure": "This was not kept: {reason} Try something different.",
-    "crash": "The experiment failed ({label}): {reason} Mend the cause, or try something else.",
+    "crash": "The experiment failed ({label}): {reason} Fix the cause, or try something else.",
     "checks": "The experiment was rejected ({label}): {reason} Do not change what is measured or checked.",
     "duplicate": "This program has been tried before: {reason} Propose something new.",
     "no_change": "Nothing changed: {reason} Propose an edit that changes what the program does.",

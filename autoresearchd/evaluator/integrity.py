@@ -47,11 +47,9 @@ def broken(before: Seal, after: Seal) -> list[str]:
 
 
 def tampering(measurement: Measurement, where: Mapping[str, list[str]]) -> Measurement:
-    """The measurement of a run, or what takes its place when something that it rests on did not stay whole.
+    """The measurement of a run, or what takes its place when something that it rests on was changed.
 
-    Args:
-        measurement: as read from the run's logs. One that says nothing about the experiment stays.
-        where: by name of the folder, what differs in it.
+    A measurement that says nothing about the experiment stays.
     """
     found = [f"{path} in {folder}" for folder, paths in where.items() for path in paths]
     if not found or RULES[measurement.label].status is None:

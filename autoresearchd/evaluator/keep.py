@@ -134,15 +134,10 @@ def look(
 ) -> Verdict:
     """Look at what has been measured so far.
 
-    Args:
-        readings: all runs of both programs that can be compared, at least one of each, those of this test last.
-        noise: σ and how it is made up.
-        rule: the constants.
-        spent: extra runs made for this experiment.
-        price: factor on what a test must promise that has not begun, ties included (``KeepRule.price``).
-        simpler: whether the experiment's program is simpler than the incumbent's, so that a tie is kept.
-        recheck: whether the incumbent is to be run again whatever came of the experiment (``Ledger.unchecked``).
-        least: a smaller gain is none, and a tie at most.
+    readings: all runs of both programs that can be compared, at least one of each, those of this test last. spent:
+    extra runs made for this experiment. price: factor on what a test must promise that has not begun, ties included.
+    simpler: a tie is kept. recheck: the incumbent is to be run again whatever came of the experiment
+    (``NoiseData.unchecked``). least: a smaller gain is none, and a tie at most.
     """
     gain, variance = estimate(readings, noise)
     recheck = recheck and spent < min(rule.most, 1)

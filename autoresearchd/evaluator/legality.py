@@ -1,7 +1,8 @@
 """Whether an edit may be run at all, judged by its text alone; and the hash by which two programs are the same.
 
 The text comes from a model and is hostile: it is parsed but never compiled or run, and what could exhaust memory on the
-way is refused first.
+way is refused first. An edit that would bring a secret into the repository is refused, for code must not be changed
+silently.
 """
 
 from __future__ import annotations
@@ -15,13 +16,45 @@ from collections.abc import Mapping
 from itertools import islice
 
 from autoresearchd.config.markup import MarkupError, kind_of, meaning
-from autoresearchd.domain.amount import compressed_size
+from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.redaction import MARK, Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.hidden import reads_text, ways
-from autoresearchd.evaluator.syntax import SEED_NAME, defined_names, mentions, required_names, without_seeds
-from autoresearchd.evaluator.variables import SEED_VARIABLE
+from autoresearchd.evaluator.program_text import (
+    SEED_NAME,
+    SEED_VARIABLE,
+    defined_names,
+    mentions,
+    required_names,
+    without_seeds,
+)
+from autoresearchd.evaluator.simplicity import reads_text, ways
+
+
+def check_no_secret(redactor: Redactor, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Let an edit pass or raise ``illegal_edit``, which names the place and the kind of the secret, never the secret.
+
+    What the editable files at the parent (``old``) hold already is the user's own, and no leak.
+    """
+    changed = {path: text for path, text in new.items() if text != old.get(path)}
+    before = {secret for text in old.values() for secret, _, _ in redactor.found(text)} if changed else set()
+    marks = sum(text.count(MARK) for text in old.values())
+    for path in sorted(changed):
+        for secret, line, kind in redactor.found(changed[path]):
+            if secret not in before and not any(secret in text for text in old.values()):
+                raise PolicyError(
+                    f"{path}, line {line}: the edit holds a secret ({kind})",
+                    label=Label.ILLEGAL_EDIT,
+                    mend="leave keys, tokens and passwords out of the program",
+                )
+    if marks < sum(text.count(MARK) for text in {**old, **changed}.values()):
+        raise PolicyError(
+            f"the edit holds the mark {MARK}…, which stands for a secret in what a policy is shown",
+            label=Label.ILLEGAL_EDIT,
+            mend="leave the lines with such a mark as they are",
+        )
+
 
 MAX_BYTES = 1_000_000
 MAX_TOKENS = 60_000
@@ -38,16 +71,10 @@ _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 def check_edit(
     task: Task, old: Mapping[str, str], new: Mapping[str, str], *, required: Mapping[str, frozenset[str]] | None = None
 ) -> None:
-    """Let an edit pass or raise.
+    """Let an edit pass or raise ``illegal_edit`` with what is wrong, or ``no_op`` when the program stays the same.
 
-    Args:
-        task: names the editable files.
-        old: text of the editable files at the parent.
-        new: their text after the edit; a file that is left out is unchanged.
-        required: names that an editable file must go on defining, as ``required_symbols`` finds them.
-
-    Raises:
-        PolicyError: ``illegal_edit`` with what is wrong, or ``no_op`` when the program stays the same.
+    old, new: text of the editable files before and after; a file that is left out of ``new`` is unchanged. required:
+    names that an editable file must go on defining, as ``required_symbols`` finds them.
     """
     for path in new:
         if path not in task.editable:
@@ -72,12 +99,7 @@ def check_edit(
 
 
 def required_symbols(task: Task, protected: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """For each editable file the names that the task's protected programs take from it.
-
-    Args:
-        task: names the editable files.
-        protected: text of the protected files; what is no Python is passed over.
-    """
+    """For each editable file the names that the task's protected programs take from it."""
     trees = {path: tree for path, text in protected.items() if (tree := _tree_of(path, text)) is not None}
     return {path: required_names(path, trees) for path in task.editable}
 

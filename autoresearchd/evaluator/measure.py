@@ -1,25 +1,25 @@
-"""What a run gave: one label, and the metric where the label says that it is good.
+"""What a run gave: one label with its words, and the metric where the label says that it is good.
 
 Everything fails closed. The executor's facts come first, then the exit codes, then what was printed; a number printed
 by a run that failed is never a metric. Where the task has an evaluation, only what the evaluation printed can be the
 metric or replace a figure that it gave: the job's own words add nothing but further figures (memory, speed) and the
-curve.
+curve. A program that computes its own score could do so on other data: sizes that it prints of its validation set
+(``n_val=400``, ``validation rows: 120``) tell.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from autoresearchd.domain.experiment import CurvePoint, Measurement, RunResult, StageResult
+from autoresearchd.domain.experiment import CurvePoint, Measurement, Run, RunResult, StageResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import SLOWER, WAITS_S, Task
 from autoresearchd.evaluator.curve import CurveParser, read_curve
-from autoresearchd.evaluator.failure import diagnose, how_it_ended
 from autoresearchd.evaluator.parse import example_pattern, parse_metrics
 from autoresearchd.evaluator.text import as_lines, shorten
-from autoresearchd.evaluator.validation_set import sizes
 
 TRAINING = "training"
 EVALUATION = "evaluation"
@@ -48,13 +48,9 @@ _HUGE = 1e100
 
 
 def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_file: str | None = None) -> Measurement:
-    """Read a finished run.
+    """Read a finished run, with the text of each stage's log by its name.
 
-    Args:
-        task: the task.
-        result: facts from the executor, stages in the order in which they ran.
-        logs: text of each stage's log, by the stage's name.
-        result_file: text of the file that the *job* wrote its result to. Self-reported, like its log.
+    result_file: text of the file that the *job* wrote its result to. Self-reported, like its log.
     """
     curve = read_curve(logs.get(TRAINING, ""), task.curve.pattern, task.execution.budget.training)
     label, detail = _trouble(task, result, logs, curve)
@@ -205,3 +201,213 @@ def _missing(task: Task, where: str, metrics: Mapping[str, float]) -> str:
     places = f"{where}.log" + (f" and {scoring.result_file}" if scoring.result_file and where == TRAINING else "")
     others = ", ".join(sorted(metrics)[:5])
     return f"no {name} in {places}; looked for {wanted}" + (f"; found {others}" if others else "")
+
+
+MAX_DETAIL = 300
+
+_TAIL_CHARS = 64 * 1024
+_TAIL_LINES = 200
+_LINE = 1000
+
+_OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP|MPS backend|XPU) out of memory|OutOfMemoryError|\bMemoryError\b|RESOURCE_EXHAUSTED"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (?:can't|not enough)|[Cc]annot allocate memory|std::bad_alloc"
+)
+# karpathy/autoresearch prints FAIL behind its progress line, which has no line end, when the loss is NaN or above 100.
+_LOSS_FAIL = re.compile(
+    r"(?:^|\s)FAIL\s*$"
+    r"|(?i:\bloss\b[^\w\n]{0,4}(?:is |became )?[-+]?(?:nan|inf|infinity)\b)"
+    r"|(?i:\bnan loss\b)"
+)
+_EXCEPTION = re.compile(
+    r"^(?:\S.{0,200}\s)?((?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}"
+    r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout)(?::.*)?)$"
+)
+_FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line ([0-9]{1,9})')
+_MISSING = re.compile(
+    r"(?i:no such file|not found|permission denied|does not exist|cannot open|can't open|FileNotFound)"
+)
+_NAMED_PATH = re.compile(
+    r"""['"]([^'"\n]{1,400})['"]|(?<![\w/.~-])([\w.~-]{0,100}(?:/[\w.@+=-]{1,100}){1,30}|[\w-]{1,100}\.\w{1,8})"""
+)
+_NO_MODULE = re.compile(r"No module named '([\w.]{1,100})'")
+_READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b|\[Errno 30\]|PermissionError|\[Errno 13\]")
+_SIMPLE = re.compile(
+    r"(?:^|[:.\s])(?:Syntax|Indentation|Tab|Name|UnboundLocal|Import|ModuleNotFound|Attribute|Type|Value|Index|Key"
+    r"|Assertion|NotImplemented|ZeroDivision)Error\b"
+)
+_TORCH = re.compile(r"\bRuntimeError\b")
+_SHAPE = re.compile(
+    r"(?i:\bshapes?\b|\bsizes?\b|\bdimensions?\b|\bdims?\b|\bdtype|\bscalar type|\bmat1\b|\bexpected\b"
+    r"|\bgrad\b|in-?place)"
+)
+_SIGNALS = {
+    4: "illegal instruction",
+    6: "aborted",
+    7: "bus error",
+    8: "arithmetic fault",
+    9: "killed",
+    11: "segmentation fault",
+    15: "terminated",
+}
+_KILL = 9
+
+
+def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tuple[Label, str]:
+    """Label and detail of a job that failed without the executor knowing why.
+
+    diverged: the last loss in the log was not finite.
+    """
+    lines = last_lines(log)
+    words = last_words(lines)
+    out_of_memory = next((line for line in reversed(lines[-60:]) if _OUT_OF_MEMORY.search(line)), None)
+    if out_of_memory is not None:
+        return Label.OOM, shorten(out_of_memory, MAX_DETAIL)
+    if signal_of(exit_code) == _KILL:
+        return Label.OOM, "killed by the system (signal 9), most often for want of memory"
+    if any(_LOSS_FAIL.search(line) for line in lines[-20:]):
+        return Label.NAN_LOSS, "the loss became NaN, infinite or too large"
+    if diverged:
+        return Label.NAN_LOSS, "the loss was not finite at the end" + (f"; {words}" if words else "")
+    return Label.ERROR, words or "nothing was printed"
+
+
+def is_simple(detail: str) -> bool:
+    """Whether a failure is of the kind that its author fixes at once: a name, an import, a type, a shape.
+
+    detail: of the run (``training exited with 1: NameError: …``). Failures of memory and time are none: they are what
+    the idea was worth.
+    """
+    return bool(_SIMPLE.search(detail) or (_TORCH.search(detail) and _SHAPE.search(detail)))
+
+
+def missing_paths(detail: str) -> list[str]:
+    """Paths that a failure calls missing (``No such file or directory: 'data/d.csv'``), in the order of its words."""
+    if not _MISSING.search(detail):
+        return []
+    found = [quoted or plain for quoted, plain in _NAMED_PATH.findall(detail[:4000])]
+    return list(dict.fromkeys(path for path in found if path.strip(".")))
+
+
+def missing_module(detail: str) -> str:
+    """The module that a program could not import, empty when that was not what failed."""
+    found = _NO_MODULE.search(detail)
+    return found[1] if found else ""
+
+
+def is_read_only(detail: str) -> bool:
+    """Whether a program failed because it wrote where a job may not."""
+    return bool(_READ_ONLY.search(detail))
+
+
+def how_it_ended(exit_code: int | None) -> str:
+    """``exited with 1``, ``ended by signal 11 (segmentation fault)``, ``was never started``."""
+    if exit_code is None:
+        return "was never started"
+    signal = signal_of(exit_code)
+    if signal is None:
+        return f"exited with {exit_code}"
+    return f"ended by signal {signal} ({_SIGNALS[signal]})" if signal in _SIGNALS else f"ended by signal {signal}"
+
+
+def signal_of(exit_code: int | None) -> int | None:
+    """The signal that ended a process: −n, or 128 + n as a shell reports it."""
+    if exit_code is None:
+        return None
+    if exit_code < 0:
+        return -exit_code
+    return exit_code - 128 if exit_code - 128 in _SIGNALS else None
+
+
+def last_lines(log: str) -> list[str]:
+    """The last lines of a log that are not empty, each cut to a bounded length; of a rewritten line what stood last."""
+    lines = (line[-_LINE:].rstrip() for line in as_lines(log[-_TAIL_CHARS:]).split("\n"))
+    return [line for line in lines if line.strip()][-_TAIL_LINES:]
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The exception that ended a Python program, with its place, else the last line; empty when there is none."""
+    for index in range(len(lines) - 1, -1, -1):
+        match = _EXCEPTION.match(lines[index])
+        if match:
+            place = _place(lines[:index])
+            return shorten(match[1], MAX_DETAIL - len(place)) + place
+    return shorten(lines[-1], MAX_DETAIL) if lines else ""
+
+
+def _place(before: Sequence[str]) -> str:
+    """`` (train.py:12)``: the innermost frame of the traceback outside of installed libraries, else the innermost."""
+    frames = []
+    for line in reversed(before):
+        match = _FRAME.match(line)
+        if match:
+            frames.append(match)
+        elif line.startswith("Traceback"):
+            break
+    own = [
+        f for f in frames if "/site-packages/" not in f[1] and "/lib/python" not in f[1] and not f[1].startswith("<")
+    ]
+    frame = next(iter(own or frames), None)
+    return f" ({shorten(PurePosixPath(frame[1]).name, 60)}:{frame[2]})" if frame else ""
+
+
+_PARTS = frozenset({"val", "valid", "validation", "test", "eval", "evaluation", "holdout", "heldout"})
+_AMOUNTS = frozenset(
+    {"n", "num", "number", "size", "count", "len", "length", "rows", "samples", "examples", "points", "items"}
+    | {"images", "sequences", "documents"}
+)
+_FILLERS = frozenset({"of", "the", "set", "split", "data", "dataset", "total"})
+_NOT_A_PART = frozenset({"valid"})
+"""Rows may be valid without being of a validation set: with such a word alone, only ``n_valid`` and its like count."""
+_SIZED = re.compile(
+    r"(?<![\w.])([A-Za-z][A-Za-z_ \-]{1,48})[ \t]{0,8}[:=][ \t]{0,8}"
+    r"(\d{1,3}(?:[,_]\d{3}){1,4}|\d{1,15})(?![\w%]|[.,]\d)"
+)
+_ABOUT = re.compile(r"val|test|eval|h[eo]ld", re.IGNORECASE)
+_MOST_LINE = 500
+_HALF = 2**18
+
+
+def sizes(log: str) -> dict[str, float]:
+    """Sizes of the evaluation set that a log tells, by name; the last value of a name counts."""
+    text = as_lines(log if len(log) <= 2 * _HALF else f"{log[:_HALF]}\n{log[-_HALF:]}")
+    found: dict[str, float] = {}
+    for line in text.split("\n"):
+        if len(line) <= _MOST_LINE and _ABOUT.search(line):
+            for match in _SIZED.finditer(line):
+                name = _size_name(match[1])
+                if name:
+                    found[name] = float(match[2].replace(",", "").replace("_", ""))
+    return found
+
+
+def other_set(runs: Sequence[Run], baseline: Sequence[Run]) -> str:
+    """Why runs cannot be compared with the baseline's; empty where nothing speaks against it.
+
+    A size that differs between the baseline's own runs (a split by chance) says nothing.
+    """
+    for name, value in _agreed(baseline):
+        other = next((r.metrics[name] for r in runs if r.metrics.get(name, value) != value), None)
+        if other is not None:
+            return f"but it was measured on another validation set: {name} {other:g}, the baseline's {value:g}"
+    return ""
+
+
+def _agreed(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
+    """Sizes that every run tells alike."""
+    first: Mapping[str, float] = runs[0].metrics if runs else {}
+    for name, value in first.items():
+        if _size_name(name) and value == int(value) and all(r.metrics.get(name) == value for r in runs):
+            yield name, value
+
+
+def _size_name(text: str) -> str:
+    """The name of a size of the evaluation set at the end of a text; empty where there is none."""
+    words = [word for word in re.split(r"[_\s\-]+", text.strip().lower()) if word]
+    own: list[str] = []
+    while words and words[-1] in _PARTS | _AMOUNTS | _FILLERS:
+        own.insert(0, words.pop())
+    parts, amounts = _PARTS & set(own), _AMOUNTS & set(own)
+    if parts == _NOT_A_PART and not amounts & {"n", "num", "number", "size"}:
+        return ""
+    return "_".join(own) if parts and amounts else ""

@@ -1,29 +1,53 @@
-"""Whether a program kept to its budget, or was better only for having trained longer.
+"""How long a run may take, and whether a program kept to its budget or was better only for having trained longer.
 
-``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, for loading
-and compiling, and the executor ends what takes longer than both. A program that spends the grace on training gains
-whatever the grace is of the budget. So a result that could be kept has to come from a run that took no
-longer than the baseline's runs, which show what loading really takes here, and a margin.
+``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, and the
+executor ends what takes longer than both. A program that spends the grace on training gains whatever the grace is of
+the budget: a result that could be kept has to come from a run that took no longer than the baseline's runs, which show
+what loading really takes here, and a margin. A busy machine slows loading down, and not the training, which ends by the
+clock. Time is therefore counted twice: as it passed, with a wide margin, and as the processors worked, at the rate at
+which the baseline's did, with a narrow one. A program that does not read its budget ends when its work is done: its
+runs are held to the whole time of the baseline's (``execution.training_time``), counted the same way.
 
-A machine that does other work as well slows loading down, and not the training, which ends by the clock: what took
-long and computed little was kept waiting. Time is therefore counted twice: as it passed, with a wide margin, and as the
-processors worked, at the rate at which the baseline's did, with a narrow one.
-
-A program that does not read its budget ends when its work is done, and would be better for more of that. Its runs are
-held to the whole time of the baseline's in the place of the budget (``execution.training_time``), counted the same way.
+Without ``execution.timeout`` a whole run may take 2 × budget + grace, or more where the baseline shows that this
+machine needs it. The baseline itself meets as much patience, with a machine that nobody knows yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SLOWER, WAITS_S, Task
+from autoresearchd.domain.task import SLOWER, WAITS_S, Budget, Task
 from autoresearchd.evaluator.measure import TRAINING
-from autoresearchd.evaluator.variables import reads
+from autoresearchd.evaluator.program_text import reads
+
+
+def needed(budget: Budget, baseline: Iterable[float]) -> float:
+    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more.
+
+    Before they are known, what the task allows beyond the budget counts as what it took.
+    """
+    beyond = max((seconds - budget.training for seconds in baseline), default=budget.wall - budget.training)
+    return max(budget.wall, budget.training + SLOWER * beyond)
+
+
+def allowed(task: Task, baseline: Iterable[float], most: float | None = None) -> Task:
+    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds.
+
+    most: what training may take of a result that is kept, where it is held to the baseline's own time.
+    """
+    execution = task.execution
+    budget = replace(execution.budget, most=most)
+    wall = needed(budget, baseline)
+    if most is not None:  # what follows training has as long as ever
+        wall = max(wall, wall + budget.limit - budget.training)
+    if execution.timeout_named:
+        wall = budget.wall
+    return replace(task, execution=replace(execution, budget=replace(budget, wall=wall)))
+
 
 BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
 HELD = "(training_time: baseline)"
@@ -102,12 +126,9 @@ def reads_budget(task: Task, texts: Mapping[str, str]) -> bool:
 
 
 def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None) -> tuple[str, ...]:
-    """What the user should know of a program and its budget, a sentence each; nothing where task.yaml has settled it.
+    """What the user should know of a program (its ``texts`` by path) and its budget, a sentence each.
 
-    Args:
-        task: as it is to be run.
-        texts: the program as it is and the protected ones, by path.
-        took: seconds that training took, where it was run.
+    Nothing where task.yaml has settled it. took: seconds that training took, where it was run.
     """
     if task.execution.training_time != "auto":
         return ()
@@ -171,12 +192,8 @@ def _beyond_budget(task: Task, stage: StageResult, pace: Pace) -> str:
 def starved(result: RunResult, others: Iterable[StageResult]) -> str:
     """That a run was kept waiting for the processor, in words; empty where other runs of the program do not show it.
 
-    Something else ran on the machine: what such a run measures is worth less, and as one of the few runs that σ is
-    known from it can hide every gain of a session. For programs that are trusted only: one that sleeps looks the same.
-
-    Args:
-        result: how the run went.
-        others: stages of other runs of the very same program.
+    What such a run measures is worth less, and as one of the few runs that σ is known from it can hide every gain of a
+    session. For programs that are trusted only: one that sleeps looks the same.
     """
     own = result.stage(TRAINING)
     shares = [s.cpu_s / s.duration_s for s in others if s.name == TRAINING and s.duration_s >= STARVED_S]
@@ -200,13 +217,7 @@ def held(
 ) -> Measurement:
     """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget.
 
-    Args:
-        task: what is run.
-        result: how the run went.
-        measurement: what it gave.
-        pace: the baseline's; None: it holds nobody to anything.
-        best: the metric of the incumbent; None while there is none.
-        sigma: of the metric; None while it is not known.
+    pace: None: it holds nobody to anything. best: the metric of the incumbent; None while there is none.
     """
     value = measurement.value
     if pace is not None and pace.most is not None and measurement.label is Label.BUDGET_OVERRUN:  # it was ended

@@ -18,10 +18,8 @@ from typing import Any
 
 from autoresearchd.domain.task import Scoring
 from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.patterns import LineMatcher
-from autoresearchd.evaluator.text import NUMBER_THEN_UNIT, as_lines, to_float
+from autoresearchd.evaluator.text import NUMBER_THEN_UNIT, LineMatcher, as_lines, to_float
 
-MODES = ("auto", "metric", "key_value", "json", "regex")
 MAX_NAMES = 256
 NAME = r"[\w.µ/@-]{1,128}"
 

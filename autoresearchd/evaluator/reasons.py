@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep import Verdict
 from autoresearchd.evaluator.noise import Noise, mean
+from autoresearchd.evaluator.program_text import SEED_VARIABLE
 from autoresearchd.evaluator.text import shorten
-from autoresearchd.evaluator.variables import SEED_VARIABLE
 
 _NEGLIGIBLE = 1e-3
 
@@ -32,16 +32,8 @@ def reason(
 ) -> str:
     """One sentence that says nothing against itself.
 
-    Args:
-        task: the task.
-        verdict: the estimate, and how sure it is.
-        noise: σ; None where it is not known.
-        experiment: with all of its runs.
-        incumbent: what it was compared with.
-        label: of the decision.
-        why: what follows from the comparison.
-        means: by how much the mere mean of the experiment's runs is better than that of all of the incumbent's.
-        gain: as it is reported, where the values show less than is estimated.
+    why: what follows from the comparison. means: by how much the mere mean of the experiment's runs is better than that
+    of all of the incumbent's. gain: as it is reported, where the values show less than is estimated.
     """
     if label is Label.SIMPLER and noise is not None and noise.sigma > 0:
         return f"{_tie(task, verdict, noise, experiment, incumbent)}: {why}."

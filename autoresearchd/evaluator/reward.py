@@ -1,20 +1,41 @@
 """The reward of a proposal, for every policy and every learner the same: one formula, its constants in one place.
 
 r = clip(−Δ/σ · p) + λ·η + ν·novelty, or the penalty of the label (DESIGN, table of labels). It is the reward
-r_t = −Δbpb_t + λ_eff·η_t with the novelty bonus of AutoResearch-RL (arXiv:2603.07300), made independent of the metric's
-scale: −Δ is the improvement over the incumbent in units of the noise σ. p is the share of an improvement that the
-decision believes in: 2P − 1 for the probability P of one, nothing below even odds, so that what is discarded as luck
-earns nothing for its luck. The clip is narrow below, so that an honest failure never costs more than a crash.
+r_t = −Δbpb_t + λ_eff·η_t with the novelty bonus of AutoResearch-RL (arXiv:2603.07300: the minimum edit distance to all
+earlier diffs), made independent of the metric's scale: −Δ is the improvement over the incumbent in units of the noise
+σ. p is the share of an improvement that the decision believes in: 2P − 1 for the probability P of one, nothing below
+even odds, so that what is discarded as luck earns nothing for its luck. The clip is narrow below, so that an honest
+failure never costs more than a crash.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rapidfuzz.distance import Levenshtein
+
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.evaluator.credit import believed
+
+MAX_CHARACTERS = 4000
+"""Of one diff that are compared: enough to tell ideas apart, and a bound on the time (quadratic in the length)."""
+
+
+def changed_lines(diff: str) -> str:
+    """The lines that a unified diff adds and removes, signs kept, without its headers and its context."""
+    kept = (line for line in diff.split("\n") if line.startswith(("+", "-")) and not line.startswith(("+++ ", "--- ")))
+    return "\n".join(kept)[:MAX_CHARACTERS]
+
+
+def novelty(diff: str, earlier: Iterable[str]) -> float:
+    """Distance to the nearest earlier diff: 0 for one that was tried before, 1 for one that shares nothing."""
+    own = changed_lines(diff)
+    nearest = 1.0
+    for other in earlier:
+        nearest = min(nearest, Levenshtein.normalized_distance(own, changed_lines(other), score_cutoff=nearest))
+    return nearest
+
 
 FORMULA = "2"
 """Version of the formula with its default constants: rewards of different versions must not be mixed."""
@@ -73,15 +94,9 @@ def reward(
 ) -> Reward | None:
     """The reward of one experiment; None where its outcome says nothing about the proposal.
 
-    Args:
-        label: of the decision.
-        improvement: over the incumbent in units of the metric, positive when better; of an aborted run the forecast's.
-        sigma: noise of the metric, None when it is not known.
-        reference: the incumbent's value.
-        sure: probability of an improvement as the decision had it; None where it rests on none.
-        saved: η, the share of the incumbent's resources that was not needed (``resources_saved``).
-        distance: novelty of the diff, 0 to 1.
-        formula: the constants.
+    improvement: over the incumbent in units of the metric, positive when better; of an aborted run the forecast's.
+    reference: the incumbent's value. sure: probability of an improvement as the decision had it; None where it rests on
+    none. saved: η, the share of the incumbent's resources that was not needed. distance: novelty of the diff, 0 to 1.
     """
     formula = formula or RewardFormula()
     if label in _NONE:
@@ -92,7 +107,7 @@ def reward(
     if improvement is None or not math.isfinite(improvement):
         return None
     unit = max(sigma or 0.0, formula.floor * abs(reference or 0.0)) or 1.0
-    share = believed(sure) if improvement > 0 and sure is not None else 1.0
+    share = max(0.0, 2.0 * sure - 1.0) if improvement > 0 and sure is not None else 1.0
     gain = min(formula.best, max(formula.worst, share * improvement / unit))
     if label in _BLOCKED:
         gain = min(gain, 0.0)

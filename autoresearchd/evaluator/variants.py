@@ -13,8 +13,7 @@ from decimal import Decimal
 
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Task
-from autoresearchd.domain.task_check import SIGMAS, Documented, Replacement, Variant
+from autoresearchd.domain.task import SIGMAS, Documented, Replacement, Task, Variant
 from autoresearchd.errors import ConfigError
 from autoresearchd.evaluator.decide import broken_constraint
 from autoresearchd.evaluator.noise import estimate_sigma, mean
@@ -39,16 +38,9 @@ class Reference:
 
 # ---------------------------------------------------------------------- making an edit
 def changed(variant: Variant, files: Mapping[str, str], first: str, places: Mapping[str, str]) -> dict[str, str]:
-    """The files that a variant changes, as it leaves them.
+    """The files that a variant changes, as it leaves them; ConfigError where a step does not fit the file as it is.
 
-    Args:
-        variant: the edit.
-        files: the task's files as they are, by path.
-        first: the file that is meant where a step names none.
-        places: what words like ``@PRIVATE@`` stand for in the texts of a step.
-
-    Raises:
-        ConfigError: a step does not fit the file as it is.
+    first: the file that is meant where a step names none. places: what words like ``@PRIVATE@`` stand for.
     """
     new: dict[str, str] = {}
     for step in variant.change:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.domain.lfs import LARGEST, pointed_to
+from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.errors import BaselineError, EnvironmentFailure
 
 

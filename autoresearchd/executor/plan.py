@@ -107,7 +107,7 @@ class _Planner:
         budget = self.task.execution.budget
         run = self.program(self.task.execution.run_command, "training", self.job_view(writes=True))
         stages = [Stage("training", run, budget.limit, "budget_overrun")]
-        for index, check in enumerate(self.task.checks if self.request.run_checks else ()):
+        for index, check in enumerate(self.task.checks):
             name = f"check-{index}"
             program = self.program(check.command, name, self.job_view(writes=False))
             stages.append(Stage(name, program, check.timeout))

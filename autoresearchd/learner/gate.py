@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.outcomes import Outcome, Tally, tallies
 from autoresearchd.learner.predict import Calibration

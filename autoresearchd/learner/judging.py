@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import code_hash
-from autoresearchd.evaluator.novelty import novelty
-from autoresearchd.evaluator.reward import RewardFormula, reward
+from autoresearchd.evaluator.reward import RewardFormula, novelty, reward
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.outcomes import Outcome
 from autoresearchd.learner.predict import Predictor, change_of

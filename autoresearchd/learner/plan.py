@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.examples import Examples, imitable, replayable
 from autoresearchd.learner.grpo_objective import GrpoObjective, advantages_of

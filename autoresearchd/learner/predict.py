@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autoresearchd.domain.counting import counted
-from autoresearchd.evaluator.novelty import changed_lines, novelty
+from autoresearchd.domain.quantities import counted
+from autoresearchd.evaluator.reward import changed_lines, novelty
 from autoresearchd.policy.derived import Value, changes
 
 MOST = 300

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.constants import SHARE
 from autoresearchd.learner.reading import Material, ReadSession
 from autoresearchd.learner.trajectories import Trajectory, grouped

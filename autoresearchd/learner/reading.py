@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoresearchd.config.codec import parse_task
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.domain.version import BaseModel
 from autoresearchd.errors import RepositoryError, StoreError, UsageError

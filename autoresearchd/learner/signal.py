@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.trajectories import Trajectory, all_equal, grouped
 
 LEAST_USABLE = 0.2

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import MissingCapability
 from autoresearchd.learner.trajectories import Dataset, Reason, Split, Trajectory, all_equal, grouped
 

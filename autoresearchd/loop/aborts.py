@@ -16,11 +16,10 @@ from typing import Any
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.domain.task import Direction
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
-from autoresearchd.evaluator.abort import AbortPolicy
-from autoresearchd.evaluator.abort_look import Look, Reason
+from autoresearchd.evaluator.abort import AbortPolicy, Look, Reason
 from autoresearchd.evaluator.forecast import Z90
 from autoresearchd.evaluator.keep import cumulative
 from autoresearchd.loop.follow import LogFollower, curve_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoresearchd.domain.duration import format_duration
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.allowance import allowed, needed
+from autoresearchd.evaluator.pace import allowed, needed
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing
 

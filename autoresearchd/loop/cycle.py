@@ -15,7 +15,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, R
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.evaluator.abort_look import Look
+from autoresearchd.evaluator.abort import Look
 from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal, decide_fallen
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.measure import measure
@@ -223,7 +223,7 @@ class Cycle:
             self._lab.task,
             e,
             rival,
-            standing.ledger,
+            standing.noise_data,
             rule=rule,
             simpler=self._simpler[1],
             identical=after == before,

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import (
     AutoresearchdError,
     EnvironmentFailure,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoresearchd.domain.experiment import Experiment, Run
-from autoresearchd.evaluator.failure import last_lines
+from autoresearchd.evaluator.measure import last_lines
 from autoresearchd.loop.artifacts import read_tail
 from autoresearchd.loop.laboratory import Laboratory
 

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from autoresearchd.errors import RepositoryError
-from autoresearchd.evaluator.failure import is_read_only, missing_module, missing_paths
+from autoresearchd.evaluator.measure import is_read_only, missing_module, missing_paths
 from autoresearchd.workspace.preflight import absent_submodules
 from autoresearchd.workspace.submodules import FETCH
 

@@ -19,10 +19,10 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.cron import CronTrigger
 
-from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.ports import Learning, Store

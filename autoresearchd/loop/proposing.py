@@ -11,9 +11,8 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
 from autoresearchd.errors import PolicyError, SpendCapReached
 from autoresearchd.evaluator.decide import decide_failed_proposal
-from autoresearchd.evaluator.failure import is_simple, last_lines
-from autoresearchd.evaluator.legality import check_edit, code_hash
-from autoresearchd.evaluator.secrets import check_no_secret
+from autoresearchd.evaluator.legality import check_edit, check_no_secret, code_hash
+from autoresearchd.evaluator.measure import is_simple, last_lines
 from autoresearchd.loop import words
 from autoresearchd.loop.artifacts import read_tail
 from autoresearchd.loop.laboratory import Laboratory

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autoresearchd.domain.experiment import Decision, Experiment
-from autoresearchd.evaluator.novelty import novelty
-from autoresearchd.evaluator.reward import RewardFormula, resources_saved, reward
+from autoresearchd.evaluator.reward import RewardFormula, novelty, resources_saved, reward
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import RECENT, Standing, is_baseline
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoresearchd.evaluator.variables import SEED_VARIABLE, ignores_seed
+from autoresearchd.evaluator.program_text import SEED_VARIABLE, ignores_seed
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing

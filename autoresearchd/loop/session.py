@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from autoresearchd.domain.counting import counted
-from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
 from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.errors import (
     AutoresearchdError,
     BaselineError,

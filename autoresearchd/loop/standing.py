@@ -11,13 +11,13 @@ from typing import Any
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import RULES, Phase, Status
-from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Direction
 from autoresearchd.errors import StoreError
 from autoresearchd.evaluator.decide import incumbent_value, samples_of
-from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.legality import required_symbols
+from autoresearchd.evaluator.noise_data import NoiseData
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.diagnostics import Diagnostics
 from autoresearchd.loop.laboratory import Laboratory
@@ -54,7 +54,7 @@ class Standing:
         decided = [e for e in lab.store.experiments(session.id, last=RECENT) if e.phase is Phase.DECIDED]
         self._recent: deque[Experiment] = deque(decided, maxlen=RECENT)
         self._values = list(lab.store.values(session.id, self.segment))
-        self.ledger = Ledger(samples_of(lab.task, lab.store.decided_runs(session.id, self.segment)))
+        self.noise_data = NoiseData(samples_of(lab.task, lab.store.decided_runs(session.id, self.segment)))
         self._baseline: Experiment | None = None
         self._incumbent: Experiment | None = None
         self._code: dict[str, Mapping[str, str]] = {}
@@ -193,15 +193,17 @@ class Standing:
         """The incumbent's metric, estimated anew from all of its runs: what it was kept with was partly luck."""
         if self._incumbent is None or self._incumbent.decision is None:
             return None
-        known = self.ledger.values(self._incumbent.number)
+        known = self.noise_data.values(self._incumbent.number)
         return (
-            incumbent_value(self._lab.task, self.ledger, self._incumbent) if known else self._incumbent.decision.value
+            incumbent_value(self._lab.task, self.noise_data, self._incumbent)
+            if known
+            else self._incumbent.decision.value
         )
 
     @property
     def sigma(self) -> float | None:
         """Standard deviation of the metric between runs of the incumbent, as all repeats together tell it."""
-        noise = self.ledger.noise(self._incumbent.number) if self._incumbent else self.ledger.noise()
+        noise = self.noise_data.noise(self._incumbent.number) if self._incumbent else self.noise_data.noise()
         return noise.sigma if noise else None
 
     @property
@@ -338,7 +340,7 @@ class Standing:
         self._recent.append(e)
         self._roles.decided(e)
         self._labels[decision.label.value] += 1
-        self.ledger.take(samples_of(self._lab.task, e.current_runs))
+        self.noise_data.take(samples_of(self._lab.task, e.current_runs))
         if decision.value is not None:
             self._values.append(decision.value)
             if self._joins_top(decision.value):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Direction
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.policy.puct import Tree
 from autoresearchd.policy.turns import LONG_STREAK, PUCT, next_turn

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoresearchd.domain.counting import is_whole
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.quantities import is_whole
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError, StoreError
 from autoresearchd.evaluator.text import shorten, tells

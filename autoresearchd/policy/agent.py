@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Generation, Proposal
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState

@@ -12,10 +12,9 @@ from enum import IntEnum
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.domain.task import Budget
+from autoresearchd.domain.task import Budget, MetricSource
 from autoresearchd.evaluator.feedback import feedback, fill
 from autoresearchd.policy import memo, prompt
 from autoresearchd.policy.client import Message

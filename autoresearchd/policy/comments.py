@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from autoresearchd.domain.bounds import parse_bounds
+from autoresearchd.domain.quantities import parse_bounds
 
 FIXED = re.compile(r"\bfixed\b|\b(?:do not|don't|never) (?:change|edit|tune|touch)\b", re.IGNORECASE)
 _FIXED_ABOVE = re.compile(rf"[\s#]*(?:{FIXED.pattern})", re.IGNORECASE)  # a heading that has it in passing is none

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autoresearchd.config.markup import kind_of
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.answer import MAX_LINE, clean
 
 Value = int | float | str | bool

@@ -13,8 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from autoresearchd.domain.metric import MetricSource
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.policy.data_flow import constants_of, reached
 from autoresearchd.policy.flow_calls import usual
 from autoresearchd.policy.flow_value import Constant, Reached, Way

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.metric import Direction
-from autoresearchd.domain.task import Constraint, Task
+from autoresearchd.domain.task import Constraint, Direction, Task
 from autoresearchd.policy.digest import Digest, digest_of
 from autoresearchd.policy.quote import Quote
 

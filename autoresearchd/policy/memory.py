@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import FORBIDDEN, Label, Status
-from autoresearchd.domain.metric import Metric
-from autoresearchd.evaluator.failure import is_simple
+from autoresearchd.domain.task import Metric
+from autoresearchd.evaluator.measure import is_simple
 from autoresearchd.evaluator.pace import HELD
 from autoresearchd.policy.parameter import Value
 from autoresearchd.ports import TrialHistory

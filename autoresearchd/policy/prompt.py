@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.domain.task import Budget, Role, Task
+from autoresearchd.domain.task import Budget, Direction, Role, Task
 from autoresearchd.evaluator.feedback import MAX_REASON
 from autoresearchd.policy import memo, stuck
 from autoresearchd.policy.digest import Digest, digest

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted, PolicyError
 from autoresearchd.policy import words

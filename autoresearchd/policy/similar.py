@@ -20,7 +20,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.evaluator.novelty import changed_lines
+from autoresearchd.evaluator.reward import changed_lines
 from autoresearchd.policy.answer import clean
 
 WINDOW = 500

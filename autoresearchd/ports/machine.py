@@ -42,7 +42,7 @@ class EventSink(Protocol):
 class Workspace(Protocol):
     """Files under version control. Commits are 40 hex digits. The user's own checkout is never written to.
 
-    All methods raise RepositoryError for what the user must mend and EnvironmentFailure for what may pass (lock, disk).
+    All methods raise RepositoryError for what the user must fix and EnvironmentFailure for what may pass (lock, disk).
     """
 
     def read(self, commit: str, path: str) -> str:
@@ -127,7 +127,6 @@ class RunRequest:
     run_dir: Path
     source: Path
     slot: int = 0
-    run_checks: bool = True
 
 
 class RunHandle(Protocol):

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from autoresearchd.domain import busy
-from autoresearchd.domain.limits import limit_reached
+from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.store import figures
 from autoresearchd.store.documents import ROLES, iso, micros, role_facts, task_facts
 from autoresearchd.store.readonly import tuples
@@ -118,7 +117,7 @@ def _metric_block(db: sqlite3.Connection, session: sqlite3.Row, task: Mapping[st
         "improvement_pct": figures.improvement_pct(best, baseline, task["direction"]),
         "sigma": sigma,
         "baseline_sigma": at_first,
-        "too_noisy": busy.grown(sigma, at_first),
+        "too_noisy": noise_has_grown(sigma, at_first),
         "confidence": figures.mad_confidence(best, baseline, [row[0] for row in values]),
         "source": task["source"],
     }

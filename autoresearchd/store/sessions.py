@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.experiment import Limits, Segment, Session
 from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import StoreError
 from autoresearchd.ports import NewSession
 from autoresearchd.store import rows

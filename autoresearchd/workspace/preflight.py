@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from autoresearchd.domain.lfs import LARGEST, pointed_to
+from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.errors import MissingCapability, RepositoryError
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree

@@ -13,8 +13,17 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
-from autoresearchd.domain.task import Budget, Check, Evaluation, Execution, Scoring, Task
+from autoresearchd.domain.task import (
+    Budget,
+    Check,
+    Direction,
+    Evaluation,
+    Execution,
+    Metric,
+    MetricSource,
+    Scoring,
+    Task,
+)
 from autoresearchd.errors import BaselineError, Interrupted
 from autoresearchd.executor.setup import MARKER
 from autoresearchd.ports import Executor, RunRequest

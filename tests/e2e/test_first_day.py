@@ -52,7 +52,7 @@ def test_an_evaluation_that_fails_is_not_blamed_on_the_program(project: Project)
     code, said = start(project)
     assert (checked.returncode, code) == (3, 3)
     for words in (checked.stderr, said):
-        assert "mend the evaluation, `python evalute.py`" in words and "runs by itself" not in words, words
+        assert "fix the evaluation, `python evalute.py`" in words and "runs by itself" not in words, words
     assert "can't open file" in checked.stderr, "the end of its own log"
     assert "0/0/evaluation.log" in said and "training.log" not in said
 

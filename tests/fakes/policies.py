@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.domain.task import Budget, Execution, Scoring, Task
+from autoresearchd.domain.task import Budget, Direction, Execution, Metric, MetricSource, Scoring, Task
 from autoresearchd.errors import Interrupted, PolicyError
 from autoresearchd.ports import Cancel
 

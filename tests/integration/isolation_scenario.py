@@ -19,8 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
-from autoresearchd.domain.task import Budget, Evaluation, Execution, Scoring, Task
+from autoresearchd.domain.task import Budget, Direction, Evaluation, Execution, Metric, MetricSource, Scoring, Task
 from autoresearchd.executor.device import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.ports import RunRequest

@@ -9,7 +9,7 @@ import pytest
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.task import WAITS_S, Budget
-from autoresearchd.evaluator.allowance import needed
+from autoresearchd.evaluator.pace import needed
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
 from tests.fakes.executors import FakeExecutor, Script, prints

@@ -18,8 +18,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure
-from autoresearchd.evaluator.abort import AbortPolicy
-from autoresearchd.evaluator.abort_look import Reason
+from autoresearchd.evaluator.abort import AbortPolicy, Reason
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.aborts import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop

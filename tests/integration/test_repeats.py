@@ -91,13 +91,13 @@ def test_noise_and_the_incumbents_value_are_the_same_after_a_restart(bench: Benc
     loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0))
     loop.run()
     again = Standing(bench.laboratory())
-    assert again.ledger.noise() == loop.standing.ledger.noise()
-    assert (again.best, again.sigma, again.ledger.extra) == (
+    assert again.noise_data.noise() == loop.standing.noise_data.noise()
+    assert (again.best, again.sigma, again.noise_data.extra) == (
         loop.standing.best,
         loop.standing.sigma,
-        loop.standing.ledger.extra,
+        loop.standing.noise_data.extra,
     )
-    assert again.ledger.extra > 0, "the script has repeats, or the test proves little"
+    assert again.noise_data.extra > 0, "the script has repeats, or the test proves little"
 
 
 def test_rewards_are_given_for_what_was_proposed(bench: Bench) -> None:

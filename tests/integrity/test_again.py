@@ -107,6 +107,6 @@ def test_a_time_bomb_does_not_cost_the_night(place: Path, how: str) -> None:
 
 
 def test_a_program_that_only_is_noisier_is_not_kept(place: Path) -> None:
-    """Ten times as noisy, and worse; tests/unit/evaluator/test_raiser.py counts how often luck has it kept."""
+    """Ten times as noisy, and worse; tests/unit/evaluator/test_keep.py counts how often luck has it kept."""
     found, _ = session(place, [edited(-0.05 - 0.001 * k, noise=0.3) for k in range(2)])
     assert [e["status"] for e in found] == ["keep", "discard", "discard"]

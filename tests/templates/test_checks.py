@@ -13,8 +13,7 @@ from autoresearchd.app.task_check import SHORT, check_held
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE, load_check
-from autoresearchd.domain.task import Task
-from autoresearchd.domain.task_check import TaskCheck, Variant
+from autoresearchd.domain.task import Task, TaskCheck, Variant
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.evaluator.variants import changed

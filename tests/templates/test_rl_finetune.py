@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from autoresearchd.config import check_files, load_task
-from autoresearchd.evaluator.curve import parse_curve
+from autoresearchd.evaluator.curve import read_curve
 from autoresearchd.evaluator.parse import parse_metrics
 from autoresearchd.policy.space import find
 from autoresearchd.resources import bundled
@@ -215,7 +215,7 @@ def test_rewards_make_the_policy_better(
     with patch.object(train.time, "monotonic", lambda: float(next(ticks))):
         train.main()
     printed = capsys.readouterr().out
-    curve = parse_curve(printed, task.curve.pattern, RL_STEPS)
+    curve = read_curve(printed, task.curve.pattern, RL_STEPS).points
     assert len(curve) == RL_STEPS // 5 and curve[-1].progress == 1.0, printed
     code, text = score(prepared, tmp_path, capsys)
     found = parse_metrics(text, task.scoring)

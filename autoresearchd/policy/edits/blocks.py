@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.edits import paths
 from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, shown
 from autoresearchd.policy.edits.places import Places

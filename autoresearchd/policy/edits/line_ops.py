@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.edits import paths
 from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, shown
 from autoresearchd.policy.edits.source import Source, Splice, lines_of, spliced

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.edits import paths
 from autoresearchd.policy.edits.blocks import apply_changes, from_blocks, from_pairs
 from autoresearchd.policy.edits.elision import check_complete

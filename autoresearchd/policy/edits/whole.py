@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.edits import paths
 from autoresearchd.policy.edits.model import EditError, shown
 from autoresearchd.policy.edits.segments import Fence

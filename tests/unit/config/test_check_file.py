@@ -8,7 +8,7 @@ import pytest
 
 from autoresearchd.config.check_file import CHECK_FILE, load_check
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task_check import Replacement
+from autoresearchd.domain.task import Replacement
 from autoresearchd.errors import ConfigError
 
 WHOLE = """\

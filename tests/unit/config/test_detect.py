@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.config import Overrides, check_files, detect, dump_task, parse_task
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
-from autoresearchd.domain.task import Budget
+from autoresearchd.domain.task import Budget, Direction, Metric, MetricSource
 
 
 @pytest.fixture

@@ -10,8 +10,20 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.config import Overrides, dump_task, load_task, parse_task, read_task_text
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
-from autoresearchd.domain.task import Budget, Check, Constraint, Curve, Evaluation, FleetSlot, Prompt, Role, Task
+from autoresearchd.domain.task import (
+    Budget,
+    Check,
+    Constraint,
+    Curve,
+    Direction,
+    Evaluation,
+    FleetSlot,
+    Metric,
+    MetricSource,
+    Prompt,
+    Role,
+    Task,
+)
 from autoresearchd.errors import ConfigError, UsageError
 
 HERE = Path(__file__).parent

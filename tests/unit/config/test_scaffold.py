@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.config import TaskFields, load_task, read_task_text, write_task_yaml
 from autoresearchd.config.scaffold import render_task_yaml
-from autoresearchd.domain.metric import Direction, Metric
+from autoresearchd.domain.task import Direction, Metric
 from autoresearchd.errors import ConfigError, UsageError
 
 FIELDS = TaskFields(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoresearchd.domain.counting import counted
+from autoresearchd.domain.quantities import counted
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12345, "12,345 rows")])

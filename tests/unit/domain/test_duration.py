@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.duration import parse_duration
+from autoresearchd.domain.quantities import parse_duration
 
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.duration import parse_duration
 from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.quantities import parse_duration
 
 COUNTS = st.integers(0, 10**6)
 AMOUNTS = st.floats(0.001, 10**6)

@@ -8,8 +8,17 @@ from typing import Any
 
 from autoresearchd.domain.experiment import Decision, Experiment, Run, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.metric import Direction, Metric, MetricSource
-from autoresearchd.domain.task import Budget, Constraint, Evaluation, Execution, Scoring, Task
+from autoresearchd.domain.task import (
+    Budget,
+    Constraint,
+    Direction,
+    Evaluation,
+    Execution,
+    Metric,
+    MetricSource,
+    Scoring,
+    Task,
+)
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort import AbortPolicy, Look
 
 BUDGET = 300.0
 DELTA = 0.02
@@ -39,6 +39,27 @@ def until(share: float, points: Points) -> Points:
     return steps[keep], losses[keep]
 
 
-def policy(**more: Any) -> AbortPolicy:
+class ReplayPolicy(AbortPolicy):
+    """A policy that is called with the whole history each time, and remembers what it saw last."""
+
+    last_look: Look | None = None
+
+    def look(self, *points: Any) -> Look:
+        """As ever."""
+        self.last_look = super().look(*points)
+        return self.last_look
+
+    def observe_new(self, history: list[dict[str, Any]]) -> None:
+        """Observe what the history holds that is new."""
+        for run in history[self._observed :]:
+            self.observe(run["steps"], run["losses"], run["budget"], run["final"], aborted=run["aborted"])
+
+    def __call__(self, history: list[dict[str, Any]], *points: Any) -> bool:
+        """Whether the run ends now."""
+        self.observe_new(history)
+        return self.look(*points).abort
+
+
+def policy(**more: Any) -> ReplayPolicy:
     """A policy that audits nothing at random."""
-    return AbortPolicy(**{"delta": DELTA, "audit_rate": 0.0, **more})
+    return ReplayPolicy(**{"delta": DELTA, "audit_rate": 0.0, **more})

@@ -51,16 +51,6 @@ def test_each_outcome_has_its_own_words(label: Label, key: str) -> None:
     assert "Because." in told(decision)
 
 
-def test_a_large_step_back_is_named() -> None:
-    worse = Decision(Status.DISCARD, Label.NO_GAIN, 1.2, -0.2, reason="Worse.")
-    assert "worse than the best so far by 0.2" in told(worse)
-    assert "by 0.2" not in told(replace(worse, delta=-0.01))
-
-
-def test_an_undecided_experiment_has_no_words() -> None:
-    assert feedback(task(), experiment()) == ""
-
-
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_braces_in_a_models_text_are_only_text(hypothesis: str, reason: str) -> None:
     e = experiment(decision=replace(KEPT, reason=reason or "x"))

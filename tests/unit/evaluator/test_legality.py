@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import random
 from dataclasses import replace
@@ -11,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.redaction import Redactor, mark
 from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.legality import MAX_BYTES, check_edit, code_hash
+from autoresearchd.evaluator.legality import MAX_BYTES, check_edit, check_no_secret, code_hash, required_symbols
+from autoresearchd.evaluator.program_text import without_seeds
+from tests.fakes.policies import make_task
+from tests.unit.domain.canaries import TOKENS, letters
 from tests.unit.evaluator.builders import task
 
 OLD = {"train.py": "LR = 0.1  # rate\n\n\ndef f(x):\n    return x + 1\n"}
@@ -67,12 +72,6 @@ def test_what_is_read_is_what_python_runs(space: str, name: str, first: str) -> 
     assert label is Label.ILLEGAL_EDIT and "written in" in said
 
 
-@pytest.mark.parametrize("name", ["utf-8", "UTF8", "utf_8", "ascii"])
-def test_a_coding_line_that_changes_nothing_is_no_matter(name: str) -> None:
-    check_edit(task(), OLD, {"train.py": f"# coding: {name}\n" + OLD["train.py"].replace("0.1", "0.2")})
-    check_edit(task(), OLD, {"train.py": f"x = 1\n# coding: {name} or not\n" + OLD["train.py"]})
-
-
 def test_programs_that_read_their_own_text_are_the_same_only_with_the_same_text() -> None:
     """They differ in what they do: the second was called a duplicate and never run."""
     reads = "words = open(__file__).read()\n"
@@ -87,10 +86,6 @@ def test_programs_that_read_their_own_text_are_the_same_only_with_the_same_text(
 )
 def test_an_edit_of_comments_and_layout_changes_nothing(text: str) -> None:
     assert label_of({"train.py": text})[0] is Label.NO_OP
-
-
-def test_an_empty_edit_changes_nothing() -> None:
-    assert label_of({})[0] is Label.NO_OP
 
 
 ANSWERS = base64.b85encode(random.Random(1).randbytes(3000)).decode()
@@ -124,23 +119,6 @@ def test_code_has_room_and_what_is_too_large_may_become_smaller() -> None:
     check_edit(limited, large, {"train.py": large["train.py"].replace(ANSWERS[:100], "")})
 
 
-def test_of_several_files_the_whole_counts() -> None:
-    limited = replace(task(), editable=("train.py", "model.py"), max_compressed=4500)
-    half, rest = (f"A = {part!r}\n" for part in (ANSWERS[:1900], ANSWERS[1900:]))
-    check_edit(limited, {**OLD, "model.py": "x = 1\n"}, {"model.py": half})
-    with pytest.raises(PolicyError, match=r"train\.py, model\.py would hold"):
-        check_edit(replace(limited, max_compressed=2500), {**OLD, "model.py": half}, {"train.py": rest})
-
-
-def test_a_user_whose_own_file_is_very_large_can_still_have_it_edited() -> None:
-    old = "x = [" + "1, " * 40_000 + "]\n"
-    check_edit(task(), {"train.py": old}, {"train.py": old + "y = 1\n"})
-
-
-def test_a_doubtful_escape_is_no_error_of_the_daemon() -> None:
-    check_edit(task(), OLD, {"train.py": "x = '\\d'\n"})
-
-
 def test_a_program_that_did_not_parse_before_may_be_mended() -> None:
     check_edit(task(), {"train.py": "def f(:\n"}, {"train.py": "x = 1\n"})
 
@@ -149,12 +127,6 @@ def test_a_byte_order_mark_in_the_users_file_does_not_make_every_edit_illegal() 
     old = {"train.py": "\ufeff" + OLD["train.py"]}
     check_edit(task(), old, {"train.py": old["train.py"] + "y = 1\n"})
     assert label_of(OLD, old)[0] is Label.NO_OP
-
-
-def test_other_files_are_compared_as_text() -> None:
-    t = task()
-    object.__setattr__(t, "editable", ("prompt.txt",))
-    check_edit(t, {"prompt.txt": "a"}, {"prompt.txt": "a # b"})
 
 
 def test_the_hash_ignores_layout_but_nothing_else() -> None:
@@ -176,11 +148,6 @@ def test_the_hash_ignores_layout_but_nothing_else() -> None:
     assert len({base, *(code_hash(o) for o in others)}) == len(others) + 1
 
 
-def test_the_order_of_files_and_their_borders_are_part_of_the_hash() -> None:
-    assert code_hash({"a": "1", "b": "2"}) == code_hash({"b": "2", "a": "1"})
-    assert code_hash({"a": "b1"}) != code_hash({"ab": "1"})
-
-
 @given(st.dictionaries(st.sampled_from(["train.py", "x.py", "t.txt"]), st.text(max_size=60), max_size=3))
 def test_no_edit_makes_the_check_raise_anything_but_its_own_error(new: dict[str, str]) -> None:
     code_hash(new)
@@ -190,3 +157,208 @@ def test_no_edit_makes_the_check_raise_anything_but_its_own_error(new: dict[str,
         assert error.label in (Label.ILLEGAL_EDIT, Label.NO_OP)
     else:
         assert set(new) == {"train.py"} and code_hash(new) != code_hash(OLD)
+
+
+GOOD = {"a.yaml": "lr: 0.1  # x\nseed: 1\n", "a.json": '{"lr": 0.1, "seed": 1}', "a.toml": "lr = 0.1\nseed = 1\n"}
+
+
+def label_of_file(path: str, old: str, new: str) -> tuple[Label, str]:
+    try:
+        check_edit(make_task(editable=(path,)), {path: old}, {path: new})
+    except PolicyError as error:
+        return error.label, error.what
+    return Label.NONE, ""
+
+
+@pytest.mark.parametrize("path", GOOD)
+def test_another_value_is_a_legal_edit(path: str) -> None:
+    assert label_of_file(path, GOOD[path], GOOD[path].replace("0.1", "0.2")) == (Label.NONE, "")
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "words"),
+    [
+        ("a.yaml", "lr: 0.2\nx: [\n", "a.yaml, line 3: not YAML"),
+        ("a.json", '{"lr": 0.2,}', "a.json, line 1: not JSON"),
+        ("a.toml", "lr = \n", "a.toml, line 1: not TOML"),
+        ("a.yaml", "lr: " + "[" * 5000, "nested too deeply"),
+    ],
+)
+def test_an_edit_that_breaks_the_file_is_illegal(path: str, new: str, words: str) -> None:
+    label, what = label_of_file(path, GOOD[path], new)
+    assert label is Label.ILLEGAL_EDIT and words in what
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [("a.yaml", "# y\nlr:   0.1\nseed: 1\n"), ("a.json", '{"lr":0.1,\n"seed":1}'), ("a.toml", "lr=0.1 # y\nseed=1\n")],
+)
+def test_other_comments_and_layout_change_nothing(path: str, new: str) -> None:
+    label, what = label_of_file(path, GOOD[path], new)
+    assert label is Label.NO_OP and "comments or layout" in what
+    assert code_hash({path: GOOD[path]}) == code_hash({path: new}) != code_hash({path: new.replace("0.1", "0.2")})
+
+
+@pytest.mark.parametrize("path", GOOD)
+def test_another_seed_alone_changes_nothing(path: str) -> None:
+    """Else a model draws lots with the seed of a configuration file, which it may not do in a program."""
+    label, what = label_of_file(path, GOOD[path], GOOD[path].replace("1", "7").replace("0.7", "0.1"))
+    assert label is Label.NO_OP and "seed" in what
+
+
+def test_a_template_of_a_file_that_never_could_be_read_may_be_edited() -> None:
+    assert label_of_file("a.yaml", "{% if x %}\n", "{% if y %}\n") == (Label.NONE, "")
+
+
+PROMISED = """\
+import os, random, torch
+SEED = 3
+WIDTH = 4
+def batches(path, seed=1, *, rows=2): return random.Random(seed + 1)
+def load_model(path): return torch.load(path)
+def main():
+    seed = int(os.environ.get("AUTORESEARCHD_SEED", 42))
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    return train(seed=seed, width=WIDTH)
+"""
+REQUIRED = {"train.py": frozenset({"load_model"})}
+
+
+def verdict(new: str, old: str = PROMISED) -> Label:
+    try:
+        check_edit(task(), {"train.py": old}, {"train.py": new}, required=REQUIRED)
+    except PolicyError as error:
+        assert error.mend
+        return error.label
+    return Label.NONE
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SEED = 3", "SEED = 4"),
+        ("seed=1", "seed=2"),
+        ("manual_seed(seed)\n    gen", "manual_seed(1337)\n    gen"),
+        ("    torch.manual_seed(seed)\n", ""),
+        ("    torch.manual_seed(seed)\n", "    torch.manual_seed(seed)\n    random.seed(7)\n"),
+        ('int(os.environ.get("AUTORESEARCHD_SEED", 42))', "137"),
+        ("seed=seed", "seed=137"),
+        ("Random(seed + 1)", "Random(9)"),
+        ("Generator().manual_seed(seed)", "Generator().manual_seed(137)"),
+    ],
+)
+def test_an_edit_of_a_seed_alone_is_not_run(old: str, new: str) -> None:
+    assert PROMISED.count(old) == 1
+    assert verdict(PROMISED.replace(old, new)) is Label.NO_OP
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("WIDTH = 4", "WIDTH = 5"),
+        ("seed=1, *, rows=2", "seed=1, *, rows=3"),
+        ("seed=1, *, rows=2", "seed, *, rows=2, seeded=True"),
+        ("width=WIDTH", "width=WIDTH, seeds=3"),
+        ("return train(", "return seed_everything_and_train("),
+        ("import os,", "import json, os,"),
+    ],
+)
+def test_an_edit_of_anything_else_is_run(old: str, new: str) -> None:
+    assert PROMISED.count(old) == 1
+    assert verdict(PROMISED.replace(old, new)) is Label.NONE
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("def f(a=1, *, b): pass", "def f(a, *, b=1): pass"), ("x = {**a, 'k': b}", "x = {'k': a, **b}")],
+)
+def test_programs_that_differ_in_more_than_a_seed_are_not_confused(before: str, after: str) -> None:
+    assert verdict(PROMISED + after, PROMISED + before) is Label.NONE
+
+
+def test_a_seed_that_is_pinned_beside_a_change_is_refused() -> None:
+    pinned = PROMISED.replace('int(os.environ.get("AUTORESEARCHD_SEED", 42))', "137")
+    assert verdict(pinned.replace("WIDTH = 4", "WIDTH = 5")) is Label.ILLEGAL_EDIT
+
+
+def test_what_the_evaluation_uses_must_stay() -> None:
+    assert verdict(PROMISED.replace("def load_model", "def load")) is Label.ILLEGAL_EDIT
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "if True:\n    def load_model(path): return 1\n",
+        "try:\n    from models import load_model\nexcept ImportError:\n    load_model = None\n",
+        "from models import *\n",
+        "load_model: object = lambda path: 1\n",
+        "def make():\n    global load_model\n    load_model = 1\nmake()\n",
+        "globals()['load_' + 'model'] = 1\n",
+        "def __getattr__(name): return 1\n",
+    ],
+)
+def test_a_name_may_come_about_in_any_way(instead: str) -> None:
+    assert verdict(PROMISED.replace("def load_model(path): return torch.load(path)\n", instead)) is Label.NONE
+
+
+def test_required_names_are_those_that_the_protected_programs_take() -> None:
+    sources = {
+        "serve.py": "import train as t, train_more\nmodel = t.load_model(1)\nx = other.thing\n",
+        "evaluate.py": "from train import VOCAB, Config as C\nfrom .train import a\nfrom elsewhere import b\n",
+        "notes.md": "import train\ntrain.nothing",
+        "broken.py": "import train\ntrain.nothing(",
+    }
+    assert required_symbols(task(), sources) == {"train.py": frozenset({"load_model", "VOCAB", "Config"})}
+
+
+def test_characters_that_turn_the_direction_of_writing_are_refused_where_there_were_none() -> None:
+    turned = PROMISED + "y = '\u202e'\n"
+    assert verdict(turned) is Label.ILLEGAL_EDIT
+    assert verdict(turned + "z = 1\n", turned) is Label.NONE
+
+
+def test_a_program_that_is_nested_too_deeply_to_be_compared_is_no_error_of_the_daemon() -> None:
+    deep = "x = " + "(-" * 80 + "1" + ")" * 80 + "\n"
+    assert verdict(PROMISED + deep) is Label.NONE
+
+
+@given(
+    st.sampled_from(["seed", "lr", "rows"]),
+    st.integers(0, 9),
+    st.sampled_from(["{0}={1}", "f({0}={1})", "{0}: int = {1}"]),
+)
+def test_leaving_out_seeds_changes_the_tree_only_where_there_is_one(name: str, value: int, form: str) -> None:
+    tree = ast.parse(form.format(name, value))
+    before = ast.dump(tree)
+    changed = ast.dump(without_seeds(tree)) != before
+    assert changed == (name == "seed")
+    assert ast.dump(tree) == before, "the tree itself stays as it is"
+
+
+VALUE = letters(20)
+REDACTOR = Redactor([VALUE])
+KEYED = {"train.py": f"KEY = '{TOKENS['npm']}'\nX = 1\n", "b.py": "Y = 1\n"}
+
+
+@pytest.mark.parametrize("secret", [VALUE, TOKENS["anthropic"], f"API_KEY = '{letters(30, seed=9)}'"])
+def test_a_new_secret_is_refused_and_named_by_its_place_only(secret: str) -> None:
+    with pytest.raises(PolicyError) as raised:
+        check_no_secret(REDACTOR, KEYED, {"b.py": f"Y = 1\n# {secret}\n"})
+    assert raised.value.label is Label.ILLEGAL_EDIT
+    assert "b.py, line 2" in str(raised.value)
+    assert secret[-12:] not in str(raised.value)
+
+
+def test_a_secret_of_the_users_own_may_stay_move_and_go() -> None:
+    check_no_secret(REDACTOR, KEYED, {"train.py": KEYED["train.py"] + "Z = 2\n"})
+    check_no_secret(REDACTOR, KEYED, {"b.py": KEYED["train.py"]})
+    check_no_secret(REDACTOR, KEYED, {"train.py": "X = 1\n"})
+
+
+def test_a_mark_that_was_copied_from_a_prompt_is_refused() -> None:
+    with pytest.raises(PolicyError, match="stands for a secret") as raised:
+        check_no_secret(REDACTOR, KEYED, {"train.py": f"KEY = '{mark('npm')}'\nX = 2\n"})
+    assert raised.value.label is Label.ILLEGAL_EDIT
+    marked = {"train.py": f"MARK = '{mark('npm')}'\n"}
+    check_no_secret(REDACTOR, marked, {"train.py": marked["train.py"] + "X = 2\n"})

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.labels import Label
+from autoresearchd.domain.experiment import Decision
+from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.task import Check, Constraint
-from autoresearchd.evaluator.measure import measure
-from tests.unit.evaluator.builders import result, scoring, stage, task
+from autoresearchd.evaluator.decide import decide, samples_of
+from autoresearchd.evaluator.measure import measure, other_set, sizes
+from autoresearchd.evaluator.noise_data import NoiseData
+from tests.unit.evaluator.builders import experiment, incumbent, result, run, scoring, stage, task
 
 GOOD = "step 00001 (0.3%) | loss: 5.0 | x\r\nval_bpb: 0.5\npeak_vram_mb: 100\n"
 TRACE = """Traceback (most recent call last):
@@ -110,16 +114,6 @@ def test_a_failed_job_is_told_why_it_failed(log: str, exit_code: int, label: Lab
     assert words in m.detail and len(m.detail) < 500 and "\n" not in m.detail and "\x1b" not in m.detail
 
 
-def test_a_job_that_never_started_says_so() -> None:
-    m = measure(task(), result(stage(outcome="failed", exit_code=None, detail="python: not found")), {})
-    assert m.label is Label.ERROR and "never started: python: not found" in m.detail
-
-
-def test_a_run_without_any_process_is_run_again_and_not_held_against_the_experiment() -> None:
-    assert measure(task(), result(), {"training": GOOD}).label is Label.HOST_LOST
-    assert measure(task(), result(stage("evaluation")), {"training": GOOD}).label is Label.ERROR
-
-
 @pytest.mark.parametrize("outcome", ["failed", "timeout", "oom"])
 def test_a_failed_check_is_named_by_its_command(outcome: str) -> None:
     t = task(checks=(Check("pytest -q tests", 30),))
@@ -128,11 +122,6 @@ def test_a_failed_check_is_named_by_its_command(outcome: str) -> None:
     assert m.label is Label.CHECK_FAILED and m.value is None and "pytest -q tests" in m.detail
     odd = measure(t, result(stage(), stage("check-9", outcome, 1)), {"training": GOOD})
     assert odd.label is Label.CHECK_FAILED and "check-9" in odd.detail
-
-
-def test_a_stop_during_a_check_is_an_interruption_and_no_failed_check() -> None:
-    m = measure(task(), result(stage(), stage("check-0", "killed", -9)), {"training": GOOD})
-    assert m.label is Label.INTERRUPTED
 
 
 class TestWithAnEvaluation:
@@ -198,15 +187,6 @@ def test_a_metric_that_is_not_finite_or_larger_than_any_can_be_is_labelled_and_n
     assert all(math.isfinite(v) for v in m.metrics.values())
 
 
-def test_a_missing_metric_says_what_was_looked_for_and_what_was_found() -> None:
-    m = measure(task(), result(stage()), {"training": "METRIC val_loss=3\n"})
-    assert m.label is Label.METRIC_MISSING
-    assert "METRIC val_bpb=" in m.detail and "val_loss" in m.detail and "training.log" in m.detail
-    for mode in ("metric", "key_value", "json", "regex"):
-        t = task(scoring(parse_mode=mode, pattern=r"s (\d+)", result_file="r.json"))
-        assert "r.json" in measure(t, result(stage()), {}).detail
-
-
 @given(st.text(max_size=300), st.text(max_size=300), st.sampled_from([0, 1, 137]))
 def test_no_log_makes_the_measurement_raise(training: str, evaluation: str, exit_code: int) -> None:
     stages = result(stage(), stage("evaluation", exit_code=exit_code), stage("check-0", exit_code=exit_code))
@@ -225,9 +205,64 @@ def test_a_refusal_names_the_gates_that_were_missed_and_nothing_else_of_the_eval
     assert m.detail == "the evaluation says not_causal: causal"
 
 
-def test_a_pattern_that_finds_nothing_is_shown_as_the_user_wrote_it() -> None:
-    """Copied from the message with its backslashes doubled it matches nothing either."""
-    found = measure(
-        task(scoring(parse_mode="regex", pattern=r"val_auc: (\S+)")), result(stage()), {"training": "nothing"}
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("n_val: 400", {"n_val": 400.0}),
+        ("METRIC n_val=400", {"n_val": 400.0}),
+        ("train rows: 1,300, validation rows: 120", {"validation_rows": 120.0}),
+        ("loaded the data with val_size = 2_000 rows", {"val_size": 2000.0}),
+        ("Number of test examples: 55", {"number_of_test_examples": 55.0}),
+        ("num_val=3 n_val=4", {"num_val": 3.0, "n_val": 4.0}),
+        ("n_val: 4\nn_val: 5", {"n_val": 5.0}),
+        ("Val set size: 10\r\n", {"val_set_size": 10.0}),
+        ("n_valid=7", {"n_valid": 7.0}),
+        # not of the evaluation set, or no size
+        ("valid rows: 380", {}),
+        ("n_train: 400", {}),
+        ("val_loss: 3", {}),
+        ("test_size=0.2", {}),
+        ("val_size: 20%", {}),
+        ("eval steps: 200", {}),
+        ("val: 3", {}),
+        ("interval size: 3", {}),
+        ("n_val: 4e3", {}),
+        ("n_val: -4", {}),
+        ("x" * 600 + " n_val: 4", {}),
+        ("", {}),
+    ],
+)
+def test_only_whole_numbers_that_clearly_are_of_the_evaluation_set_count(line: str, found: dict[str, float]) -> None:
+    assert sizes(line) == found
+
+
+def test_another_set_is_told_with_both_sizes_and_a_split_by_chance_says_nothing() -> None:
+    baseline = [run(1.0, metrics={"n_val": 400.0, "n_test": n, "val_loss": 1.0}) for n in (7.0, 8.0)]
+    assert other_set([run(0.5, metrics={"n_val": 400.0, "n_test": 9.0, "val_loss": 0.5})], baseline) == ""
+    assert other_set([run(0.5, metrics={})], baseline) == ""
+    assert other_set([run(0.5, metrics={"n_val": 400.0}), run(0.5, metrics={"n_val": 730.0})], baseline) == (
+        "but it was measured on another validation set: n_val 730, the baseline's 400"
     )
-    assert r"looked for what 'val_auc: (\S+)' matches" in found.detail
+    assert other_set([run(0.5, metrics={"n_val": 730.0})], []) == ""
+
+
+def test_a_better_number_on_another_set_is_not_kept() -> None:
+    """Else the session would go on from a program whose only merit is an easier validation set."""
+    before = incumbent(0.99, 1.0, 1.01, metrics={"n_val": 400.0})
+    runs = tuple(replace(r, experiment=0, index=k, seed=k) for k, r in enumerate(before.runs))
+    before = replace(before, runs=runs)
+    noise_data = NoiseData(samples_of(task(), before.runs))
+    found = decide(task(), experiment(run(0.1, metrics={"n_val": 730.0})), before, noise_data, baseline=before.runs)
+    assert isinstance(found, Decision), "and no further run is spent on it"
+    assert (found.status, found.label) == (Status.DISCARD, Label.CONSTRAINT)
+    assert "another validation set: n_val 730, the baseline's 400" in found.reason
+    same = decide(task(), experiment(run(0.1, metrics={"n_val": 400.0})), before, noise_data, baseline=before.runs)
+    assert not (isinstance(same, Decision) and same.label is Label.CONSTRAINT)
+
+
+def test_sizes_are_read_where_the_program_computes_its_own_score_and_only_there() -> None:
+    log = "validation rows: 120\nval_bpb: 0.9\n"
+    assert measure(task(), result(stage()), {"training": log}).metrics == {"validation_rows": 120.0, "val_bpb": 0.9}
+    logs = {"training": log, "evaluation": "METRIC val_bpb=0.9\n"}
+    owned = measure(task(evaluated=True), result(stage(), stage("evaluation")), logs)
+    assert "validation_rows" not in owned.metrics

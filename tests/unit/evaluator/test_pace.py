@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task, TrainingTime
-from autoresearchd.evaluator.pace import WORK_S, Pace, about_budget, held, overrun, pace_of, reads_budget, starved
+from autoresearchd.evaluator.pace import Pace, about_budget, held, overrun, pace_of, reads_budget, starved
 from tests.unit.evaluator.builders import result, stage, task
 
 READS = {"train.py": "import os\nlimit = os.environ['AUTORESEARCHD_TIME_BUDGET']\n"}
@@ -68,25 +68,6 @@ def test_loading_that_takes_as_long_as_the_baseline_s_is_allowed_for_again() -> 
     assert not overrun(toy(300.0), took(390.0, 390.0), pace), "a larger model is compiled for longer"
 
 
-def test_more_threads_are_no_overrun_and_neither_is_a_quick_end() -> None:
-    pace = Pace(startup=1.0, busy=1.0)
-    assert not overrun(toy(10.0), took(11.0, 88.0), pace)
-    assert not overrun(toy(10.0), took(2.0, 2.0), pace)
-
-
-def test_without_the_baseline_s_results_nothing_is_known() -> None:
-    assert pace_of(toy(1.0), READS, []) is None
-    assert pace_of(toy(1.0), COUNTS, result().stages) is None
-    assert overrun(toy(1.0), result(), Pace(0.0, 0.0)) == ""
-
-
-def test_an_executor_that_tells_no_processor_time_is_judged_by_the_clock() -> None:
-    pace = pace_of(toy(10.0), READS, took(11.0, 0.0).stages)
-    assert pace == Pace(1.0, 0.0)
-    assert not overrun(toy(10.0), took(15.0, 0.0), pace)
-    assert overrun(toy(10.0), took(16.0, 0.0), pace)
-
-
 @pytest.mark.parametrize(
     ("value", "sigma", "label"),
     [
@@ -103,12 +84,6 @@ def test_only_what_could_be_kept_is_held_to_its_budget_and_that_includes_ties(
     long, pace = took(40.0, 40.0), Pace(startup=1.0, busy=1.0)
     found = held(toy(10.0), long, Measurement(Label.NONE, value), pace, best=1.0, sigma=sigma)
     assert found.label is label
-
-
-def test_nobody_is_held_to_a_pace_that_is_not_known_or_before_there_is_anything_to_beat() -> None:
-    long, gave = took(40.0, 40.0), Measurement(Label.NONE, 0.5)
-    assert held(toy(10.0), long, gave, None, best=1.0, sigma=0.1) is gave
-    assert held(toy(10.0), long, gave, Pace(1.0, 1.0), best=None, sigma=None) is gave
 
 
 # ---------------------------------------------------------------------- programs that do not end by their budget
@@ -142,27 +117,6 @@ def test_the_same_work_on_a_machine_that_is_three_times_slower_is_never_refused(
     pace = pace_of(toy(10.0), COUNTS, (*quiet.stages, *slow.stages))
     assert pace is not None
     assert overrun(toy(10.0), counted(seconds * 1.2, now), pace) == ""
-
-
-@pytest.mark.parametrize("seconds", [0.02, 0.3])
-def test_a_program_of_an_instant_is_not_refused_for_a_slow_start_of_the_interpreter(seconds: float) -> None:
-    pace = pace_of(toy(300.0), COUNTS, counted(seconds).stages)
-    assert pace is not None
-    assert not overrun(toy(300.0), took(seconds + 4.0, seconds + 0.9 * WORK_S), pace)
-    assert overrun(toy(300.0), counted(2 * seconds + WORK_S), pace)
-
-
-def test_what_waits_for_its_gpu_is_timed_by_the_clock() -> None:
-    pace, task = pace_of(toy(300.0), COUNTS, took(100.0, 10.0).stages), replace(toy(300.0), profile="cuda")
-    assert pace is not None
-    assert overrun(task, took(140.0, 10.0), pace), "a GPU that computes for longer takes no processor time"
-
-
-def test_a_machine_that_was_busy_all_along_refuses_no_edit_for_it() -> None:
-    """Baseline and edit had a third of a processor each; the edit took no more of it, and was refused by the clock."""
-    pace = pace_of(toy(3.0), COUNTS, [s for run in (took(1.3, 0.44), took(1.2, 0.42)) for s in run.stages])
-    assert pace is not None
-    assert not overrun(toy(3.0), took(1.83, 0.46), pace)
 
 
 def test_a_worse_result_is_a_plain_discard_and_one_that_was_ended_says_what_was_allowed() -> None:
@@ -208,12 +162,6 @@ def test_a_program_that_may_grow_into_its_budget_is_not_blamed_for_a_slow_machin
 )
 def test_a_program_reads_its_budget_where_its_code_names_it(path: str, text: str, reads: bool) -> None:
     assert reads_budget(toy(10.0), {path: text}) is reads
-
-
-def test_the_command_may_read_the_budget_for_the_program() -> None:
-    plain = toy(10.0)
-    command = 'python train.py --seconds "$AUTORESEARCHD_TIME_BUDGET"'
-    assert reads_budget(replace(plain, execution=replace(plain.execution, run_command=command)), COUNTS)
 
 
 def test_the_user_is_told_what_a_program_that_reads_no_budget_is_held_to() -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.task import Constraint
 from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.parse import MAX_NAMES, MODES, example_pattern, parse_metrics
-from tests.timing import seconds
+from autoresearchd.evaluator.parse import MAX_NAMES, example_pattern, parse_metrics
+from autoresearchd.evaluator.text import LINE_S, LineMatcher
 from tests.unit.evaluator.builders import scoring
 
 KARPATHY = (
@@ -23,13 +22,6 @@ KARPATHY = (
 
 def test_the_summary_of_karpathys_train_py_is_read() -> None:
     assert parse_metrics(KARPATHY, scoring()) == {"val_bpb": 0.9979, "peak_vram_mb": 45060.2}
-
-
-def test_a_finite_number_of_three_hundred_digits_is_a_number() -> None:
-    for printed in (f"{2.5e150:.0f}", f"{1.5e300:f}", "-" + "9" * 300, f"{1e-90:.200f}"):
-        for text in (f"val_bpb: {printed}\n", f"METRIC val_bpb={printed}\n", f'{{"val_bpb": {printed}}}\n'):
-            assert parse_metrics(text, scoring())["val_bpb"] == float(printed)
-    assert parse_metrics("val_bpb: " + "9" * 350 + "\n", scoring())["val_bpb"] == math.inf
 
 
 @pytest.mark.parametrize(
@@ -83,16 +75,6 @@ def test_progress_bars_and_colours_do_not_hide_a_metric() -> None:
     assert parse_metrics(text, scoring()) == {"val_bpb": 0.9}
 
 
-def test_metric_lines_may_bring_any_name_and_colon_lines_only_known_ones() -> None:
-    text = "METRIC tok/sec@gpu-0.µ=1.5\nnote: 3\nartifact_bytes: 12\n"
-    known = scoring(constraints=(Constraint("artifact_bytes", max=1),))
-    assert parse_metrics(text, known) == {"artifact_bytes": 12.0, "tok/sec@gpu-0.µ": 1.5}
-
-
-def test_a_name_inside_a_longer_line_is_no_metric() -> None:
-    assert parse_metrics("best val_bpb: 0.1\nprint('METRIC val_bpb=0.1')\nmy_val_bpb: 3\n", scoring()) == {}
-
-
 @pytest.mark.parametrize(
     ("line", "name"),
     [
@@ -125,11 +107,6 @@ def test_what_only_looks_like_the_metric_is_not_taken_for_it(text: str) -> None:
     assert "rmse" not in parse_metrics(text + "\n", scoring("rmse"))
 
 
-def test_the_name_as_it_is_wins_over_what_is_only_like_it() -> None:
-    assert parse_metrics("loss: 0.5\nValidation loss: 0.9\n", scoring("loss"))["loss"] == 0.5
-    assert parse_metrics("loss: 0.5\nloss=0.4\n", scoring("loss"))["loss"] == 0.4
-
-
 @pytest.mark.parametrize(
     ("line", "pattern"),
     [
@@ -145,12 +122,6 @@ def test_the_hint_for_a_metric_that_is_not_found_is_a_pattern_that_finds_it(line
     assert made == pattern
     if made:
         assert parse_metrics(line, scoring("rmse", parse_mode="regex", pattern=made))["rmse"] == 1.5
-
-
-def test_each_parse_mode_reads_its_own_form_only() -> None:
-    text = 'METRIC val_bpb=1\n{"val_bpb": 3}\nval_bpb: 2\n'
-    got = {mode: parse_metrics(text, scoring(parse_mode=mode))["val_bpb"] for mode in ("metric", "key_value", "json")}
-    assert got == {"metric": 1.0, "key_value": 2.0, "json": 3.0}
 
 
 def test_json_values_may_be_nested_strings_or_null() -> None:
@@ -195,13 +166,6 @@ def test_a_pattern_that_could_stop_the_daemon_is_refused_by_name(pattern: str) -
     assert caught.value.mend
 
 
-@pytest.mark.parametrize(
-    "pattern", [r"loss[:=]\s*([-+\d.eE]+)", r"^\[(?:INFO|WARN)\] (?P<val_bpb>[\d,.]+)$", r"a{2,3}\((\d+)\)"]
-)
-def test_ordinary_patterns_are_accepted(pattern: str) -> None:
-    parse_metrics("x", scoring(parse_mode="regex", pattern=pattern))
-
-
 def test_a_slow_pattern_on_hostile_lines_gives_up_instead_of_holding_the_night_up() -> None:
     score = scoring(parse_mode="regex", pattern=r"a.*a.*a(\d+)")
     began = time.process_time()
@@ -213,13 +177,6 @@ def test_a_flood_of_names_is_cut_but_never_the_tasks_own() -> None:
     text = "val_bpb: 0.5\n" + "".join(f"METRIC m{i}={i}\n" for i in range(5000))
     found = parse_metrics(text, scoring())
     assert len(found) == MAX_NAMES and found["val_bpb"] == 0.5
-
-
-def test_sixteen_megabytes_are_read_in_about_a_second() -> None:
-    line = KARPATHY.split("\n")[0]
-    text = "val_bpb: 7\n" + line * (2**24 // len(line)) + KARPATHY
-    assert parse_metrics(text, scoring())["val_bpb"] == 0.9979
-    assert seconds(lambda: parse_metrics(text, scoring())) < 1.5
 
 
 text_like_a_log = st.lists(
@@ -247,20 +204,11 @@ text_like_a_log = st.lists(
 ).map("".join)
 
 
-@given(text_like_a_log, st.sampled_from(MODES), st.none() | text_like_a_log)
+@given(text_like_a_log, st.sampled_from(("auto", "metric", "key_value", "json", "regex")), st.none() | text_like_a_log)
 def test_no_text_makes_the_reader_raise(text: str, mode: str, result_file: str | None) -> None:
     score = scoring(parse_mode=mode, pattern=r"val_bpb\W+(\S+)")
     found = parse_metrics(text, score, result_file=result_file)
     assert all(isinstance(v, float) for v in found.values())
-
-
-@given(
-    st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=20),
-    st.sampled_from(["METRIC val_bpb=", "val_bpb: "]),
-)
-def test_of_many_values_the_last_is_the_metric(values: list[float], form: str) -> None:
-    text = "\n".join(f"{form}{v!r}" for v in values)
-    assert parse_metrics(text, scoring())["val_bpb"] == values[-1]
 
 
 @settings(max_examples=30)
@@ -269,3 +217,12 @@ def test_windows_over_long_logs_lose_no_metric(before: int, after: int, data: st
     unit = data.draw(st.sampled_from(["x" * 70_000 + "\n", "y" * 999 + "\n" * 3, "\r"]))
     text = unit * before + "val_bpb: 1\n" + unit * after + "METRIC other=2\n" + unit * after
     assert parse_metrics(text, scoring()) == {"val_bpb": 1.0, "other": 2.0}
+
+
+def test_a_pattern_of_many_small_repeats_cannot_keep_the_daemon_at_one_line() -> None:
+    matcher = LineMatcher(r"\w*\s*\w*\s*\w*\s*\w*\s*[=:]\s*([\d.]+)", key="scoring.pattern")
+    began = time.process_time()
+    assert matcher.search("a" * 512) is None
+    assert time.process_time() - began < 20 * LINE_S, "it would take minutes"
+    found = matcher.search("METRIC val_loss=1.5")
+    assert found is not None and found.group(1) == "1.5"

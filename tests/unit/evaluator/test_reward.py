@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.evaluator.novelty import changed_lines, novelty
-from autoresearchd.evaluator.reward import FORMULA, RewardFormula, resources_saved, reward
+from autoresearchd.evaluator.reward import FORMULA, RewardFormula, novelty, reward
 
 number = st.floats(-1e6, 1e6)
 
@@ -34,12 +33,6 @@ def test_the_novelty_bonus_is_given_above_a_threshold_only() -> None:
     assert total(distance=0.29) == 0.0
     assert total(distance=0.3) == pytest.approx(0.1 * 0.3)
     assert total(distance=1.0) == pytest.approx(0.1)
-
-
-def test_improvements_are_clipped_and_losses_more_tightly() -> None:
-    assert total(improvement=3.0) == 3.0
-    assert total(improvement=1e9) == 5.0
-    assert total(Label.NO_GAIN, -1e9) == -1.0
 
 
 def test_thrift_is_no_reward_for_a_program_that_got_worse() -> None:
@@ -95,30 +88,13 @@ def test_every_reward_is_bounded_and_the_sum_of_its_parts(
         assert found.total == pytest.approx(sum(found.parts.values()))
 
 
-def test_saved_resources_are_counted_against_the_incumbents() -> None:
-    assert resources_saved({"seconds": 50.0, "peak_vram_mb": 100.0}, {"seconds": 100.0, "peak_vram_mb": 100.0}) == 0.25
-    assert resources_saved({"seconds": 500.0}, {"seconds": 100.0}) == -1.0
-    assert resources_saved({"seconds": 5.0}, {}) == resources_saved({"a": 1.0}, {"a": 0.0}) == 0.0
-    assert resources_saved({"a": math.nan}, {"a": 1.0}) == 0.0
-
-
 class TestNovelty:
     """Edit distance to the diffs tried before."""
 
     OLD = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n context\n-LR = 0.1\n+LR = 0.2\n"
-
-    def test_only_what_changed_is_compared(self) -> None:
-        assert changed_lines(self.OLD) == "-LR = 0.1\n+LR = 0.2"
-        moved = self.OLD.replace("@@ -1,2 +1,2 @@\n context", "@@ -90,2 +90,2 @@\n elsewhere")
-        assert novelty(moved, [self.OLD]) == 0.0
 
     def test_a_diff_is_as_new_as_its_distance_to_the_nearest_one(self) -> None:
         other = "-def f():\n-    pass\n"
         near = self.OLD.replace("0.2", "0.3")
         assert novelty(near, [other, self.OLD]) == novelty(near, [self.OLD]) < 0.1 < novelty(near, [other])
         assert novelty(self.OLD, []) == 1.0
-
-    @given(st.text(), st.lists(st.text(), max_size=4))
-    def test_any_text_is_taken(self, diff: str, earlier: list[str]) -> None:
-        assert 0.0 <= novelty(diff, earlier) <= 1.0
-        assert novelty(diff, [*earlier, diff]) == 0.0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoresearchd.domain.metric import MetricSource
-from autoresearchd.evaluator.variables import about_seed, ignores_seed, reads
+from autoresearchd.domain.task import MetricSource
+from autoresearchd.evaluator.program_text import about_seed, reads
 from tests.unit.evaluator.builders import scoring, task
 
 OWN = {"train.py": "import random\nrandom.seed(1234)\n"}
@@ -32,13 +32,6 @@ def test_the_user_of_a_program_with_its_own_seed_is_told_that_luck_may_be_kept_a
     assert "does not read AUTORESEARCHD_SEED" in told
     assert "luck of that seed" in told
     assert "`--seed $AUTORESEARCHD_SEED` in run_command" in told
-
-
-def test_the_command_may_pass_the_seed() -> None:
-    plain = task()
-    command = 'python train.py --seed "$AUTORESEARCHD_SEED"'
-    assert not ignores_seed(replace(plain, execution=replace(plain.execution, run_command=command)), OWN)
-    assert ignores_seed(plain, OWN)
 
 
 def test_a_program_that_draws_nothing_and_is_measured_by_an_evaluation_has_no_luck_to_tell_of() -> None:

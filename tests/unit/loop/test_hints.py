@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.evaluator.failure import missing_paths
+from autoresearchd.evaluator.measure import missing_paths
 from autoresearchd.loop.hints import mend_job
 
 

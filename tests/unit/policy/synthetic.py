@@ -12,8 +12,8 @@ import numpy as np
 
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.domain.task import Direction
 from autoresearchd.ports import Policy
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.domain.task import Check, Constraint, Prompt, Role
+from autoresearchd.domain.task import Check, Constraint, MetricSource, Prompt, Role
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.chat import messages, with_numbers
 from autoresearchd.policy.client import Message

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from autoresearchd.config import load_task
-from autoresearchd.domain.metric import MetricSource
+from autoresearchd.domain.task import MetricSource
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.chat import messages
 from autoresearchd.policy.measured_constants import changed, left_alone, measured_constants, named

@@ -16,9 +16,8 @@ import pytest
 
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.metric import Direction, Metric
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.task import Search
+from autoresearchd.domain.task import Direction, Metric, Search
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.pace import HELD
 from autoresearchd.policy.memory import Memory

@@ -2,7 +2,7 @@
 
 The variance of a program's runs is pooled over all programs that ran more than once (n − 1 weights) as far as they are
 alike, so σ is better known after each repeat; where they differ, runs of the compared programs count more
-(``variances``). It is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance
+(``noise``). It is taken apart as in a nested analysis of variance (Searle, Casella, McCulloch, *Variance
 Components*, 1992, ch. 3): runs of one program made for one test lie next to each other, those made for different tests
 far apart, so what is between tests is drift; what pairs on one seed have in common is the luck of the seed. Three
 numbers from a handful of runs need help: each share is shrunk towards a guess that is worth ``GUESS_WEIGHT`` runs.
@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from autoresearchd.evaluator.keep import Program, Reading
-from autoresearchd.evaluator.noise import Noise, mean
-from autoresearchd.evaluator.variances import ALIKE, Squares, VariancePrior, alike, weighed_priors
+from autoresearchd.evaluator.noise import ALIKE, Noise, Squares, VariancePrior, alike, mean, weighed_priors
 
 DRIFT = 1 / 3
 """Variance between tests as a multiple of that within one, before any run says better."""
@@ -67,7 +66,7 @@ class _Spread:
         return Squares((self.within + self.between) * freedom / self.expected(share), freedom)
 
 
-class Ledger:
+class NoiseData:
     """The samples of one segment, in order of time."""
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
@@ -99,9 +98,9 @@ class Ledger:
         if len(pairs) > 1:
             self._pairs[samples[0].test] = beside[0].program, Squares(*_squares(pairs))
 
-    def with_samples(self, samples: Sequence[Sample]) -> Ledger:
-        """This ledger and the runs of one more experiment, for a look; this one stays as it is."""
-        other = Ledger()
+    def with_samples(self, samples: Sequence[Sample]) -> NoiseData:
+        """This noise_data and the runs of one more experiment, for a look; this one stays as it is."""
+        other = NoiseData()
         other._programs, other._spreads, other._pairs = dict(self._programs), dict(self._spreads), dict(self._pairs)
         other.experiments, other.extra = self.experiments, self.extra
         other.take(samples)
@@ -120,10 +119,10 @@ class Ledger:
         """The program that ran first; None while none did."""
         return next(iter(self._programs), None)
 
-    def without_reruns(self, program: int) -> Ledger:
-        """A ledger that knows of a program only the runs of the test that it was made for."""
+    def without_reruns(self, program: int) -> NoiseData:
+        """The same data with only those runs of one program that were made for its own test."""
         kept = [s for own in self._programs.values() for s in own if s.program != program or s.test == program]
-        return Ledger(sorted(kept, key=lambda s: s.test))
+        return NoiseData(sorted(kept, key=lambda s: s.test))
 
     def unchecked(self, incumbent: int) -> bool:
         """Whether the baseline, still the incumbent, ran at the very start only, and two experiments have been since.
@@ -138,9 +137,8 @@ class Ledger:
     def noise(self, *programs: int) -> Noise | None:
         """σ and what is known of it; None while no program ran twice.
 
-        Args:
-            programs: whose runs it is about: one program, or one that is compared with the incumbent, which it was made
-                from. None: as if all were alike.
+        programs: one program, or one that is compared with the incumbent, which it was made from; none: as if all were
+        alike.
         """
         spreads = self._spreads.values()
         freedom = sum(s.within_freedom for s in spreads)
@@ -203,12 +201,7 @@ class Ledger:
         return _mixed(weighed_priors(list(squares.values())), [own], known)
 
     def readings(self, incumbent: int, samples: Sequence[Sample]) -> list[Reading]:
-        """What compares an experiment with the incumbent: the incumbent's earlier runs, then the runs of the test.
-
-        Args:
-            incumbent: number of the incumbent.
-            samples: the runs made for the experiment, in order of time.
-        """
+        """What compares an experiment with the incumbent: the incumbent's earlier runs, then those of the test."""
         here = {s.test for s in samples}
         earlier = [s for s in self._programs.get(incumbent, ()) if s.test not in here]
         return [
