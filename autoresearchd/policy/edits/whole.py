@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoresearchd.domain.counting import counted
-from autoresearchd.policy.edits import paths
+from autoresearchd.policy.edits import names
 from autoresearchd.policy.edits.model import EditError, shown
 from autoresearchd.policy.edits.segments import Fence
-from autoresearchd.policy.edits.source import Source, Splice, lines_of, spliced
+from autoresearchd.policy.edits.text import File, Splice, lines_of
 
 _CODE = frozenset({"", "python", "py", "python3"})
+_LONGEST = 160
+_COMMENTS = ("#", "//", "--", "/*", "<!--")
+_BRACKETS = ("<", "[", "(", "{")
+_CODE_MARKS = frozenset("\"'=:,")
+_WORD = re.compile(r"[a-z]+")
+_DOTS = ("...", "…")
+_VOCABULARY = frozenset(
+    _WORD.findall(
+        "a above all and are as before below brevity class classes code content continues else everything "
+        "existing file follows for function functions goes here identical import imports in is it its keep "
+        "kept lines methods module my not of omitted original other part previous program remain remainder "
+        "remaining remains rest same script shown stay stays still the this unchanged unmodified with your "
+    )
+)
+_ALWAYS = frozenset({"unchanged", "unmodified", "omitted", "rest", "remainder", "existing"})
+_REST = frozenset({"rest", "remainder", "remaining"})
+_AS_IT_WAS = frozenset({"unchanged", "unmodified", "omitted", "same", "before", "identical"})
+_AFTER_DOTS = _ALWAYS | frozenset({"remaining", "same", "previous", "original", "code", "before", "keep"})
+_BEFORE_DOTS = _ALWAYS | {"remaining"}
+_MOST_UNKNOWN = 2
 _MOST_PARSED = 200_000
 
 
@@ -23,8 +44,8 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
     unnamed: list[Fence] = []
     for fence in fences:
         what = f"the {fence.language or 'fenced'} block"
-        told = paths.in_info(fence.info, code, what)
-        file = told or paths.title(fence.before, code, what) or _commented(fence, code, what)
+        told = names.in_info(fence.info, code, what)
+        file = told or names.title(fence.before, code, what) or _commented(fence, code, what)
         if file is None:
             unnamed += [fence] if fence.language in _CODE else []
             continue
@@ -46,17 +67,17 @@ def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, 
     """New text of each file in a JSON object of names and texts."""
     found: dict[str, str] = {}
     for name, text in files.items():
-        file = paths.known(name, code, '"files"')
+        file = names.known(name, code, '"files"')
         if not isinstance(text, str):
-            raise EditError(f'"files": {shown(name)} is no text', mend="give the whole new text of the file")
+            raise EditError(f'"files": {shown(name)} is not a text', mend="give the whole new text of the file")
         found[file] = _as_file(lines_of(text), code[file], file)
     return found
 
 
 def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
     """The lines with the line ends of the old file."""
-    source = Source.of(old)
-    return spliced(source, [Splice(0, len(source.lines), lines, "the block")], file)
+    there = File(old)
+    return there.replace([Splice(0, len(there.lines), lines, "the block")], file)
 
 
 def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
@@ -64,11 +85,11 @@ def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
     first = _first(fence.lines)
     if not first.startswith(("#", "//")):
         return None
-    found = paths.resolve(first.lstrip("#/ "), code)
+    found = names.resolve(first.lstrip("#/ "), code)
     # What the file has had all along says nothing of the block, and shell commands are not meant to be a file.
     if found or fence.language not in _CODE or any(_first(lines_of(text)) == first for text in code.values()):
         return found
-    return paths.title(first, code, what)
+    return names.title(first, code, what)
 
 
 def _first(lines: Sequence[str]) -> str:
@@ -77,11 +98,11 @@ def _first(lines: Sequence[str]) -> str:
 
 
 def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:
-    file = paths.only(code)
+    file = names.only(code)
     if file is None:
         raise EditError(
             "a block of code does not say which file it is",
-            mend=f"write the file's name after the opening ```, one of: {paths.allowed(code)}",
+            mend=f"write the file's name after the opening ```, one of: {names.allowed(code)}",
         )
     if len(unnamed) > 1:
         raise EditError(
@@ -97,17 +118,17 @@ def _check_whole(fence: Fence, file: str, old: str) -> None:
     new = "\n".join(fence.lines)
     if 2 * len(new) >= len(old):
         return
-    before = _names(old)
-    if file.endswith((".py", ".pyi")) and before and before <= _names(new):
+    before = _defined(old)
+    if file.endswith((".py", ".pyi")) and before and before <= _defined(new):
         return
     raise EditError(
         f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
-        f"({counted(len(Source.of(old).lines), 'line')})",
+        f"({counted(len(File(old).lines), 'line')})",
         mend=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
     )
 
 
-def _names(text: str) -> set[str]:
+def _defined(text: str) -> set[str]:
     """What a program defines at its top level; nothing where it cannot be parsed."""
     if len(text) > _MOST_PARSED:
         return set()
@@ -125,3 +146,35 @@ def _names(text: str) -> set[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found |= {target.id for target in targets if isinstance(target, ast.Name)}
     return found
+
+
+# ---------------------------------------------------------------------- code left out
+def check_complete(text: str, old: str, file: str) -> None:
+    """Raise for a line of the new text, not in the old one, that stands for code left out."""
+    known = {line.strip() for line in old.split("\n")}
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if bare.startswith((*_COMMENTS, *_BRACKETS)) and bare not in known and _elides(bare):
+            raise EditError(
+                f"line {number} of the new {file} leaves code out: `{shown(bare)}`",
+                mend="write all lines, or change only a part of the file with SEARCH/REPLACE blocks",
+            )
+
+
+def _elides(line: str) -> bool:
+    if len(line) > _LONGEST:
+        return False
+    words = _WORD.findall(line.lower())
+    comment = line.startswith(_COMMENTS)
+    if not words:
+        return comment and any(dots in line for dots in _DOTS)
+    if not comment and (len(words) == 1 or not _CODE_MARKS.isdisjoint(line)):
+        return False
+    said = set(words)
+    inner = line.strip("#/-*<!>[](){} \t")
+    if (inner.startswith(_DOTS) and said & _AFTER_DOTS) or (inner.endswith(_DOTS) and said & _BEFORE_DOTS):
+        return True
+    unknown = len(said - _VOCABULARY)
+    if unknown:
+        return unknown <= _MOST_UNKNOWN and bool(said & _REST) and bool(said & _AS_IT_WAS)
+    return bool(said & _ALWAYS) or {"same", "before"} <= said or {"remaining", "code"} <= said

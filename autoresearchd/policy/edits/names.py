@@ -57,6 +57,14 @@ def allowed(code: Mapping[str, str]) -> str:
     return ", ".join(shown(path) for path in code)
 
 
+def of_item(item: Mapping[str, object], code: Mapping[str, str], what: str) -> str:
+    """The file that a JSON item names, the only one where it names none; raises for another."""
+    name = item.get("file") or only(code)
+    if name is None:
+        raise EditError(f'{what} has no "file"', mend=f"name one of: {allowed(code)}")
+    return known(name, code, what)
+
+
 def only(code: Mapping[str, str]) -> str | None:
     """The editable file where there is just one."""
     return next(iter(code)) if len(code) == 1 else None
