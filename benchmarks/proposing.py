@@ -42,7 +42,7 @@ from autoresearchd.domain.task import Role
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.loop.standing import Standing
-from autoresearchd.policy import chat
+from autoresearchd.policy import prompt
 from autoresearchd.policy.edits.parse import FORMS, read_answer
 from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.parameter import Value
@@ -205,7 +205,7 @@ class Daemon:
 
     def prompt(self, state: ResearchState) -> int:
         """Length of the whole prompt for a model."""
-        return sum(len(m["content"]) for m in chat.messages(state, forms=FORMS, budget=64_000, count=estimate_tokens))
+        return sum(len(m["content"]) for m in prompt.messages(state, forms=FORMS, budget=64_000, count=estimate_tokens))
 
 
 # ---------------------------------------------------------------------- many words

@@ -16,7 +16,7 @@ from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import agent_words, answer, chat, copies, derived
+from autoresearchd.policy import agent_words, answer, copies, derived, prompt
 from autoresearchd.policy.agent_words import Step
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
 from autoresearchd.policy.conversation import Conversation
@@ -158,7 +158,7 @@ class _Work:
         return parent, copies.look(root, task)
 
     def _prompt(self) -> tuple[Message, ...]:
-        return chat.messages(
+        return prompt.messages(
             self._state,
             forms=agent_words.rules(self._state, self._settings, self._command_seconds),
             budget=int(PROMPT_SHARE * self._settings.context_tokens),

@@ -55,6 +55,11 @@ class Section:
     pieces: tuple[Piece, ...]
     frame: Callable[[str, bool], str] = _as_it_is
 
+    def text(self, kept: Sequence[Piece] | None = None) -> str:
+        """The section with the pieces that are kept, all by default; empty where there are none."""
+        kept = self.pieces if kept is None else kept
+        return self.frame("\n".join(p.text for p in kept), len(kept) < len(self.pieces)) if kept else ""
+
 
 def fit(
     sections: Sequence[Section],
@@ -129,12 +134,8 @@ def _between(sizes: Sequence[int], low: int, high: int, share: float, probe: int
 
 
 def _texts(sections: Sequence[Section], dropped: frozenset[tuple[int, int]]) -> list[str]:
-    found = []
-    for i, section in enumerate(sections):
-        left = [piece.text for j, piece in enumerate(section.pieces) if (i, j) not in dropped]
-        if left:
-            found.append(section.frame("\n".join(left), len(left) < len(section.pieces)))
-    return found
+    kept = ([p for j, p in enumerate(s.pieces) if (i, j) not in dropped] for i, s in enumerate(sections))
+    return [text for section, pieces in zip(sections, kept, strict=True) if (text := section.text(pieces))]
 
 
 def estimate_tokens(messages: Sequence[Message]) -> int:

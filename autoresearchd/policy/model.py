@@ -13,7 +13,7 @@ from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import answer, brief, chat, derived, structured
+from autoresearchd.policy import answer, brief, derived, prompt, structured
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
 from autoresearchd.policy.edits.model import Edit
 from autoresearchd.policy.edits.parse import FORMS, EditError, read_answer
@@ -202,7 +202,7 @@ class _Talk:
         if self._brief:
             return brief.messages(self._state, budget=self._budget, count=self.exchange.count_tokens)
         forms = FORMS if self._schema is None else structured.FORMS
-        return chat.messages(self._state, forms=forms, budget=self._budget, count=self.exchange.count_tokens)
+        return prompt.messages(self._state, forms=forms, budget=self._budget, count=self.exchange.count_tokens)
 
     def _read(self, text: str) -> Edit:
         """The edit in an answer."""

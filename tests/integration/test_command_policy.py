@@ -178,7 +178,7 @@ def test_the_tool_dies_when_the_daemon_is_killed(tmp_path: Path) -> None:
     script = f"""
 import threading
 from pathlib import Path
-from autoresearchd.policy.tool import run_tool
+from autoresearchd.policy.command import run_tool
 stdin = Path({str(tmp_path)!r}) / "in"
 stdin.write_text("")
 run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), stdin=stdin,
