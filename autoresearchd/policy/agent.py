@@ -1,14 +1,17 @@
 """The policy ``agent``: a model works on a private copy of the workspace by shell commands, turn by turn, and submits.
 
-The commands are a model's, so they run in the sandbox (`autoresearchd.policy.shell`), and what they leave is read back
-as data. Only what was submitted becomes a proposal: edits that were under way when a limit was reached are thrown away.
+The commands are a model's, so they run in the sandbox, and what they leave is read back as data. Only what was
+submitted becomes a proposal: edits that were under way when a limit was reached are thrown away.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
@@ -16,15 +19,14 @@ from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import agent_words, answer, copies, derived, prompt
-from autoresearchd.policy.agent_words import Step
+from autoresearchd.policy import agent_words, copies, derived, prompt
+from autoresearchd.policy.agent_words import Conversation, Step
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
-from autoresearchd.policy.conversation import Conversation
 from autoresearchd.policy.copies import Before
 from autoresearchd.policy.exchange import Exchange, Means, shown, storable
 from autoresearchd.policy.model import Near
-from autoresearchd.policy.shell import Shell, Shells
 from autoresearchd.ports import AnswerLog, Cancel, Purse
+from autoresearchd.sandbox.workshop import CommandResult
 
 PROMPT_SHARE = 0.5
 """Share of ``context_tokens`` that the prompt may take; the rest is for the work."""
@@ -38,6 +40,31 @@ _SUBMIT_FORM, _COMMAND_FORM = "submit", "command"
 
 Check = Callable[[ResearchState, Mapping[str, str]], None]
 """Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
+
+
+class Shell(Protocol):
+    """Runs commands in a copy of the workspace. Files last from one command to the next; processes do not."""
+
+    @property
+    def folder(self) -> Path:
+        """The copy. Nothing runs in it between two commands."""
+        ...
+
+    def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
+        """Run a shell script in the copy; all its processes are dead when this returns.
+
+        Whatever the script is or does comes back as facts. Raises Interrupted soon after ``cancel`` is set, and
+        EnvironmentFailure where the machine is at fault (its disk is full, the sandbox does not start).
+        """
+        ...
+
+
+class Shells(Protocol):
+    """Makes shells."""
+
+    def open(self, state: ResearchState) -> AbstractContextManager[Shell]:
+        """A shell over a fresh copy of the workspace at the state's parent; copy and all, it is gone at the end."""
+        ...
 
 
 class AgentPolicy:
@@ -261,7 +288,8 @@ class _Work:
                 f"Your submission is nearly the same as what has been tried: {alike}\n\nSubmit something that differs, "
                 "or submit again as it is if you mean it: it is then run."
             )
-        return self._proposal(files, step, reply, generation)
+        words = self._state.redactor.value(step.words())
+        return self.exchange.proposal(files, words, self._parent.texts, reply, generation)
 
     def _edit(self) -> dict[str, str]:
         """The editable files that differ from the parent's, once they are known to be legal."""
@@ -282,32 +310,6 @@ class _Work:
         if self._near is None or self._state.repair is not None or self._turns_left == 0:
             return ""
         return shown(self._state, self._near(self._state, files, derived.changes(self._parent.texts, files)))
-
-    def _proposal(self, files: Mapping[str, str], step: Step, reply: Reply, generation: Generation) -> Proposal:
-        state = self._state
-        words = state.redactor.value(step.words())
-        description = answer.clean(words.get("description"), answer.MAX_LINE)
-        hypothesis = answer.clean(words.get("hypothesis"), answer.MAX_TEXT) or description
-        if not hypothesis and state.repair is not None:
-            hypothesis = answer.clean(state.repair.description, answer.MAX_LINE)
-        hypothesis = hypothesis or derived.hypothesis(self._parent.texts, files)
-        return Proposal(
-            files=dict(files),
-            hypothesis=hypothesis,
-            policy=self._means.name,
-            description=description or answer.clean(hypothesis, answer.MAX_LINE),
-            expected_delta=answer.number(words.get("expected_delta")),
-            changes=derived.changes(self._parent.texts, files),
-            role=state.role,
-            adapter=answer.clean(reply.adapter, answer.MAX_LINE),
-            asi=answer.asi_of(words, hypothesis),
-            cost=self.exchange.cost,
-            generation=generation,
-            state_id=state.state_id,
-            round_id=state.round_id,
-            attempt=self.exchange.attempt,
-            charged=True,
-        )
 
     # -- limits
     def _look_at_limits(self) -> None:

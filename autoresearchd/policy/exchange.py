@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.proposal import Answer, Cost, Generation
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, ModelsRefused, PolicyError
-from autoresearchd.policy import abandon, answer, prices
+from autoresearchd.policy import abandon, answer, derived, prices
 from autoresearchd.policy.asking import Asker, Failure, Unanswered
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.patience import Patience
@@ -79,11 +79,6 @@ class Exchange:
             random=Random(state.seed),  # noqa: S311 - jitter
             ending=means.ending,
         )
-
-    @property
-    def attempt(self) -> int:
-        """Number of the proposal in its experiment: 0 the first, then repairs."""
-        return self._attempt
 
     @property
     def asked(self) -> bool:
@@ -176,6 +171,35 @@ class Exchange:
             )
         )
         return generation
+
+    def proposal(
+        self, files: Mapping[str, str], words: Mapping[str, Any], base: Mapping[str, str], reply: Reply,
+        generation: Generation,
+    ) -> Proposal:  # fmt: skip
+        """What an answer proposes: files that differ from ``base``, in the words that it says of them."""
+        state = self._state
+        description = answer.clean(words.get("description"), answer.MAX_LINE)
+        hypothesis = answer.clean(words.get("hypothesis"), answer.MAX_TEXT) or description
+        if not hypothesis and state.repair is not None:
+            hypothesis = answer.clean(state.repair.description, answer.MAX_LINE)
+        hypothesis = hypothesis or derived.hypothesis(base, files)
+        return Proposal(
+            files=dict(files),
+            hypothesis=hypothesis,
+            policy=self._means.name,
+            description=description or answer.clean(hypothesis, answer.MAX_LINE),
+            expected_delta=answer.number(words.get("expected_delta")),
+            changes=derived.changes(base, files),
+            role=state.role,
+            adapter=answer.clean(reply.adapter, _NAME),
+            asi=answer.asi_of(words, hypothesis),
+            cost=self.cost,
+            generation=generation,
+            state_id=state.state_id,
+            round_id=state.round_id,
+            attempt=self._attempt,
+            charged=True,
+        )
 
     def _charge_failure(self, model: str, error: ModelError) -> None:
         """A question that got no reply, but cost something."""

@@ -144,7 +144,7 @@ class _Talk:
     """The questions and answers of one proposal."""
 
     def __init__(self, means: Means, check: Check, near: Near | None, state: ResearchState, cancel: Cancel) -> None:
-        self._settings, self._name = means.settings, means.name
+        self._settings = means.settings
         self._brief = means.settings.prompt == brief.BRIEF
         self._check, self._near, self._state = check, near, state
         self._cancel, self._until = cancel, Patience(cancel, means.ending, GRACE_S)
@@ -165,7 +165,7 @@ class _Talk:
             reply = self._ask(index)
             verdict, generation = self._take(reply, last=index == count - 1)
             if not verdict.error:
-                return self._made(reply, verdict, generation)
+                return self.exchange.proposal(verdict.files, verdict.words, self._state.code, reply, generation)
             if verdict.final:
                 raise PolicyError(verdict.error, label=verdict.label)
             self._send_back(reply.text, verdict.error)
@@ -285,32 +285,6 @@ class _Talk:
             "again if you mean it: it is then run."
         )
         return replace(verdict, error=shown(self._state, told), label=Label.DUPLICATE)
-
-    # -- proposing
-    def _made(self, reply: Reply, verdict: _Verdict, generation: Generation) -> Proposal:
-        state, words = self._state, verdict.words
-        description = answer.clean(words.get("description"), answer.MAX_LINE)
-        hypothesis = answer.clean(words.get("hypothesis"), answer.MAX_TEXT) or description
-        if not hypothesis and state.repair is not None:
-            hypothesis = answer.clean(state.repair.description, answer.MAX_LINE)
-        hypothesis = hypothesis or derived.hypothesis(state.code, verdict.files)
-        return Proposal(
-            files=dict(verdict.files),
-            hypothesis=hypothesis,
-            policy=self._name,
-            description=description or answer.clean(hypothesis, answer.MAX_LINE),
-            expected_delta=answer.number(words.get("expected_delta")),
-            changes=dict(verdict.changes),
-            role=state.role,
-            adapter=answer.clean(reply.adapter, _MAX_NAME),
-            asi=answer.asi_of(words, hypothesis),
-            cost=self.exchange.cost,
-            generation=generation,
-            state_id=state.state_id,
-            round_id=state.round_id,
-            attempt=self.exchange.attempt,
-            charged=True,
-        )
 
 
 def _check_readable(reply: Reply) -> None:

@@ -18,15 +18,14 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError, SpendCapReached
 from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.policy.agent import AgentPolicy
-from autoresearchd.policy.agent_words import SENTINEL
+from autoresearchd.policy.agent_words import LEFT_OUT, SENTINEL
 from autoresearchd.policy.client import ModelError, Reply, Trouble
-from autoresearchd.policy.conversation import LEFT_OUT
 from autoresearchd.policy.model import Near
 from autoresearchd.ports import Policy, Purse, TrialHistory
 from tests.contract.policy_contract import SAMPLE, PolicyContract
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
 from tests.fakes.policies import make_state, make_task
-from tests.fakes.shells import Act, FakeRun, FakeShells
+from tests.fakes.shells import Act, FakeShells, fake_run
 
 CODE = "DEPTH = 4\nWIDTH = 64\n"
 SETTINGS = ModelSettings(agent_turns=6, agent_seconds=100.0, reasks=2, retries=0, repairs=2)
@@ -284,7 +283,7 @@ def test_a_link_in_place_of_the_program_is_refused_and_can_be_mended() -> None:
 
 def test_a_submission_whose_command_failed_is_none() -> None:
     command = f"false && echo {SENTINEL}"
-    agent = Agent([say("edit"), say(command), submit()], {command: lambda _: FakeRun("", 1)})
+    agent = Agent([say("edit"), say(command), submit()], {command: lambda _: fake_run("", 1)})
     agent.propose()
     assert "Nothing was submitted" in agent.told(2)
     assert "exit code 1" in agent.told(2)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from autoresearchd.errors import PolicyError
+from autoresearchd.policy.agent_words import ANSWER_LEFT_OUT, LEFT_OUT, Conversation
 from autoresearchd.policy.client import Message
-from autoresearchd.policy.conversation import ANSWER_LEFT_OUT, LEFT_OUT, Conversation
 
 PROMPT: tuple[Message, ...] = ({"role": "system", "content": "rules"}, {"role": "user", "content": "the task"})
 
