@@ -23,7 +23,7 @@ from autoresearchd.ports import Adapters, Cancel, Clock, Executor, Policy, Store
 from autoresearchd.workspace.git import GitWorkspace
 
 if TYPE_CHECKING:
-    from autoresearchd.sandbox.workshop import Surroundings, Workshop
+    from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
 
 LOCAL = "local"
 
@@ -120,7 +120,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
             purse=purse,
             check=check.legal,
             near=check.near,
-            shells=_workshop(offer),
+            shells=_agent_shells(offer),
             ending=offer.ending,
         )
     else:
@@ -266,9 +266,9 @@ def local_client(
     return OpenAIClient(settings.base_url, name, adapters=adapters, warn=warn, key=key, prices=settings.prices)
 
 
-def _workshop(offer: Offer) -> Workshop:
+def _agent_shells(offer: Offer) -> AgentShells:
     from autoresearchd.executor.sight import agent_surroundings, link_data
-    from autoresearchd.sandbox.workshop import Workshop
+    from autoresearchd.sandbox.agent_shell import AgentShells
 
     executor = offer.executor
     if not isinstance(executor, LocalExecutor):
@@ -281,4 +281,4 @@ def _workshop(offer: Offer) -> Workshop:
     def surroundings(tools: Path) -> Surroundings:
         return agent_surroundings(offer.task, tools, setup=offer.setup, source=offer.source, pristine=offer.pristine)
 
-    return Workshop(executor.tier, copy, surroundings)
+    return AgentShells(executor.tier, copy, surroundings)

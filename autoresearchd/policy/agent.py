@@ -26,7 +26,7 @@ from autoresearchd.policy.copies import Before
 from autoresearchd.policy.exchange import Exchange, Means, shown, storable
 from autoresearchd.policy.model import Near
 from autoresearchd.ports import AnswerLog, Cancel, Purse
-from autoresearchd.sandbox.workshop import CommandResult
+from autoresearchd.sandbox.agent_shell import CommandResult
 
 PROMPT_SHARE = 0.5
 """Share of ``context_tokens`` that the prompt may take; the rest is for the work."""

@@ -21,7 +21,7 @@ from autoresearchd.policy import answer
 from autoresearchd.policy.client import Message
 from autoresearchd.policy.fit import Count
 from autoresearchd.policy.quote import data
-from autoresearchd.sandbox.workshop import CommandResult
+from autoresearchd.sandbox.agent_shell import CommandResult
 
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 MOST_ANSWER = 256 * 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted
 from autoresearchd.ports import Cancel
-from autoresearchd.sandbox.workshop import CommandResult
+from autoresearchd.sandbox.agent_shell import CommandResult
 
 
 def fake_run(

@@ -26,9 +26,9 @@ from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.sight import agent_surroundings, link_data
 from autoresearchd.policy.agent import AgentPolicy
 from autoresearchd.policy.agent_words import SENTINEL
+from autoresearchd.sandbox.agent_shell import AgentShells, CommandResult, Surroundings
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available
-from autoresearchd.sandbox.workshop import CommandResult, Surroundings, Workshop
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import make_state, make_task
 
@@ -68,12 +68,12 @@ def the_state() -> ResearchState:
     return make_state(CODE, task=task)
 
 
-def workshop(tier: Tier, scratch: Path, around: Callable[[Path], Surroundings] = surroundings) -> Workshop:
-    return Workshop(tier, materialise, around, scratch=scratch, limits=LIMITS)
+def agent_shells(tier: Tier, scratch: Path, around: Callable[[Path], Surroundings] = surroundings) -> AgentShells:
+    return AgentShells(tier, materialise, around, scratch=scratch, limits=LIMITS)
 
 
 def run(tier: Tier, scratch: Path, command: str, timeout: float = 30.0) -> CommandResult:
-    with workshop(tier, scratch).open(the_state()) as shell:
+    with agent_shells(tier, scratch).open(the_state()) as shell:
         return shell.run(command, timeout=timeout, cancel=NEVER)
 
 
@@ -91,7 +91,7 @@ def work(tier: Tier, scratch: Path, commands: Sequence[str]) -> tuple[Proposal, 
         answers=MemoryAnswers(),
         purse=OpenPurse(),
         check=check,
-        shells=workshop(tier, scratch),
+        shells=agent_shells(tier, scratch),
         command_seconds=3.0,
     )
     proposal = policy.propose(the_state(), threading.Event())
@@ -170,7 +170,7 @@ def test_a_command_is_data_whatever_is_in_it(tier: Tier, tmp_path: Path) -> None
 
 @EACH
 def test_files_last_and_the_working_directory_and_variables_do_not(tier: Tier, tmp_path: Path) -> None:
-    with workshop(tier, tmp_path).open(the_state()) as shell:
+    with agent_shells(tier, tmp_path).open(the_state()) as shell:
         shell.run("mkdir sub && cd sub && X=1 && echo here > file", timeout=20, cancel=NEVER)
         result = shell.run('pwd; cat sub/file; echo "[$X]"', timeout=20, cancel=NEVER)
         assert result.head == f"{shell.folder}\nhere\n[]\n"
@@ -226,7 +226,7 @@ def test_what_only_the_evaluation_may_read_is_hidden_where_it_lies_too(tier: Tie
         (folder / "data").symlink_to(data)
 
     around = Surroundings(readable=(data,), hidden=(data / "val.txt",))
-    with Workshop(tier, linked, lambda _: around, scratch=scratch).open(the_state()) as shell:
+    with AgentShells(tier, linked, lambda _: around, scratch=scratch).open(the_state()) as shell:
         result = shell.run(f"cat data/train.txt data/val.txt {data}/val.txt", timeout=20, cancel=NEVER)
     assert "training" in result.head
     assert SECRET not in result.head
@@ -251,7 +251,7 @@ def test_it_sees_of_the_machine_what_a_job_of_the_task_sees(tier: Tier, tmp_path
     def around(tools: Path) -> Surroundings:
         return agent_surroundings(task, tools, setup=setup, source=source, pristine=tmp_path / "pristine")
 
-    with Workshop(tier, prepared, around, scratch=scratch).open(dataclasses.replace(state, task=task)) as shell:
+    with AgentShells(tier, prepared, around, scratch=scratch).open(dataclasses.replace(state, task=task)) as shell:
         command = f"python -c 'import numpy; print(numpy.arange(3).sum())'; cat data/* {setup}/data/* {source}/*"
         result = shell.run(command, timeout=60, cancel=NEVER)
     assert result.head.startswith("3\ntraining\n")
@@ -339,7 +339,7 @@ class _SoonSet:
 @EACH
 def test_a_stop_request_ends_the_command(tier: Tier, tmp_path: Path) -> None:
     mark = f"7{os.getpid()}.5"
-    with workshop(tier, tmp_path).open(the_state()) as shell, pytest.raises(Interrupted):
+    with agent_shells(tier, tmp_path).open(the_state()) as shell, pytest.raises(Interrupted):
         shell.run(f"sleep {mark}", timeout=60, cancel=_SoonSet())
     assert not running(mark)
     assert not list(tmp_path.iterdir())
@@ -352,24 +352,24 @@ def test_nothing_runs_on_when_the_daemon_dies_and_the_next_removes_its_copy(tier
 import threading
 from pathlib import Path
 from autoresearchd.sandbox.tiers import choose
-from tests.integration.test_agent_sandbox import the_state, workshop
-with workshop(choose({tier.name.value!r}), Path({str(tmp_path)!r})).open(the_state()) as shell:
+from tests.integration.test_agent_sandbox import the_state, agent_shells
+with agent_shells(choose({tier.name.value!r}), Path({str(tmp_path)!r})).open(the_state()) as shell:
     shell.run("sleep {mark}", timeout=500, cancel=threading.Event())
 """
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
     with subprocess.Popen([sys.executable, "-c", driver], cwd=TOP, env=environment) as daemon:
         assert until(lambda: bool(running(mark)))
-        with workshop(tier, tmp_path).open(the_state()):
+        with agent_shells(tier, tmp_path).open(the_state()):
             assert len(list(tmp_path.iterdir())) == 2, "a copy in use was removed"
         daemon.send_signal(signal.SIGKILL)
     assert until(lambda: not running(mark))
     assert len(list(tmp_path.iterdir())) == 1
-    with workshop(tier, tmp_path).open(the_state()):
+    with agent_shells(tier, tmp_path).open(the_state()):
         assert len(list(tmp_path.iterdir())) == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_without_a_sandbox_an_agent_is_refused_unless_it_was_asked_for() -> None:
     with pytest.raises(MissingCapability, match="--sandbox none"):
-        Workshop(Tier(TierName.NONE, reason="namespaces are forbidden"), materialise)
-    Workshop(PLAIN, materialise)
+        AgentShells(Tier(TierName.NONE, reason="namespaces are forbidden"), materialise)
+    AgentShells(PLAIN, materialise)
