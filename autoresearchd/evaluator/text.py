@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import re
 
+from autoresearchd.domain.cleaning import printable
+
 _CONTROL = re.compile(
     r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI: colours, cursor movements
     r"|\][^\x07\x1b\n\r]{0,512}(?:\x07|\x1b\\)"  # OSC: window titles, hyperlinks
@@ -52,7 +54,7 @@ def to_float(figure: str) -> float:
 def shorten(text: str, limit: int) -> str:
     """``text`` on one line, at most ``limit`` characters, without control codes and lone surrogates."""
     line = " ".join(without_control_codes(text[: 4 * limit]).split())
-    line = "".join(c if c.isprintable() else "?" for c in line)
+    line = printable(line)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.redaction import Redactor
@@ -198,7 +199,7 @@ def printed_text(ran: CommandResult, redactor: Redactor, most: int) -> str:
 def _clean(text: str, redactor: Redactor) -> str:
     """Only what is to be seen, a progress bar's line ends as such."""
     lines = redactor.text(as_lines(text.replace("\r\n", "\n")))
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in lines)
+    return printable(lines, keep="\n\t")
 
 
 def _middle_cut(head: str, most: int, tail: str | None = None, lost: int = 0) -> str:

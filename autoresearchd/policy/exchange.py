@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
@@ -255,9 +256,8 @@ def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Re
 
 def shown(state: ResearchState, text: str) -> str:
     """Words of an error as they are stored and sent back: without secrets and control characters, cut."""
-    lines = state.redactor.text(text).splitlines()
-    kept = "\n".join("".join(c if c.isprintable() or c == "\t" else " " for c in line) for line in lines)
-    return cut(kept, MAX_ERROR)
+    lines = "\n".join(state.redactor.text(text).splitlines())
+    return cut(printable(lines, keep="\n\t", instead=" "), MAX_ERROR)
 
 
 def storable(text: str) -> str:

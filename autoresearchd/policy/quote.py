@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.evaluator.text import without_control_codes
 
@@ -70,11 +71,6 @@ def _cut(redactor: Redactor, text: str, most: int) -> str:
 
 _line = lru_cache(maxsize=4096)(_cut)
 """Remembers: a prompt shows the same experiments as the one before it, but for one."""
-
-
-def printable(text: str) -> str:
-    """The text with a question mark for every character that is not to be seen (controls, direction marks, …)."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def fenced(text: str, info: str = "") -> str:
