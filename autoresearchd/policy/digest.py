@@ -15,7 +15,7 @@ from rapidfuzz import fuzz, process
 from rapidfuzz.utils import default_process
 
 from autoresearchd.domain.experiment import Decision, Experiment
-from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.labels import NEVER_RUN, RULES, Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.policy.quote import Quote
@@ -36,8 +36,7 @@ LOOKED_AT = 16
 
 _WORDS = 240
 _SHOWN = 160
-_UNJUDGED = frozenset({Label.DUPLICATE, Label.NO_OP, Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER, Label.STALE_PARENT})
-_NO_FAILURE = frozenset({Label.NONE, Label.SIMPLER, Label.NO_GAIN, Label.ABORTED_EARLY, Label.STALE_PARENT})
+_NO_FAILURE = frozenset({Label.NONE, Label.SIMPLER, Label.NO_GAIN, Label.ABORTED_EARLY})
 _MEASURED = frozenset({Label.NO_GAIN, Label.GATE_MISS, Label.CONSTRAINT, Label.SIZE_BLOCKED})
 
 _CHANGE = re.compile(
@@ -155,7 +154,7 @@ class _Try:
     @property
     def judged(self) -> bool:
         """Whether a job was spent, so that it says something about the change."""
-        return self.decision.label not in _UNJUDGED
+        return self.decision.label not in NEVER_RUN
 
     @property
     def better(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import NEVER_RUN, Label, Status
 from autoresearchd.evaluator.novelty import changed_lines
 from autoresearchd.policy.answer import clean
 
@@ -45,11 +45,6 @@ _ASSIGNMENT = re.compile(
     rf"([+-])[ \t]*([A-Za-z_][\w.]{{0,80}}|[\"'][A-Za-z_]\w{{0,80}}[\"'])[ \t]*"
     rf"(?:(?::[ \t]*[\w\[\], .|]{{1,60}})?=|(?<=[\"']):)[ \t]*({_VALUE})[ \t]*,?[ \t]*(?:#.*)?"
 )
-_NOTHING_SAID = frozenset(
-    {Label.DUPLICATE, Label.NO_OP, Label.STALE_PARENT, Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER}
-)
-"""Labels of experiments that were never run: nothing is known of their edits."""
-
 _Shelf = frozenset[str] | tuple[str, ...]
 Constants = Mapping[str, tuple[Any, Any]]
 """Name → (value before, value after)."""
@@ -98,7 +93,7 @@ class NearDuplicates:
 
     def add(self, past: Past) -> None:
         """Take a decided experiment in; those that were never run say nothing."""
-        if past.label in _NOTHING_SAID:
+        if past.label in NEVER_RUN:
             return
         entry = _read(past)
         self._entries.append(entry)

@@ -108,7 +108,7 @@ def test_the_same_code_with_another_number_or_another_function_is_a_new_idea() -
     assert known.look("", {}, B) == ""
 
 
-@pytest.mark.parametrize("label", [Label.DUPLICATE, Label.NO_OP, Label.STALE_PARENT, Label.ILLEGAL_EDIT])
+@pytest.mark.parametrize("label", [Label.DUPLICATE, Label.NO_OP, Label.ILLEGAL_EDIT])
 def test_what_never_ran_is_not_held_against_an_edit(label: Label) -> None:
     assert memory(past(5, HEADER + CODE, label=label)).look(HEADER + CODE, {}, A) == ""
 
