@@ -10,8 +10,8 @@ import pytest
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.errors import Interrupted, SpendCapReached
-from autoresearchd.policy.asking import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
 from autoresearchd.policy.client import PASSING, ModelError, Question, Trouble
+from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
 from autoresearchd.ports import Cancel, Purse
 from tests.fakes.models import OpenPurse, PatientCancel, ScriptedClient, Step
 
