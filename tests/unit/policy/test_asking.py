@@ -55,12 +55,6 @@ def client(*steps: Step, name: str = "first") -> ScriptedClient:
     return ScriptedClient(steps, name=name)
 
 
-def test_a_reply_comes_at_the_first_call_without_any_wait() -> None:
-    cancel, purse = PatientCancel(), OpenPurse()
-    assert asker(client("yes"), purse=purse).ask(QUESTION, cancel).text == "yes"
-    assert (cancel.waits, purse.checks) == ([], 1)
-
-
 @pytest.mark.parametrize("trouble", sorted(PASSING))
 def test_a_passing_trouble_is_waited_out_and_the_question_repeated(trouble: Trouble) -> None:
     cancel, first = PatientCancel(), client(failing(trouble), failing(trouble), "yes")
@@ -77,15 +71,6 @@ def test_waits_double_are_jittered_and_bounded() -> None:
     assert all(0 <= wait <= bound for wait, bound in zip(cancel.waits, most, strict=True))
     assert len({round(wait, 6) for wait in cancel.waits}) == 12
     assert any(wait > 10 for wait in cancel.waits)
-
-
-def test_the_same_seed_waits_the_same_and_another_does_not() -> None:
-    waits = []
-    for seed in (1, 1, 2):
-        cancel = PatientCancel()
-        asker(client(*[failing(Trouble.TIMEOUT)] * 3, "yes"), seed=seed).ask(QUESTION, cancel)
-        waits.append(cancel.waits)
-    assert waits[0] == waits[1] != waits[2]
 
 
 def test_a_provider_that_asks_to_wait_is_given_that_time_and_a_little_more() -> None:
@@ -133,16 +118,6 @@ def test_when_all_models_fail_the_error_says_why_for_each() -> None:
     assert not caught.value.refused
 
 
-def test_only_when_every_model_refuses_the_question_itself_is_at_fault() -> None:
-    def both(one: Trouble, other: Trouble) -> Unanswered:
-        with pytest.raises(Unanswered) as caught:
-            asker(client(failing(one)), client(failing(other)), retries=0).ask(QUESTION, PatientCancel())
-        return caught.value
-
-    assert both(Trouble.REFUSED, Trouble.REFUSED).refused
-    assert not both(Trouble.REFUSED, Trouble.TIMEOUT).refused
-
-
 def test_a_context_that_is_too_long_comes_back_to_be_shortened_for_the_same_model() -> None:
     first = client(failing(Trouble.UNAUTHORISED))
     second = client(failing(Trouble.CONTEXT_TOO_LONG), "shorter", name="second")
@@ -155,39 +130,12 @@ def test_a_context_that_is_too_long_comes_back_to_be_shortened_for_the_same_mode
     assert len(first.questions) == 1
 
 
-def test_the_next_question_goes_to_the_model_that_answered_last() -> None:
-    first, second = client(failing(Trouble.NOT_FOUND)), client("one", "two", name="second")
-    model = asker(first, second)
-    assert [model.ask(QUESTION, PatientCancel()).text for _ in range(2)] == ["one", "two"]
-    assert len(first.questions) == 1
-
-
 def test_a_failed_call_that_cost_something_is_charged_to_its_model() -> None:
     bill, cost = Bill(), Cost(0.02, 1000, 50)
     broken, refused = (failing(t, cost=cost) for t in (Trouble.BROKEN_REPLY, Trouble.REFUSED))
     first = client(broken, failing(Trouble.OVERLOADED), refused)
     asker(first, client("yes", name="second"), bill=bill).ask(QUESTION, PatientCancel())
     assert bill.charged == [("first", cost), ("first", cost)]
-
-
-def test_the_purse_is_looked_into_before_every_call_that_goes_out() -> None:
-    purse = OpenPurse()
-    first = client(*[failing(Trouble.OVERLOADED)] * 3)
-    asker(first, client("yes", name="second"), retries=2, purse=purse).ask(QUESTION, PatientCancel())
-    assert purse.checks == 4
-
-
-def test_an_empty_purse_stops_a_retry_before_it_costs_anything() -> None:
-    class Emptied(OpenPurse):
-        def check(self) -> None:
-            super().check()
-            if self.checks > 1:
-                raise SpendCapReached("spent", whole_session=True)
-
-    first = client(failing(Trouble.OVERLOADED), "never")
-    with pytest.raises(SpendCapReached):
-        asker(first, client("never", name="second"), purse=Emptied()).ask(QUESTION, PatientCancel())
-    assert len(first.questions) == 1
 
 
 def test_a_stop_before_the_call_sends_nothing() -> None:
@@ -250,8 +198,3 @@ def test_a_cap_ends_a_series_of_replies_that_come_too_late() -> None:
     with pytest.raises(SpendCapReached):
         asker(first, bill=purse, purse=purse, retries=8).ask(replace(QUESTION, max_tokens=500), PatientCancel())
     assert len(first.questions) == 2
-
-
-def test_without_any_model_there_is_nothing_to_build() -> None:
-    with pytest.raises(ValueError, match="no model"):
-        asker()

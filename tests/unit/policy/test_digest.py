@@ -125,25 +125,6 @@ def test_an_edit_that_never_ran_says_nothing_about_its_constant() -> None:
     assert [line[:12] for line in found.failures] == ["duplicate ×1", "illegal_edit"]
 
 
-def test_changes_that_are_no_constants_and_roles_are_told_apart() -> None:
-    found = digest_of(
-        [
-            experiment(1, "swap GELU for SwiGLU", delta=-0.01, value=1.01, role="architecture"),
-            experiment(2, "cosine schedule", Label.NONE, delta=0.01, value=0.99, role="schedule"),
-        ]
-    )
-    assert found.tried == (
-        "role architecture: 1 tried, 0 kept",
-        "role schedule: 1 tried, 1 kept",
-        "#1 swap GELU for SwiGLU: no_gain -0.01",
-    )
-
-
-def test_a_new_session_has_nothing_to_say() -> None:
-    assert digest_of([]) == Digest()
-    assert digest_of([experiment(0, "the program as it is", Label.NONE, policy="baseline")]).parts() == ()
-
-
 def test_the_same_state_gives_the_same_digest_of_a_bounded_size() -> None:
     state = dataclasses.replace(make_state("x = 1\n", sigma=0.001), recent=session(), top=session()[8:25:8])
     assert digest(state) == digest(state)

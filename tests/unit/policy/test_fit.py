@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.labels import Label
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.client import Message
 from autoresearchd.policy.fit import MOST_COUNTS, Piece, Section, estimate_tokens, fit
@@ -33,12 +32,6 @@ def content(sections: Sequence[Section], budget: int, count: Counter | None = No
     return fit(sections, build, budget=budget, count=count or Counter())[0]["content"]
 
 
-def test_what_fits_is_left_whole_and_counted_once() -> None:
-    count = Counter()
-    assert content([Section((Piece("goal"), Piece("old", (0,))))], 100, count) == "goal\nold"
-    assert count.calls == 1
-
-
 def test_the_lowest_rank_goes_first_wherever_it_stands() -> None:
     sections = [
         Section((Piece("goal"),)),
@@ -58,13 +51,6 @@ def test_a_section_without_pieces_leaves_no_heading_and_a_shortened_one_says_so(
     assert content(sections, 60) == "goal\n\n# History (cut)\n" + "b" * 10
     assert content(sections, 20) == "goal"
     assert content([Section((Piece("goal"),)), Section((), frame)], 60) == "goal"
-
-
-def test_code_that_is_too_long_is_an_error_that_names_the_setting() -> None:
-    with pytest.raises(PolicyError, match="may have 50") as raised:
-        content([Section((Piece("code" * 50),)), Section((Piece("old", (0,)),))], 50)
-    assert raised.value.label is Label.ERROR
-    assert "context_tokens" in raised.value.mend
 
 
 def test_of_a_long_history_little_is_lost_and_counting_stays_rare() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.metric import MetricSource
 from autoresearchd.domain.proposal import Repair
-from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Check, Constraint, Prompt, Role
 from autoresearchd.errors import PolicyError
@@ -132,13 +130,6 @@ def test_advice_names_constants_of_the_program_and_no_others() -> None:
     assert "IGNORE_ALL_RULES" not in advice
 
 
-def test_a_role_knows_its_part_and_its_instructions() -> None:
-    task = dataclasses.replace(make_task(), roles=(Role("schedule", "warmup and decay", "Leave the model alone."),))
-    _, user = asked(full(task=task, role="schedule"))
-    assert "Your part of the recipe is schedule: warmup and decay\nLeave the model alone." in user
-    assert "Your part" not in asked(full(task=task))[1]
-
-
 def test_the_tasks_own_template_is_filled_in_and_never_interpreted() -> None:
     instance = "## Current {target_file}\n```{code_lang}\n{file_content}\n```\nMind {this} and {{that}}."
     task = dataclasses.replace(make_task(), prompt=Prompt(instance=instance))
@@ -213,16 +204,6 @@ def test_a_failed_edit_is_given_back_as_it_is_with_its_error_and_without_the_his
     assert "# Latest experiments" not in user
     assert "- try a longer warmup" in user
     assert len(user) < 12_000
-
-
-def test_no_secret_is_sent_that_only_the_lines_which_were_left_out_kept_apart() -> None:
-    _, whole = asked(full())
-    budget = estimate_tokens(messages(full(), forms=FORMS, budget=64_000, count=estimate_tokens)) - 1_000
-    pairs = [f"{a[-20:]}\n{b[:20]}" for a, b in pairwise(asked(full(), budget)[1].split("\n"))]
-    secret = next(pair for pair in pairs if len(pair) == 41 and pair not in whole)
-    state = full(redactor=Redactor([secret]))
-    assert secret not in asked(state, budget)[1]
-    assert "«redacted:" in asked(state, budget)[1]
 
 
 def test_a_small_budget_loses_old_failures_before_keeps_and_the_best() -> None:
