@@ -14,7 +14,7 @@ from autoresearchd.evaluator.legality import check_edit, code_hash, required_sym
 from autoresearchd.evaluator.secrets import check_no_secret
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.words import unified_diff
-from autoresearchd.policy.similar import WINDOW, NearDuplicates, Past
+from autoresearchd.policy.similar import WINDOW, NearDuplicates
 from autoresearchd.ports import Store
 
 _AT_ONCE = 64
@@ -58,7 +58,5 @@ class EditCheck:
                 continue
             if e.segment != self._segment or (self._last is not None and e.number <= self._last):
                 continue
-            diff = self._store.diff(self._session_id, e.number)
-            d = e.decision
-            self._near.add(Past(e.number, e.parent, diff, d.status, d.label, d.value, e.proposal.changes))
+            self._near.add(e, self._store.diff(self._session_id, e.number))
             self._last = e.number

@@ -238,7 +238,7 @@ def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> E
         return EditError("the answer ends while it is still thinking", mend="think less, and then write the change")
     if broken := leading.broken or objects.broken:
         return EditError(broken, mend="escape line feeds, quotes and backslashes in texts, and close every bracket")
-    return EditError(f"the answer ({counted(len(text), 'character')}) holds no change", mend=mend)
+    return EditError(f"no change can be found in the answer ({counted(len(text), 'character')})", mend=mend)
 
 
 # ---------------------------------------------------------------------- what the answer says of its edit

@@ -15,27 +15,19 @@ from autoresearchd.policy.edits.segments import Fence
 from autoresearchd.policy.edits.text import File, Splice, lines_of
 
 _CODE = frozenset({"", "python", "py", "python3"})
+_MOST_PARSED = 200_000
 _LONGEST = 160
 _COMMENTS = ("#", "//", "--", "/*", "<!--")
 _BRACKETS = ("<", "[", "(", "{")
-_CODE_MARKS = frozenset("\"'=:,")
-_WORD = re.compile(r"[a-z]+")
 _DOTS = ("...", "…")
-_VOCABULARY = frozenset(
-    _WORD.findall(
-        "a above all and are as before below brevity class classes code content continues else everything "
-        "existing file follows for function functions goes here identical import imports in is it its keep "
-        "kept lines methods module my not of omitted original other part previous program remain remainder "
-        "remaining remains rest same script shown stay stays still the this unchanged unmodified with your "
-    )
+_LEFT_OUT = r"unchanged|unmodified|omitted|existing|rest|remainder|remaining|same|previous|original|before|keep"
+_REST = r"(?:the |all )?(?:rest|remainder|remaining|existing)(?: of)?"
+_ELISION = re.compile(
+    rf"(?:{_REST}(?: \w+){{0,4}} )?(?:(?:is|are|stays?|remains?|code|kept) )?"
+    r"(?:the same|(?:same )?as (?:before|above|is)|unchanged|unmodified|omitted)(?: here)?(?: for brevity)?"
+    rf"|{_REST}(?: \w+)? (?:code|file|program|script)"
 )
-_ALWAYS = frozenset({"unchanged", "unmodified", "omitted", "rest", "remainder", "existing"})
-_REST = frozenset({"rest", "remainder", "remaining"})
-_AS_IT_WAS = frozenset({"unchanged", "unmodified", "omitted", "same", "before", "identical"})
-_AFTER_DOTS = _ALWAYS | frozenset({"remaining", "same", "previous", "original", "code", "before", "keep"})
-_BEFORE_DOTS = _ALWAYS | {"remaining"}
-_MOST_UNKNOWN = 2
-_MOST_PARSED = 200_000
+"""What such a comment says and nothing else, where it has no dots."""
 
 
 def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, str]:
@@ -162,19 +154,11 @@ def check_complete(text: str, old: str, file: str) -> None:
 
 
 def _elides(line: str) -> bool:
-    if len(line) > _LONGEST:
+    comment, inner = line.startswith(_COMMENTS), line.strip("#/-*<!>[](){} \t").lower()
+    if len(line) > _LONGEST or (not comment and " " not in inner):
         return False
-    words = _WORD.findall(line.lower())
-    comment = line.startswith(_COMMENTS)
-    if not words:
+    if not re.search(r"[a-z]", inner):
         return comment and any(dots in line for dots in _DOTS)
-    if not comment and (len(words) == 1 or not _CODE_MARKS.isdisjoint(line)):
-        return False
-    said = set(words)
-    inner = line.strip("#/-*<!>[](){} \t")
-    if (inner.startswith(_DOTS) and said & _AFTER_DOTS) or (inner.endswith(_DOTS) and said & _BEFORE_DOTS):
-        return True
-    unknown = len(said - _VOCABULARY)
-    if unknown:
-        return unknown <= _MOST_UNKNOWN and bool(said & _REST) and bool(said & _AS_IT_WAS)
-    return bool(said & _ALWAYS) or {"same", "before"} <= said or {"remaining", "code"} <= said
+    if inner.startswith(_DOTS) or inner.endswith(_DOTS):
+        return bool(re.search(rf"\b(?:{_LEFT_OUT}|code)\b", inner)) and (comment or not re.search(r"[\"'=:,]", line))
+    return bool(_ELISION.fullmatch(inner.rstrip(". ")))
