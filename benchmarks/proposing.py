@@ -44,10 +44,10 @@ from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.loop.standing import Standing
 from autoresearchd.policy import prompt
 from autoresearchd.policy.edits.parse import FORMS, read_answer
-from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.parameter import Value
 from autoresearchd.policy.search import SearchPolicy
 from autoresearchd.policy.space import find
+from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.ports import NewSession, Workspace
 from autoresearchd.resources import bundled
 from autoresearchd.store import sums

@@ -14,3 +14,8 @@ def one_line(text: str, most: int | None = None) -> str:
     """The text on one line, printable, cut to a length."""
     line = " ".join(printable(text, instead=" ").split())
     return line if most is None or len(line) <= most else line[: most - 1] + "…"
+
+
+def clean(value: object, most: int) -> str:
+    """A text on one line, printable, cut to a length; nothing for what is no text."""
+    return one_line(value[: 4 * most], most) if isinstance(value, str) else ""

@@ -20,8 +20,8 @@ from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.text import as_lines
 from autoresearchd.policy import answer
 from autoresearchd.policy.client import Message
-from autoresearchd.policy.fit import Count
 from autoresearchd.policy.quote import data
+from autoresearchd.policy.tokens import Count
 from autoresearchd.sandbox.agent_shell import CommandResult
 
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"

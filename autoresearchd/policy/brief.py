@@ -19,10 +19,11 @@ from autoresearchd.errors import PolicyError
 from autoresearchd.policy import prompt, space
 from autoresearchd.policy.client import Message
 from autoresearchd.policy.edits.model import MAX_ANSWER_LINES, Edit, EditError, shown
-from autoresearchd.policy.fit import Count, Piece, Section, fit
+from autoresearchd.policy.fit import Piece, Section, fit
 from autoresearchd.policy.parameter import Parameter, Value
 from autoresearchd.policy.program import space_of
 from autoresearchd.policy.quote import Quote
+from autoresearchd.policy.tokens import Count
 
 BRIEF = "brief"
 """The setting ``prompt`` that asks for it."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Proposal
@@ -104,8 +105,8 @@ class CommandPolicy:
             cancel=cancel,
         )
         # Before anything is cut to a length: half of a secret would not be known any more.
-        clean = state.redactor.text
-        result = replace(result, stdout=clean(result.stdout), stderr=clean(result.stderr))
+        hide = state.redactor.text
+        result = replace(result, stdout=hide(result.stdout), stderr=hide(result.stderr))
         try:
             self._check(result)
             files = copies.taken_back(copy, state.task, before, who="the command")
@@ -131,14 +132,14 @@ class CommandPolicy:
 
     def _proposal(self, state: ResearchState, files: Mapping[str, str], result: ToolResult) -> Proposal:
         found = answer.last_object(result.stdout)
-        description = answer.clean(found.get("description"), answer.MAX_LINE)
-        hypothesis = answer.clean(found.get("hypothesis"), answer.MAX_TEXT) or description
+        description = clean(found.get("description"), answer.MAX_LINE)
+        hypothesis = clean(found.get("hypothesis"), answer.MAX_TEXT) or description
         hypothesis = hypothesis or f"An edit of {', '.join(sorted(files))} by the command may help"
         return Proposal(
             files=dict(files),
             hypothesis=hypothesis,
             policy=self.name,
-            description=description or answer.clean(hypothesis, answer.MAX_LINE),
+            description=description or clean(hypothesis, answer.MAX_LINE),
             expected_delta=answer.number(found.get("expected_delta")),
             role=state.role,
             asi=answer.asi_of(found, hypothesis),
@@ -151,8 +152,8 @@ class CommandPolicy:
 def _tail(result: ToolResult) -> str:
     """The end of what it complained about, for people."""
     lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-_TAIL_LINES:]
-    clean = [answer.clean(line, answer.MAX_LINE) for line in lines]
-    return ":\n" + "\n".join(f"    {line}" for line in clean if line) if any(clean) else ""
+    shown = [f"    {words}" for line in lines if (words := clean(line, answer.MAX_LINE))]
+    return ":\n" + "\n".join(shown) if shown else ""
 
 
 # ---------------------------------------------------------------------- running it

@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.cleaning import clean, printable
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
@@ -77,7 +77,7 @@ class Unanswered(ModelError):
     """
 
     def __init__(self, failures: Sequence[Failure]) -> None:
-        told = [f"{f.model}: {f.error.trouble} ({answer.clean(f.error.what, _MAX_WORDS)})" for f in failures]
+        told = [f"{f.model}: {f.error.trouble} ({clean(f.error.what, _MAX_WORDS)})" for f in failures]
         remedies = dict.fromkeys(f.error.mend for f in failures if f.error.mend)
         super().__init__(failures[-1].error.trouble, "; ".join(told), mend="; ".join(remedies))
         self.failures = tuple(failures)
@@ -332,12 +332,12 @@ class Exchange:
         generation = generation_of(self._state, self._asked, reply)
         self._store(
             Answer(
-                model=answer.clean(reply.model, _NAME) or name,
+                model=clean(reply.model, _NAME) or name,
                 cost=prices.priced(reply.cost, self._means.settings.prices, name, reply.model),
                 generation=generation,
                 error=shown(self._state, error),
                 form=form,
-                finish=answer.clean(reply.finish, _NAME),
+                finish=clean(reply.finish, _NAME),
                 attempt=self._attempt,
             )
         )
@@ -349,20 +349,20 @@ class Exchange:
     ) -> Proposal:  # fmt: skip
         """What an answer proposes: files that differ from ``base``, in the words that it says of them."""
         state = self._state
-        description = answer.clean(words.get("description"), answer.MAX_LINE)
-        hypothesis = answer.clean(words.get("hypothesis"), answer.MAX_TEXT) or description
+        description = clean(words.get("description"), answer.MAX_LINE)
+        hypothesis = clean(words.get("hypothesis"), answer.MAX_TEXT) or description
         if not hypothesis and state.repair is not None:
-            hypothesis = answer.clean(state.repair.description, answer.MAX_LINE)
+            hypothesis = clean(state.repair.description, answer.MAX_LINE)
         hypothesis = hypothesis or derived.hypothesis(base, files)
         return Proposal(
             files=dict(files),
             hypothesis=hypothesis,
             policy=self._means.name,
-            description=description or answer.clean(hypothesis, answer.MAX_LINE),
+            description=description or clean(hypothesis, answer.MAX_LINE),
             expected_delta=answer.number(words.get("expected_delta")),
             changes=derived.changes(base, files),
             role=state.role,
-            adapter=answer.clean(reply.adapter, _NAME),
+            adapter=clean(reply.adapter, _NAME),
             asi=answer.asi_of(words, hypothesis),
             cost=self.cost,
             generation=generation,
@@ -404,8 +404,8 @@ def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Re
 
     Tokens and their log-probabilities are left out where they would not be those of the text that is stored.
     """
-    clean = state.redactor.text(reply.text)
-    whole = clean == reply.text and len(clean) <= MAX_ANSWER
+    text = state.redactor.text(reply.text)
+    whole = text == reply.text and len(text) <= MAX_ANSWER
     ids, logprobs = reply.token_ids, reply.logprobs
     if ids is not None and logprobs is not None and len(ids) != len(logprobs):
         ids = logprobs = None
@@ -413,14 +413,14 @@ def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Re
         logprobs = None
     return Generation(
         messages=messages,
-        completion=storable(clean[:MAX_ANSWER]),
+        completion=storable(text[:MAX_ANSWER]),
         token_ids=ids if whole else None,
         logprobs=logprobs if whole else None,
         sampling=state.redactor.value(dict(reply.sampling)),
         model_hash=reply.model_hash,
         tokenizer_hash=reply.tokenizer_hash,
         template_hash=reply.template_hash,
-        adapter=answer.clean(reply.adapter, _NAME) or None,
+        adapter=clean(reply.adapter, _NAME) or None,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.settings import ModelSettings
@@ -255,7 +256,7 @@ class _Talk:
         return _Verdict(files, changes, self._state.redactor.value(dict(edit.words)), form)
 
     def _unusable(self, reply: Reply, label: Label, what: str, form: str) -> _Verdict:
-        said = answer.clean(self._state.redactor.text(reply.text), answer.MAX_LINE)
+        said = clean(self._state.redactor.text(reply.text), answer.MAX_LINE)
         malformed = label is Label.MALFORMED_ANSWER and not form
         final = False
         if reply.finish == "length":

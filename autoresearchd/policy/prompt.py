@@ -19,9 +19,10 @@ from autoresearchd.evaluator.feedback import MAX_REASON, feedback, fill
 from autoresearchd.policy import memo, stuck
 from autoresearchd.policy.client import Message
 from autoresearchd.policy.digest import Digest, digest
-from autoresearchd.policy.fit import Count, Piece, Section, fit
+from autoresearchd.policy.fit import Piece, Section, fit
 from autoresearchd.policy.measured_constants import rule
 from autoresearchd.policy.quote import Quote, data, fence_length, fenced
+from autoresearchd.policy.tokens import Count
 
 HISTORY = 32
 """Experiments that a prompt holds besides the best: the K of AutoResearch-RL."""

@@ -18,7 +18,7 @@ from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.policy import prompt
 from autoresearchd.policy.edits.parse import FORMS
-from autoresearchd.policy.fit import estimate_tokens
+from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.ports import Cancel, RunRequest
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.integration.bench import TASK, Bench, ByNumber, job

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy import answer
@@ -246,7 +247,7 @@ def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[s
     """The words in the last object that has any, else those in lines like ``Hypothesis: …``; bounded and cleaned."""
     given = next((o for o in reversed(objects) if not _KEYS.isdisjoint(o)), None)
     said: Mapping[str, Any] = _titled(lines) if given is None else given
-    words: dict[str, Any] = {key: answer.clean(said.get(key), most) for key, most in _TEXTS.items()}
+    words: dict[str, Any] = {key: clean(said.get(key), most) for key, most in _TEXTS.items()}
     words["expected_delta"] = _delta(said.get("expected_delta"))
     free = {key: value for key, value in said.items() if key not in EDIT_KEYS and key not in _KEYS}
     kept = {key: value for key, value in words.items() if value not in ("", None)}

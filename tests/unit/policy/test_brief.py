@@ -15,8 +15,8 @@ from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.policy import brief
 from autoresearchd.policy.edits.model import EditError
-from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.model import ModelPolicy
+from autoresearchd.policy.tokens import estimate_tokens
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
 from tests.fakes.policies import make_state
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.client import Message
-from autoresearchd.policy.fit import Piece, Section, estimate_tokens, fit
+from autoresearchd.policy.fit import Piece, Section, fit
+from autoresearchd.policy.tokens import estimate_tokens
 
 
 class Counter:

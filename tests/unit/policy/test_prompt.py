@@ -17,9 +17,9 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Check, Constraint, Prompt, Role
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.client import Message
-from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.memo import update
 from autoresearchd.policy.prompt import messages, render
+from autoresearchd.policy.tokens import estimate_tokens
 from tests.fakes.policies import make_state, make_task
 
 from .histories import experiment, session
