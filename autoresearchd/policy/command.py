@@ -29,7 +29,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import answer, copies, prompt, stuck
+from autoresearchd.policy import answer, copies, derived, prompt, stuck
 from autoresearchd.policy.copies import Materialise
 from autoresearchd.ports import Cancel
 
@@ -141,6 +141,7 @@ class CommandPolicy:
             policy=self.name,
             description=description or clean(hypothesis, answer.MAX_LINE),
             expected_delta=answer.number(found.get("expected_delta")),
+            changes=derived.changes(state.code, files),
             role=state.role,
             asi=answer.asi_of(found, hypothesis),
             cost=answer.cost_of(found, result.duration_s),

@@ -123,7 +123,7 @@ def test_the_user_message_holds_code_standing_history_notes_and_the_question_in_
 
 def test_advice_names_constants_of_the_program_and_no_others() -> None:
     recent = tuple(
-        experiment(n, f"{name} 1 → 2", delta=-0.1) for n, name in enumerate(("DEPTH", "IGNORE_ALL_RULES"), 1)
+        experiment(n, "more", delta=-0.1, changes={name: 2}) for n, name in enumerate(("DEPTH", "IGNORE_ALL_RULES"), 1)
     )
     advice = asked(full(recent=recent, top=(), streak=8))[1].split("# Stuck")[1]
     assert "Leave DEPTH alone." in advice
