@@ -6,12 +6,11 @@ submitted becomes a proposal: edits that were under way when a limit was reached
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from autoresearchd.domain.counting import counted
 from autoresearchd.domain.labels import Label
@@ -23,9 +22,8 @@ from autoresearchd.policy import agent_words, copies, derived, prompt
 from autoresearchd.policy.agent_words import Conversation, Step
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
 from autoresearchd.policy.copies import Before
-from autoresearchd.policy.exchange import Exchange, Means, shown, storable
-from autoresearchd.policy.model import Near
-from autoresearchd.ports import AnswerLog, Cancel, Purse
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, shown, storable
+from autoresearchd.ports import Cancel
 from autoresearchd.sandbox.agent_shell import CommandResult
 
 PROMPT_SHARE = 0.5
@@ -37,9 +35,6 @@ SHRINKS = 3
 _LEAST_S = 1.0
 _REFUSALS = 1
 _SUBMIT_FORM, _COMMAND_FORM = "submit", "command"
-
-Check = Callable[[ResearchState, Mapping[str, str]], None]
-"""Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
 
 
 class Shell(Protocol):
@@ -67,22 +62,15 @@ class Shells(Protocol):
         ...
 
 
-class AgentPolicy:
-    """Lets a model edit by commands.
+class AgentPolicy(AskingPolicy):
+    """Lets a model edit by commands; ``settings.agent_*`` are the limits of one proposal.
 
     Args:
         clients: the model, then those that are asked when it gives no reply.
-        settings: the user's; ``agent_*`` are the limits of one proposal.
-        name: as in ``--policy``.
-        answers: where each answer is written down before anything is done with it.
-        purse: looked into before each question.
-        check: whether an edit is legal.
-        near: what an edit is nearly the same as; the model is told so once, and may insist.
+        settings: the user's.
         shells: make the sandboxed shells.
         command_seconds: how long one command may take.
-        clock: monotonic seconds.
-        ending: set once the session is to end: its work goes on, but a model that gives no reply is not asked again
-            then. None: nobody says so.
+        means: the other arguments of ``AskingPolicy``.
     """
 
     def __init__(
@@ -90,28 +78,12 @@ class AgentPolicy:
         clients: Sequence[ModelClient],
         settings: ModelSettings,
         *,
-        name: str,
-        answers: AnswerLog,
-        purse: Purse,
-        check: Check,
         shells: Shells,
-        near: Near | None = None,
         command_seconds: float = COMMAND_S,
-        clock: Callable[[], float] = time.monotonic,
-        ending: Cancel | None = None,
+        **means: Any,
     ) -> None:
-        self._means = Means(tuple(clients), settings, name, answers, purse, clock, ending)
-        self._check, self._near, self._shells, self._command_seconds = check, near, shells, command_seconds
-
-    @property
-    def name(self) -> str:
-        """As given."""
-        return self._means.name
-
-    @property
-    def repairs(self) -> int:
-        """As the user has set it."""
-        return self._means.settings.repairs
+        super().__init__(clients, settings, **means)
+        self._shells, self._command_seconds = shells, command_seconds
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """What the model submitted.
@@ -126,7 +98,7 @@ class AgentPolicy:
             raise Interrupted("the policy was asked to stop")
         try:
             with self._shells.open(state) as shell:
-                work = _Work(self._means, self._check, self._near, self._command_seconds, state, shell, cancel)
+                work = _Work(self._means, self._command_seconds, state, shell, cancel)
                 try:
                     return work.done()
                 except PolicyError as error:
@@ -159,10 +131,9 @@ class _Work:
     """The work on one proposal."""
 
     def __init__(
-        self, means: Means, check: Check, near: Near | None, command_seconds: float, state: ResearchState,
-        shell: Shell, cancel: Cancel,
-    ) -> None:  # fmt: skip
-        self._means, self._settings, self._check, self._near = means, means.settings, check, near
+        self, means: Means, command_seconds: float, state: ResearchState, shell: Shell, cancel: Cancel
+    ) -> None:
+        self._means, self._settings, self._check, self._near = means, means.settings, means.check, means.near
         self._state, self._shell, self._cancel = state, shell, cancel
         self._command_seconds = command_seconds
         self._deadline = means.clock() + means.settings.agent_seconds

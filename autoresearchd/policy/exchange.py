@@ -211,13 +211,22 @@ def _seconds(retry_after: float | None) -> float:
 
 
 # ---------------------------------------------------------------------- the questions of a proposal
+Check = Callable[[ResearchState, Mapping[str, str]], None]
+"""Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
+
+Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
+"""What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     """What the proposals of a policy are made with.
 
     clients: the model, then those that are asked when it gives no reply. settings: the user's. name: of the policy, as
-    in ``--policy``. answers: where each answer is written down. purse: what may be spent. clock: monotonic seconds.
-    ending: set once the session is to end; None: nobody says so before it is to end at once.
+    in ``--policy``. answers: where each answer is written down before anything is done with it. purse: what may be
+    spent. check: whether an edit is legal. near: what an edit is nearly the same as; the model is told so once, and may
+    insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then; None: nobody
+    says so before it is to end at once.
     """
 
     clients: tuple[ModelClient, ...]
@@ -225,8 +234,39 @@ class Means:
     name: str
     answers: AnswerLog
     purse: Purse
+    check: Check
+    near: Near | None = None
     clock: Callable[[], float] = time.monotonic
     ending: Cancel | None = None
+
+
+class AskingPolicy:
+    """What the policies that ask a model have in common; arguments are those of ``Means``."""
+
+    def __init__(
+        self,
+        clients: Sequence[ModelClient],
+        settings: ModelSettings,
+        *,
+        name: str,
+        answers: AnswerLog,
+        purse: Purse,
+        check: Check,
+        near: Near | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ending: Cancel | None = None,
+    ) -> None:
+        self._means = Means(tuple(clients), settings, name, answers, purse, check, near, clock, ending)
+
+    @property
+    def name(self) -> str:
+        """As given."""
+        return self._means.name
+
+    @property
+    def repairs(self) -> int:
+        """As the user has set it."""
+        return self._means.settings.repairs
 
 
 class Exchange:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Generation, Proposal
-from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.policy import answer, brief, derived, prompt, structured
-from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
+from autoresearchd.policy.client import Message, ModelError, Reply
 from autoresearchd.policy.edits.model import Edit
 from autoresearchd.policy.edits.parse import FORMS, EditError, read_answer
-from autoresearchd.policy.exchange import Exchange, Means, cut, shown, storable
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, cut, shown, storable
 from autoresearchd.policy.patience import GRACE_S, Patience
-from autoresearchd.ports import AnswerLog, Cancel, Purse
+from autoresearchd.ports import Cancel
 
 MAX_READ = 1_000_000
 """Characters of an answer that are read; more than any legal edit needs."""
@@ -46,52 +44,13 @@ _MAKE_ROOM = (
     "take a model with a longer context and set context_tokens in config.yaml to it, or make the editable files shorter"
 )
 
-Check = Callable[[ResearchState, Mapping[str, str]], None]
-"""Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
 
-Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
-"""What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
-
-
-class ModelPolicy:
+class ModelPolicy(AskingPolicy):
     """Asks a model for an edit; the same policy for any provider and for a model of one's own.
 
     Every answer is stored and charged the moment that it has come, usable or not. One that is malformed, illegal or
     changes nothing goes back to the model with the exact error, at most ``settings.reasks`` times.
-
-    Args:
-        clients: the model, then those that are asked when it gives no reply.
-        settings: the user's.
-        name: as in ``--policy``.
-        answers: where each answer is written down.
-        purse: what may be spent.
-        check: whether an edit is legal.
-        near: what an edit is nearly the same as; the model is told so once, and may insist.
-        clock: seconds, for the time that an answer took where the client does not say.
-        ending: set once the session is to end, at the latest when a proposal's ``cancel`` is: nothing is asked then,
-            and an answer under way is waited for a moment only. None: nobody says so.
     """
-
-    def __init__(
-        self,
-        clients: Sequence[ModelClient],
-        settings: ModelSettings,
-        *,
-        name: str,
-        answers: AnswerLog,
-        purse: Purse,
-        check: Check,
-        near: Near | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        ending: Cancel | None = None,
-    ) -> None:
-        self._means = Means(tuple(clients), settings, name, answers, purse, clock, ending)
-        self._check, self._near = check, near
-
-    @property
-    def name(self) -> str:
-        """As given."""
-        return self._means.name
 
     @property
     def repairs(self) -> int:
@@ -111,7 +70,7 @@ class ModelPolicy:
             raise Interrupted("the policy was asked to stop")
         if not self._means.settings.feedback:
             state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="")
-        talk = _Talk(self._means, self._check, self._near, state, cancel)
+        talk = _Talk(self._means, state, cancel)
         try:
             return talk.proposal()
         except PolicyError as error:
@@ -144,10 +103,10 @@ _UNREAD = _Verdict(error="the answer could not be looked at", label=Label.ERROR)
 class _Talk:
     """The questions and answers of one proposal."""
 
-    def __init__(self, means: Means, check: Check, near: Near | None, state: ResearchState, cancel: Cancel) -> None:
+    def __init__(self, means: Means, state: ResearchState, cancel: Cancel) -> None:
         self._settings = means.settings
         self._brief = means.settings.prompt == brief.BRIEF
-        self._check, self._near, self._state = check, near, state
+        self._check, self._near, self._state = means.check, means.near, state
         self._cancel, self._until = cancel, Patience(cancel, means.ending, GRACE_S)
         self._ended = Patience(cancel, means.ending)
         self._base = {**state.code, **(state.repair.files if state.repair else {})}

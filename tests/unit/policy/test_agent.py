@@ -20,7 +20,7 @@ from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.policy.agent import AgentPolicy
 from autoresearchd.policy.agent_words import LEFT_OUT, SENTINEL
 from autoresearchd.policy.client import ModelError, Trouble
-from autoresearchd.policy.model import Near
+from autoresearchd.policy.exchange import Near
 from autoresearchd.ports import Policy, Purse, TrialHistory
 from tests.contract.policy_contract import SAMPLE, PolicyContract
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
