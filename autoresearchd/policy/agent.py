@@ -22,7 +22,7 @@ from autoresearchd.policy import agent_words, copies, derived, prompt
 from autoresearchd.policy.agent_words import Conversation, Step
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
 from autoresearchd.policy.copies import Before
-from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, shown, storable
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, clean_error, make_storable
 from autoresearchd.ports import Cancel
 from autoresearchd.sandbox.agent_shell import CommandResult
 
@@ -175,9 +175,9 @@ class _Work:
             outcome = self._again(step) if step.error else self._run(step, reply, generation)
             if isinstance(outcome, Proposal):
                 return outcome
-            told = outcome + agent_words.left(self._turns_left)
+            told = outcome + agent_words.remind_of_end(self._turns_left)
             # An empty turn is refused by most providers.
-            self._conversation.add(storable(reply.text) if reply.text.strip() else "(nothing)", told)
+            self._conversation.add(make_storable(reply.text) if reply.text.strip() else "(nothing)", told)
         raise self._limit(f"within {counted(turns, 'answer')}", "agent.turns")
 
     def _ask(self, turn: int) -> Reply:
@@ -239,10 +239,10 @@ class _Work:
         self._look_at_limits()
         rest = max(_LEAST_S, self._deadline - self._means.clock())
         ran = self._shell.run(step.command, timeout=min(self._command_seconds, rest), cancel=self._cancel)
-        if step.submits and agent_words.submitted(ran):
+        if step.submits and agent_words.has_submitted(ran):
             return self._submit(step, reply, generation)
-        told = agent_words.observation(ran, self._state.redactor, self._settings.agent_output_bytes)
-        return f"{told}\n\n{agent_words.not_submitted(ran)}" if step.submits else told
+        told = agent_words.describe_result(ran, self._state.redactor, self._settings.agent_output_bytes)
+        return f"{told}\n\n{agent_words.explain_not_submitted(ran)}" if step.submits else told
 
     # -- submitting
     def _submit(self, step: Step, reply: Reply, generation: Generation) -> Proposal | str:
@@ -252,7 +252,7 @@ class _Work:
             self._refused += 1
             if self._refused > _REFUSALS:
                 raise
-            return f"Your submission cannot be taken: {error}\n\nMend it and submit again: the next one is the last."
+            return f"Your submission cannot be taken: {error}\n\nFix it and submit again: the next one is the last."
         alike = self._alike(files)
         if alike:
             return (
@@ -280,7 +280,7 @@ class _Work:
         """What the edit is nearly the same as, while there is an answer left to say what is to be done about it."""
         if self._near is None or self._state.repair is not None or self._turns_left == 0:
             return ""
-        return shown(self._state, self._near(self._state, files, derived.changes(self._parent.texts, files)))
+        return clean_error(self._state, self._near(self._state, files, derived.changes(self._parent.texts, files)))
 
     # -- limits
     def _look_at_limits(self) -> None:

@@ -20,7 +20,7 @@ from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.text import as_lines
 from autoresearchd.policy import answer
 from autoresearchd.policy.client import Message
-from autoresearchd.policy.quote import data
+from autoresearchd.policy.quote import data_block
 from autoresearchd.policy.tokens import Count
 from autoresearchd.sandbox.agent_shell import CommandResult
 
@@ -70,9 +70,7 @@ def rules(state: ResearchState, settings: ModelSettings, command_seconds: float)
     task = state.task
     repair = ""
     if state.repair is not None:
-        repair = (
-            "\n\nThe copy holds your last edit, whose run failed as the message below says. Mend it; do not begin anew."
-        )
+        repair = "\n\nThe copy holds your last edit, whose run failed as told below. Repair it; do not start over."
     return f"""\
 You work on this task through a shell, in a private copy of the task's folder. Each of your answers holds a few \
 sentences on what you are about to do and why, and then exactly one command in a block like this:
@@ -178,14 +176,14 @@ def _blocks(text: str) -> tuple[list[str], str, bool]:
 # -- what came of it -------------------------------------------------------------------------------------------------
 
 
-def observation(ran: CommandResult, redactor: Redactor, most: int) -> str:
+def describe_result(ran: CommandResult, redactor: Redactor, most: int) -> str:
     """What a command did, for the model."""
     how = f"Ended: {ran.ended}." if ran.ended else f"Exit code {ran.exit_code}."
-    printed = printed_text(ran, redactor, most)
-    return f"{how}\n{data(printed)}" if printed.strip() else f"{how} It printed nothing."
+    printed = show_printed(ran, redactor, most)
+    return f"{how}\n{data_block(printed)}" if printed.strip() else f"{how} It printed nothing."
 
 
-def printed_text(ran: CommandResult, redactor: Redactor, most: int) -> str:
+def show_printed(ran: CommandResult, redactor: Redactor, most: int) -> str:
     """What a command printed, without control codes and secrets, at most ``most`` bytes and a word on what was cut."""
     if not ran.omitted and not ran.tail:
         return _middle_cut(_clean(ran.head, redactor), most)
@@ -220,7 +218,7 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def not_submitted(ran: CommandResult) -> str:
+def explain_not_submitted(ran: CommandResult) -> str:
     """Why a command that should have submitted did not."""
     how = ran.ended or f"it ended with exit code {ran.exit_code}"
     return (
@@ -229,13 +227,13 @@ def not_submitted(ran: CommandResult) -> str:
     )
 
 
-def submitted(ran: CommandResult) -> bool:
+def has_submitted(ran: CommandResult) -> bool:
     """Whether a command that submits came to its end: it succeeded, and printed the sentinel on a line of its own."""
     lines = (*ran.head.splitlines(), *ran.tail.splitlines())
     return not ran.ended and ran.exit_code == 0 and SENTINEL in (line.strip() for line in lines)
 
 
-def left(answers: int) -> str:
+def remind_of_end(answers: int) -> str:
     """A reminder when few answers are left; else nothing."""
     if answers > _LAST_TURNS:
         return ""

@@ -375,7 +375,7 @@ class Exchange:
                 model=clean(reply.model, _NAME) or name,
                 cost=prices.priced(reply.cost, self._means.settings.prices, name, reply.model),
                 generation=generation,
-                error=shown(self._state, error),
+                error=clean_error(self._state, error),
                 form=form,
                 finish=clean(reply.finish, _NAME),
                 attempt=self._attempt,
@@ -415,7 +415,7 @@ class Exchange:
     def _charge_failure(self, model: str, error: ModelError) -> None:
         """A question that got no reply, but cost something."""
         cost = prices.priced(error.cost or Cost(), self._means.settings.prices, model)
-        what = f"no reply: {error.trouble} ({shown(self._state, error.what)})"
+        what = f"no reply: {error.trouble} ({clean_error(self._state, error.what)})"
         self._store(Answer(model, cost, Generation(messages=self._asked), error=what, attempt=self._attempt))
 
     def _store(self, given: Answer) -> None:
@@ -423,7 +423,7 @@ class Exchange:
         self._means.answers.record(self._state.number, given)
 
     def _no_reply(self, error: Unanswered) -> Exception:
-        what = shown(self._state, error.what)
+        what = clean_error(self._state, error.what)
         if error.refused:  # the same question would be refused again, but the next state is another one
             return PolicyError(f"no model would answer: {what}", label=Label.MALFORMED_ANSWER)
         # What only the user can mend comes first: all else may pass by itself.
@@ -453,7 +453,7 @@ def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Re
         logprobs = None
     return Generation(
         messages=messages,
-        completion=storable(text[:MAX_ANSWER]),
+        completion=make_storable(text[:MAX_ANSWER]),
         token_ids=ids if whole else None,
         logprobs=logprobs if whole else None,
         sampling=state.redactor.value(dict(reply.sampling)),
@@ -464,18 +464,18 @@ def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Re
     )
 
 
-def shown(state: ResearchState, text: str) -> str:
+def clean_error(state: ResearchState, text: str) -> str:
     """Words of an error as they are stored and sent back: without secrets and control characters, cut."""
     lines = "\n".join(state.redactor.text(text).splitlines())
-    return cut(printable(lines, keep="\n\t", instead=" "), MAX_ERROR)
+    return cut_middle(printable(lines, keep="\n\t", instead=" "), MAX_ERROR)
 
 
-def storable(text: str) -> str:
+def make_storable(text: str) -> str:
     """Text that a database and a request can hold: without halves of surrogate pairs and zero bytes."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
 
 
-def cut(text: str, most: int) -> str:
+def cut_middle(text: str, most: int) -> str:
     """The beginning and the end of a long text."""
     if len(text) <= most:
         return text

@@ -116,12 +116,12 @@ def sections_of(text: str) -> dict[str, str]:
     return {name: text[s.begin : s.end].replace("\r\n", "\n").strip("\n") for name, s in _spans(text).items()}
 
 
-def own(text: str) -> str:
+def own_text(text: str) -> str:
     """What the user wrote, headings included: all outside of the daemon's sections, without any marks."""
     return _MARK.sub("", _own(text, _spans(text)))
 
 
-def for_prompt(
+def show_in_prompt(
     text: str, most: int = MOST_IN_PROMPT, *, quote: Quote | None = None, without: Collection[str] = ()
 ) -> str:
     """The memo as a policy is shown it: clean, the user's words first, then the daemon's, cut to a length.
@@ -130,7 +130,7 @@ def for_prompt(
     """
     quote = quote or Quote()
     sections = sections_of(text)
-    mine = quote.start(_tidy(own(text), sections), most)
+    mine = quote.start(_tidy(own_text(text), sections), most)
     parts, room = [mine] if mine else [], most - len(mine)
     for name, content in sections.items():
         heading = f"## {_title(name)}\n\n"

@@ -16,7 +16,7 @@ from autoresearchd.policy import answer, brief, derived, prompt, structured
 from autoresearchd.policy.client import Message, ModelError, Reply
 from autoresearchd.policy.edits.model import Edit
 from autoresearchd.policy.edits.parse import FORMS, EditError, read_answer
-from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, cut, shown, storable
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, clean_error, cut_middle, make_storable
 from autoresearchd.policy.patience import GRACE_S, Patience
 from autoresearchd.ports import Cancel
 
@@ -152,7 +152,7 @@ class _Talk:
                 try:
                     return self.exchange.ask(messages, index, self._settings.timeout, self._until, schema=self._schema)
                 except ModelError as error:
-                    self._too_long = shown(self._state, error.what)
+                    self._too_long = clean_error(self._state, error.what)
                     self._budget //= 2
             if not self._too_long or not self.exchange.skip():
                 raise self._no_room(f"{short}; the model said: {self._too_long}" if self._too_long else short)
@@ -179,7 +179,7 @@ class _Talk:
     def _send_back(self, text: str, error: str) -> None:
         """Add the turns that follow an unusable answer."""
         # Secrets go before anything is cut: half of one would not be known any more.
-        echo = cut(storable(self._state.redactor.text(text)), MAX_ECHO)
+        echo = cut_middle(make_storable(self._state.redactor.text(text)), MAX_ECHO)
         told = f"Your answer was not used: {error}\n\nNothing has been changed. Answer again, with the whole edit."
         # An empty turn is refused by most providers.
         self._turns.append({"role": "assistant", "content": echo if echo.strip() else "(nothing)"})
@@ -225,7 +225,7 @@ class _Talk:
             what, final = f"the model gives its edit up: {said}", True  # as the prompt of a repair allows it to
         elif malformed and _REFUSAL.match(reply.text[:_MAX_NAME]):
             what = f"it declines instead of giving an edit: {said}"
-        return _Verdict(form=form, error=shown(self._state, what), label=label, final=final)
+        return _Verdict(form=form, error=clean_error(self._state, what), label=label, final=final)
 
     def _gives_up(self, label: Label, text: str) -> bool:
         """Whether an answer without an edit means to make none: in a JSON answer the list of edits is empty."""
@@ -244,7 +244,7 @@ class _Talk:
             f"the edit is nearly the same as what has been tried: {found}\nPropose something that differs, or the same "
             "again if you mean it: it is then run."
         )
-        return replace(verdict, error=shown(self._state, told), label=Label.DUPLICATE)
+        return replace(verdict, error=clean_error(self._state, told), label=Label.DUPLICATE)
 
 
 def _check_readable(reply: Reply) -> None:

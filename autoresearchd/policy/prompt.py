@@ -21,7 +21,7 @@ from autoresearchd.policy.client import Message
 from autoresearchd.policy.digest import Digest, digest
 from autoresearchd.policy.fit import Piece, Section, fit
 from autoresearchd.policy.measured_constants import rule
-from autoresearchd.policy.quote import Quote, data, fence_length, fenced
+from autoresearchd.policy.quote import Quote, data_block, fence_block, fence_length
 from autoresearchd.policy.tokens import Count
 
 HISTORY = 32
@@ -230,7 +230,7 @@ def _program(state: ResearchState) -> str:
             filled = fill(_with_fences(words.instance.strip(), fence_length(shown)), fields)
             parts.append(filled)
         if not filled or shown not in filled:
-            parts.append(f"{words.file_marker.replace('{target_file}', path)}\n\n{fenced(shown, words.code_lang)}")
+            parts.append(f"{words.file_marker.replace('{target_file}', path)}\n\n{fence_block(shown, words.code_lang)}")
     return "\n\n".join(parts)
 
 
@@ -255,22 +255,23 @@ def _standing(state: ResearchState, quote: Quote) -> Section:
     pieces = [Piece("\n".join(lines))]
     known = "\n".join(f"{quote.line(k, 60)}: {quote.line(v, 400)}" for k, v in sorted(state.diagnostics.items()))
     if known:
-        pieces.append(Piece(f"\nThe machine, and the last failure:\n\n{data(known)}", (Rank.DIAGNOSTICS,)))
+        pieces.append(Piece(f"\nThe machine, and the last failure:\n\n{data_block(known)}", (Rank.DIAGNOSTICS,)))
     return Section(tuple(pieces), _framed("Where we stand", str))
 
 
 def _memo(state: ResearchState, quote: Quote) -> Section:
-    lines = memo.for_prompt(state.memo, quote=quote, without=_SAID_ALREADY).split("\n") if state.memo else []
+    lines = memo.show_in_prompt(state.memo, quote=quote, without=_SAID_ALREADY).split("\n") if state.memo else []
     return Section(
         tuple(Piece(line, (Rank.MEMO, -i)) for i, line in enumerate(lines)) if any(lines) else (),
-        _framed("The owner's memo (autoresearch.md)", lambda text: fenced(text, "markdown")),
+        _framed("The owner's memo (autoresearch.md)", lambda text: fence_block(text, "markdown")),
     )
 
 
 def _digest(learned: Digest) -> Section:
     lines = [line for heading, items in learned.parts() for line in (f"{heading}:", *(f"- {item}" for item in items))]
     return Section(
-        tuple(Piece(line, (Rank.DIGEST, -i)) for i, line in enumerate(lines)), _framed("What was learned so far", data)
+        tuple(Piece(line, (Rank.DIGEST, -i)) for i, line in enumerate(lines)),
+        _framed("What was learned so far", data_block),
     )
 
 
@@ -279,7 +280,7 @@ def _top(top: Sequence[Experiment], quote: Quote) -> Section:
     for i, e in enumerate(top):
         changes = _changes(e, quote)
         pieces.append(Piece(_headline(e, quote) + (f"\n    changes: {changes}" if changes else ""), (Rank.TOP, -i)))
-    return Section(tuple(pieces), _framed("Best experiments, best first", data))
+    return Section(tuple(pieces), _framed("Best experiments, best first", data_block))
 
 
 def _histories(state: ResearchState, quote: Quote) -> tuple[Section, ...]:
@@ -318,7 +319,7 @@ def _history(
         pieces.append(Piece(_line(e, quote), line_rank))
         if details:
             pieces.append(Piece("\n".join(details), asi_rank))
-    return Section(tuple(pieces), _framed(title, data))
+    return Section(tuple(pieces), _framed(title, data_block))
 
 
 def _ranks(e: Experiment, i: int, *, late: bool, bare: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -383,7 +384,8 @@ def _feedback(state: ResearchState, quote: Quote) -> Section:
         return Section(())
     words = quote.start(feedback(state.task, e), _MOST_FEEDBACK)
     return Section(
-        (Piece(words, (Rank.FEEDBACK,)),) if words else (), _framed(f"How experiment {e.number}, the last, ended", data)
+        (Piece(words, (Rank.FEEDBACK,)),) if words else (),
+        _framed(f"How experiment {e.number}, the last, ended", data_block),
     )
 
 
@@ -419,8 +421,8 @@ def _repair(state: ResearchState, quote: Quote) -> str:
     failed = "\n".join((*lines, *(["end of the log:", log] if log else [])))
     return (
         "# Repair the last edit\n\nThe run of the last edit failed. The files above are as it left them, and your "
-        f"answer is applied to them as they are there:\n\n{data(failed)}\n\nFix the cause and change nothing else. Or "
-        "give it up, if the idea cannot work: answer without any edit, and say so."
+        f"answer is applied to them as they are there:\n\n{data_block(failed)}\n\nFix the cause and change nothing "
+        "else. Or give it up, if the idea cannot work: answer without any edit, and say so."
     )
 
 

@@ -73,7 +73,7 @@ _line = lru_cache(maxsize=4096)(_cut)
 """Remembers: a prompt shows the same experiments as the one before it, but for one."""
 
 
-def fenced(text: str, info: str = "") -> str:
+def fence_block(text: str, info: str = "") -> str:
     """The text in a fence of backticks that is longer than any in it."""
     fence = "`" * fence_length(text)
     return f"{fence}{info}\n{text}\n{fence}"
@@ -84,9 +84,9 @@ def fence_length(text: str) -> int:
     return max((len(run) + 1 for run in _TICKS.findall(text)), default=3)
 
 
-def data(text: str) -> str:
+def data_block(text: str) -> str:
     """A block of what others said."""
-    return fenced(text, DATA)
+    return fence_block(text, DATA)
 
 
 def _rows(text: str, most: int) -> list[str]:

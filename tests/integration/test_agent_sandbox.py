@@ -195,29 +195,6 @@ def test_it_reads_writes_and_reaches_nothing_that_is_not_its_own_and_goes_on(
 
 
 @EACH
-def test_what_only_the_evaluation_may_read_is_hidden_where_it_lies_too(tier: Tier, tmp_path: Path) -> None:
-    data, scratch = tmp_path / "data", tmp_path / "scratch"
-    for folder in (data, scratch):
-        folder.mkdir()
-    (data / "val.txt").write_text(SECRET)
-    (data / "train.txt").write_text("training\n")
-
-    def linked(state: ResearchState, folder: Path) -> None:
-        materialise(state, folder)
-        for path in (folder / "data").iterdir():
-            path.unlink()
-        (folder / "data").rmdir()
-        (folder / "data").symlink_to(data)
-
-    around = Surroundings(readable=(data,), hidden=(data / "val.txt",))
-    with AgentShells(tier, linked, lambda _: around, scratch=scratch).open(the_state()) as shell:
-        result = shell.run(f"cat data/train.txt data/val.txt {data}/val.txt", timeout=20, cancel=NEVER)
-    assert "training" in result.head
-    assert SECRET not in result.head
-    assert (data / "val.txt").read_text() == SECRET, "the user's own file was taken away"
-
-
-@EACH
 def test_it_sees_of_the_machine_what_a_job_of_the_task_sees(tier: Tier, tmp_path: Path) -> None:
     setup, source, scratch = (tmp_path / name for name in ("setup", "source", "scratch"))
     for folder in (setup / "data", source, scratch):

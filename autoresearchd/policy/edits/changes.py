@@ -9,7 +9,7 @@ from typing import Any
 
 from autoresearchd.domain.counting import counted
 from autoresearchd.policy.edits import names
-from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, shown
+from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, show
 from autoresearchd.policy.edits.segments import Block
 from autoresearchd.policy.edits.text import File, Splice, lines_of, shift
 
@@ -209,7 +209,7 @@ def _within(change: Change, pair: Pair, file: File) -> Splice | None:
     begins = re.match(r"[\w.]", text[0]) and re.match(r"[\w.+-]", before[-1:])
     ends = re.match(r"[\w.]", text[-1]) and re.match(r"[\w.+-]", after[:1])
     if begins or ends:
-        whole = shown(file.lines[number].strip())
+        whole = show(file.lines[number].strip())
         raise EditError(
             f"{change.what}: its old text is only a part of `{whole}`, line {number + 1} of {change.file}",
             mend="copy the whole line",
@@ -238,7 +238,7 @@ def apply_operations(items: Sequence[Any], code: Mapping[str, str]) -> dict[str,
 def _operation(item: Mapping[str, Any], there: Sequence[str], file: str, what: str) -> Splice:
     operation = item.get("op")
     if operation not in _OPERATIONS:
-        raise EditError(f'{what}: "op" is {shown(operation)}', mend=f"it is one of {', '.join(_OPERATIONS)}")
+        raise EditError(f'{what}: "op" is {show(operation)}', mend=f"it is one of {', '.join(_OPERATIONS)}")
     first = _number(item.get("line"), "line", what)
     last = first if item.get("end") is None else _number(item["end"], "end", what)
     text = item.get("text")
@@ -264,7 +264,7 @@ def _number(value: object, key: str, what: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _LONGEST_NUMBER:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 10**_LONGEST_NUMBER:
-        raise EditError(f'{what}: "{key}" is {shown(value)}, not a line number', mend=f"write it like {_EXAMPLE}")
+        raise EditError(f'{what}: "{key}" is {show(value)}, not a line number', mend=f"write it like {_EXAMPLE}")
     return value
 
 
@@ -273,14 +273,14 @@ def _check_expected(expect: object, there: Sequence[str], first: int, file: str,
     if expect is None or expect == "":
         return
     if not isinstance(expect, str):
-        raise EditError(f'{what}: "expect" is {shown(expect)}, not a text')
+        raise EditError(f'{what}: "expect" is {show(expect)}, not a text')
     wanted = [line.strip() for line in lines_of(expect)]
     if first > 0 and wanted == [line.strip() for line in there[first - 1 : first - 1 + len(wanted)]]:
         return
-    own = f"line {first} of {file} is `{shown(there[first - 1].strip())}`" if first else "there is no line 0"
+    own = f"line {first} of {file} is `{show(there[first - 1].strip())}`" if first else "there is no line 0"
     elsewhere = [str(n) for n, line in enumerate(there, 1) if line.strip() == wanted[0]][:_MOST_NAMED]
     where = f"; that is at line {', '.join(elsewhere)}" if elsewhere and wanted[0] else ""
     raise EditError(
-        f"{what}: {own}, not `{shown(wanted[0])}` as expected{where}",
+        f"{what}: {own}, not `{show(wanted[0])}` as expected{where}",
         mend="count in the file as it was shown; earlier edits of the same answer do not shift its numbers",
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.edits import names
 from autoresearchd.policy.edits.changes import Change, Pair
-from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, shown
+from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, show
 from autoresearchd.policy.edits.segments import begins_file
 
 _MAX_LINES = 50_000
@@ -60,13 +60,13 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
             file = _file_of_git(line, code)
         elif line.startswith(_NO_TEXT) and (extended or (fenced and started)):
             raise EditError(
-                f"the diff does something else than change text: {shown(line)}",
+                f"the diff does something else than change text: {show(line)}",
                 label=Label.ILLEGAL_EDIT,
                 mend="only change lines of the editable files; none may be created, deleted, renamed or replaced",
             )
         elif started and line.strip() and not line.startswith(_HARMLESS) and (fenced or _STRAY.match(line)):
             raise EditError(  # half of an edit is worse than none
-                f"line {at + 1} of the diff belongs to no hunk: `{shown(line)}`",
+                f"line {at + 1} of the diff belongs to no hunk: `{show(line)}`",
                 mend="begin each line of a hunk with a space (unchanged), + (new) or - (removed)",
             )
         at += 1
@@ -119,14 +119,14 @@ def _file_of_header(old: str, new: str, code: Mapping[str, str]) -> str:
     if _NOTHING in (old, new):
         done = "creates" if old == _NOTHING else "deletes"
         raise EditError(
-            f"the diff {done} a file: {shown(new if old == _NOTHING else old)}",
+            f"the diff {done} a file: {show(new if old == _NOTHING else old)}",
             label=Label.ILLEGAL_EDIT,
             mend=f"change lines of {names.allowed(code)} only",
         )
     file = names.known(new, code, "the diff")
     if names.resolve(old.removesuffix(".orig"), code) != file:
         raise EditError(
-            f"the diff renames {shown(old)} to {shown(file)}",
+            f"the diff renames {show(old)} to {show(file)}",
             label=Label.ILLEGAL_EDIT,
             mend="give the same name after --- and +++",
         )

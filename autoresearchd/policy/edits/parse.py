@@ -19,7 +19,7 @@ from autoresearchd.policy.edits.model import (
     MAX_FILE_BYTES,
     Edit,
     EditError,
-    shown,
+    show,
 )
 from autoresearchd.policy.edits.segments import (
     EDIT_KEYS,
@@ -149,7 +149,7 @@ def _from_object(edit: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str,
     key, value = given[0], edit[given[0]]
     if key == "files":
         if not isinstance(value, dict):
-            raise EditError(f'"files" is {shown(value)}', mend='write {"FILE": "its whole new text"}')
+            raise EditError(f'"files" is {show(value)}', mend='write {"FILE": "its whole new text"}')
         return "whole", from_object(value, code)
     if key == "diff":
         hunks = _hunks_of_text(value, code) if isinstance(value, str) else []
@@ -157,7 +157,7 @@ def _from_object(edit: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str,
             raise EditError('"diff" holds no hunk', mend="write a unified diff as a text, with @@ before each hunk")
         return "diff", apply_changes(hunks, code)
     if not isinstance(value, list):
-        raise EditError(f'"{key}" is {shown(value)}', mend="it is a list of objects")
+        raise EditError(f'"{key}" is {show(value)}', mend="it is a list of objects")
     if key == "search_replace" or all(isinstance(item, dict) and "search" in item for item in value):
         return "search_replace", apply_changes(from_pairs(value, code), code)
     return "lines", apply_operations(value, code)

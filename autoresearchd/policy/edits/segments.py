@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, shown
+from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, show
 
 EDIT_KEYS = ("edits", "search_replace", "diff", "files")
 
@@ -279,7 +279,7 @@ def _read(texts: Iterable[tuple[str, re.Pattern[str]]], most: int = _MAX_OBJECTS
             except (ValueError, RecursionError) as error:
                 at = start.end() + 1
                 scanned += _DEEP
-                broken = broken or f"the JSON object cannot be read: {shown(str(error))}"
+                broken = broken or f"the JSON object cannot be read: {show(str(error))}"
             else:
                 objects.append(value)
     return Objects(tuple(objects), broken)
@@ -287,4 +287,4 @@ def _read(texts: Iterable[tuple[str, re.Pattern[str]]], most: int = _MAX_OBJECTS
 
 def _near(text: str, error: json.JSONDecodeError) -> str:
     line = text[: error.pos].rpartition("\n")[2][-40:]
-    return f"line {error.lineno}, column {error.colno}, after `{shown(line)}`"
+    return f"line {error.lineno}, column {error.colno}, after `{show(line)}`"

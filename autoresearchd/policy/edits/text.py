@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from autoresearchd.policy.edits.model import EditError, shown
+from autoresearchd.policy.edits.model import EditError, show
 
 _MOST_PLACES = 10
 _MOST_CANDIDATES = 1000
@@ -116,7 +116,7 @@ class File:
             return ""
         start = max(min(votes, key=lambda place: (-votes[place], place)), 0)
         stop = min(start + max(len(wanted), 1), start + _SHOWN, len(self.lines))
-        rows = [f"    {number + 1}| {shown(self.lines[number])}" for number in range(start, stop)]
+        rows = [f"    {number + 1}| {show(self.lines[number])}" for number in range(start, stop)]
         where = f"line {start + 1} is" if stop - start == 1 else f"lines {start + 1} to {stop} are"
         return f"; {where} most like it:\n" + "\n".join(rows)
 

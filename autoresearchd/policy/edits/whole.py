@@ -10,7 +10,7 @@ from typing import Any
 
 from autoresearchd.domain.counting import counted
 from autoresearchd.policy.edits import names
-from autoresearchd.policy.edits.model import EditError, shown
+from autoresearchd.policy.edits.model import EditError, show
 from autoresearchd.policy.edits.segments import Fence
 from autoresearchd.policy.edits.text import File, Splice, lines_of
 
@@ -61,7 +61,7 @@ def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, 
     for name, text in files.items():
         file = names.known(name, code, '"files"')
         if not isinstance(text, str):
-            raise EditError(f'"files": {shown(name)} is not a text', mend="give the whole new text of the file")
+            raise EditError(f'"files": {show(name)} is not a text', mend="give the whole new text of the file")
         found[file] = _as_file(lines_of(text), code[file], file)
     return found
 
@@ -148,7 +148,7 @@ def check_complete(text: str, old: str, file: str) -> None:
         bare = line.strip()
         if bare.startswith((*_COMMENTS, *_BRACKETS)) and bare not in known and _elides(bare):
             raise EditError(
-                f"line {number} of the new {file} leaves code out: `{shown(bare)}`",
+                f"line {number} of the new {file} leaves code out: `{show(bare)}`",
                 mend="write all lines, or change only a part of the file with SEARCH/REPLACE blocks",
             )
 

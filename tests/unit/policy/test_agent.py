@@ -18,7 +18,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted, PolicyError
 from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.policy.agent import AgentPolicy
-from autoresearchd.policy.agent_words import LEFT_OUT, SENTINEL
+from autoresearchd.policy.agent_words import SENTINEL
 from autoresearchd.policy.client import ModelError, Trouble
 from autoresearchd.policy.exchange import Near
 from autoresearchd.ports import Policy, Purse, TrialHistory
@@ -303,18 +303,6 @@ def test_an_unknown_price_counts_as_nothing_and_is_said() -> None:
     assert "price of 6 of its answers is not known" in str(error)
     assert error.cost is not None
     assert error.cost.usd is None
-
-
-def test_old_output_is_left_out_when_the_conversation_outgrows_the_context() -> None:
-    settings = dataclasses.replace(SETTINGS, context_tokens=6_000, agent_turns=8)
-    agent = Agent(
-        [*[say("print")] * 4, say("edit"), submit()], {"print": lambda _: "x" * 9_000 + "\n"}, settings=settings
-    )
-    agent.propose()
-    last = agent.client.questions[-1].messages
-    assert LEFT_OUT in str(last)
-    assert all(agent.client.count_tokens(q.messages) <= 6_000 for q in agent.client.questions)
-    assert last[:2] == agent.client.questions[0].messages[:2]
 
 
 # -- troubles --------------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from autoresearchd.policy.agent_words import (
     MOST_ANSWER,
     SENTINEL,
     Conversation,
-    not_submitted,
-    observation,
-    printed_text,
+    describe_result,
+    explain_not_submitted,
+    has_submitted,
     read,
-    submitted,
+    show_printed,
 )
 from autoresearchd.policy.client import Message
 from tests.fakes.shells import fake_run
@@ -80,12 +80,12 @@ def test_a_command_that_only_names_the_sentinel_does_not(command: str) -> None:
 
 
 def test_it_is_submitted_only_when_the_command_succeeded_up_to_the_sentinel() -> None:
-    assert submitted(fake_run(f"edited\n{SENTINEL}\n"))
-    assert not submitted(fake_run("sed: no such file\n", exit_code=2))
-    assert not submitted(fake_run(f"{SENTINEL}\n", exit_code=1))
-    assert not submitted(fake_run(f"{SENTINEL}\n", exit_code=None, ended="it took longer than 30 s"))
-    assert not submitted(fake_run(f"grep: {SENTINEL} not found\n"))
-    assert "exit code 2" in not_submitted(fake_run(exit_code=2))
+    assert has_submitted(fake_run(f"edited\n{SENTINEL}\n"))
+    assert not has_submitted(fake_run("sed: no such file\n", exit_code=2))
+    assert not has_submitted(fake_run(f"{SENTINEL}\n", exit_code=1))
+    assert not has_submitted(fake_run(f"{SENTINEL}\n", exit_code=None, ended="it took longer than 30 s"))
+    assert not has_submitted(fake_run(f"grep: {SENTINEL} not found\n"))
+    assert "exit code 2" in explain_not_submitted(fake_run(exit_code=2))
 
 
 def test_the_reason_is_the_last_json_line_outside_of_the_block() -> None:
@@ -105,28 +105,28 @@ def test_any_answer_is_one_command_or_one_error(answer: str, finish: str) -> Non
 
 
 def test_what_a_command_did_is_said_in_full() -> None:
-    assert observation(fake_run("a\nb\n", 3), Redactor(), 100) == "Exit code 3.\n```data\na\nb\n\n```"
-    assert observation(fake_run(" \n"), Redactor(), 100) == "Exit code 0. It printed nothing."
-    ended = observation(fake_run("so far", None, "it took longer than 30 s"), Redactor(), 100)
+    assert describe_result(fake_run("a\nb\n", 3), Redactor(), 100) == "Exit code 3.\n```data\na\nb\n\n```"
+    assert describe_result(fake_run(" \n"), Redactor(), 100) == "Exit code 0. It printed nothing."
+    ended = describe_result(fake_run("so far", None, "it took longer than 30 s"), Redactor(), 100)
     assert ended.startswith("Ended: it took longer than 30 s.")
 
 
 def test_terminal_codes_and_progress_bars_are_not_shown_to_the_model() -> None:
-    text = printed_text(fake_run("\x1b[31mred\x1b[0m\r10%\r20%\r\nend\u202e\x00\n"), Redactor(), 1000)
+    text = show_printed(fake_run("\x1b[31mred\x1b[0m\r10%\r20%\r\nend\u202e\x00\n"), Redactor(), 1000)
     assert text == "red\n10%\n20%\nend?\n"
 
 
 def test_a_secret_in_the_output_is_not_shown_to_the_model() -> None:
     key = "correct-horse-battery-staple"
     redactor = Redactor([key])
-    assert key not in printed_text(fake_run(f"KEY={key}\n"), redactor, 1000)
+    assert key not in show_printed(fake_run(f"KEY={key}\n"), redactor, 1000)
     cut = fake_run(f"first\nKEY={key[:12]}", tail=f"{key[12:]}\nlast\n", omitted=5)
-    assert key[:12] not in printed_text(cut, redactor, 1000)
-    assert key[12:] not in printed_text(cut, redactor, 1000)
+    assert key[:12] not in show_printed(cut, redactor, 1000)
+    assert key[12:] not in show_printed(cut, redactor, 1000)
 
 
 def test_long_output_keeps_its_beginning_and_its_end() -> None:
-    text = printed_text(fake_run("first\n" + "x" * 50_000 + "\nlast\n"), Redactor(), 1000)
+    text = show_printed(fake_run("first\n" + "x" * 50_000 + "\nlast\n"), Redactor(), 1000)
     assert text.startswith("first\n")
     assert text.endswith("\nlast\n")
     assert "49,012 bytes left out" in text
@@ -136,7 +136,7 @@ def test_long_output_keeps_its_beginning_and_its_end() -> None:
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(0, 10**9), st.integers(1, 400))
 def test_no_output_is_shown_longer_than_the_limit(head: str, tail: str, omitted: int, most: int) -> None:
     run = fake_run(head, tail=tail if omitted else "", omitted=omitted)
-    text = printed_text(run, Redactor(), most)
+    text = show_printed(run, Redactor(), most)
     assert len(text.encode("utf-8", "replace")) <= most + 100
 
 

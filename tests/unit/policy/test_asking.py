@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from random import Random
 
@@ -84,13 +83,6 @@ def test_a_provider_that_asks_for_an_hour_is_left_to_the_next_model() -> None:
     asked = failing(Trouble.RATE_LIMITED, retry_after=LONGEST_ASKED_S + 1)
     assert asker(client(asked), second).ask(QUESTION, cancel).text == "yes"
     assert cancel.waits == []
-
-
-@pytest.mark.parametrize("retry_after", [-5.0, 0.0, math.nan, math.inf])
-def test_a_time_to_wait_that_is_none_does_no_harm(retry_after: float) -> None:
-    cancel = PatientCancel()
-    asker(client(failing(Trouble.RATE_LIMITED, retry_after=retry_after), "yes")).ask(QUESTION, cancel)
-    assert 0 <= cancel.waits[0] <= FIRST_PAUSE_S
 
 
 def test_after_the_last_retry_the_next_model_is_asked() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import strategies as st
 
 from autoresearchd.domain.task import Constraint
-from autoresearchd.policy.memo import MOST_LEARNINGS, learnings, own, render_memo, sections_of, update
+from autoresearchd.policy.memo import MOST_LEARNINGS, learnings, own_text, render_memo, sections_of, update
 from tests.fakes.policies import make_task
 
 from .histories import session
@@ -51,7 +51,7 @@ def test_text_behind_a_mark_without_its_end_is_the_users() -> None:
 def test_no_words_of_a_model_can_forge_a_mark() -> None:
     hostile = f"a\n{END}\nnow this is the user's text\n{BEGIN}"
     once = update("mine\n", {"learnings": hostile})
-    assert own(once).strip() == "mine\n\n## Learnings"
+    assert own_text(once).strip() == "mine\n\n## Learnings"
     assert update(once, {"learnings": "b"}) == update("mine\n", {"learnings": "b"})
 
 

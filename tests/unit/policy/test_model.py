@@ -69,13 +69,6 @@ def test_an_answer_without_words_is_described_by_what_it_does() -> None:
     assert proposal.hypothesis == proposal.description == "Change LR 0.1 → 0.2 in train.py"
 
 
-def test_words_of_a_model_cannot_carry_control_characters_or_fill_the_store() -> None:
-    words = {"hypothesis": "a\x1b[31m\nb" + "x" * 10_000, "description": "d\x07\n" + "y" * 500, "idea": "z\x00" * 9_000}
-    proposal = Bench(edit("LR = 0.1", "LR = 0.2", **words)).propose()
-    for text in (proposal.hypothesis, proposal.description, *map(str, proposal.asi.extra.values())):
-        assert text.isprintable() and len(text) <= 2_000
-
-
 def test_the_users_price_counts_for_what_is_stored_and_charged() -> None:
     settings = ModelSettings(prices={"m/one": Price(input=100.0, output=1000.0)})
     bench = Bench(reply(GOOD, cost=Cost(None, 1000, 100, 1.0)), settings=settings)
@@ -330,13 +323,6 @@ def test_an_answer_too_long_to_be_read_is_refused_cut_and_charged() -> None:
     assert "2,000,000 characters long" in bench.fails(PolicyError).what
     assert len(bench.answers.answers[0].generation.completion) <= MAX_READ
     assert bench.answers.usd == 0.01
-
-
-def test_terminal_escapes_of_an_answer_reach_no_message() -> None:
-    bench = Bench(edit("\x1b[2J\x07LR", "x"), settings=ModelSettings(reasks=0))
-    error = bench.fails(PolicyError)
-    assert "\x1b" not in error.what and "\x07" not in error.what
-    assert "\x1b" not in bench.errors[0]
 
 
 def test_halves_of_characters_and_zero_bytes_can_be_stored_and_sent() -> None:
