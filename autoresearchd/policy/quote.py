@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.redaction import Redactor
@@ -20,8 +19,6 @@ _LOOK_AHEAD = 1024
 """Characters behind a cut that are looked at: as long as secrets are that stand in a line."""
 
 _WINDOW = 8192
-_REMEMBERED = 2048
-"""Characters of a text whose line is remembered: 4,096 of them at most, 8 MB."""
 
 _TICKS = re.compile(r"`{3,}")
 
@@ -39,7 +36,10 @@ class Quote:
     def line(self, value: object, most: int) -> str:
         """On one line, printable, cut to a length."""
         text = value if isinstance(value, str) else str(value)
-        return _line(self.redactor, text, most) if len(text) <= _REMEMBERED else _cut(self.redactor, text, most)
+        if len(text) > most:
+            text = self.redactor.text(text[: most + _LOOK_AHEAD])
+        text = printable(" ".join(without_control_codes(text).split()))
+        return text if len(text) <= most else text[: most - 1] + "…"
 
     def start(self, text: str, most: int) -> str:
         """The beginning of a text, printable, its lines as they are, cut to a length."""
@@ -60,17 +60,6 @@ class Quote:
             most -= len(row) + 1
             kept.append(row)
         return "\n".join(reversed(kept))
-
-
-def _cut(redactor: Redactor, text: str, most: int) -> str:
-    if len(text) > most:
-        text = redactor.text(text[: most + _LOOK_AHEAD])
-    text = printable(" ".join(without_control_codes(text).split()))
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-_line = lru_cache(maxsize=4096)(_cut)
-"""Remembers: a prompt shows the same experiments as the one before it, but for one."""
 
 
 def fence_block(text: str, info: str = "") -> str:

@@ -111,11 +111,6 @@ def test_what_a_command_did_is_said_in_full() -> None:
     assert ended.startswith("Ended: it took longer than 30 s.")
 
 
-def test_terminal_codes_and_progress_bars_are_not_shown_to_the_model() -> None:
-    text = show_printed(fake_run("\x1b[31mred\x1b[0m\r10%\r20%\r\nend\u202e\x00\n"), Redactor(), 1000)
-    assert text == "red\n10%\n20%\nend?\n"
-
-
 def test_a_secret_in_the_output_is_not_shown_to_the_model() -> None:
     key = "correct-horse-battery-staple"
     redactor = Redactor([key])
@@ -169,10 +164,3 @@ def test_what_was_left_out_stays_so_that_the_beginning_does_not_change_at_each_t
     before = conversation.messages()
     conversation.add("answer 4", "short")
     assert conversation.messages()[: len(before)] == before
-
-
-def test_a_model_that_finds_it_too_long_is_sent_less() -> None:
-    conversation = talk(10_000)
-    before = count(conversation.messages())
-    conversation.too_long()
-    assert count(conversation.messages()) < 0.75 * before

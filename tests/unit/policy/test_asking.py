@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.errors import Interrupted, SpendCapReached
+from autoresearchd.errors import Interrupted
 from autoresearchd.policy.client import PASSING, ModelError, Question, Trouble
 from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
 from autoresearchd.ports import Cancel, Purse
@@ -130,13 +130,6 @@ def test_a_failed_call_that_cost_something_is_charged_to_its_model() -> None:
     assert bill.charged == [("first", cost), ("first", cost)]
 
 
-def test_a_stop_before_the_call_sends_nothing() -> None:
-    first, purse = client("never"), OpenPurse()
-    with pytest.raises(Interrupted):
-        asker(first, purse=purse).ask(QUESTION, PatientCancel(is_set=True))
-    assert (first.questions, purse.checks) == ([], 0)
-
-
 def test_a_stop_ends_a_wait_at_once_and_nobody_else_is_asked() -> None:
     cancel = PatientCancel(stop_after=2)
     first, second = client(*[failing(Trouble.OVERLOADED)] * 5), client("never", name="second")
@@ -178,15 +171,3 @@ def test_a_reply_that_comes_too_late_is_charged_as_if_all_of_it_had_been_written
     [(_, cost)] = bill.charged
     sent = first.count_tokens(QUESTION.messages)
     assert cost == Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500)
-
-
-def test_a_cap_ends_a_series_of_replies_that_come_too_late() -> None:
-    class Capped(Bill, OpenPurse):
-        def check(self) -> None:
-            if sum(cost.usd or 0.0 for _, cost in self.charged if cost is not None) > 6.0:
-                raise SpendCapReached("spent", whole_session=True)
-
-    purse, first = Capped(), Priced([failing(Trouble.TIMEOUT)] * 9, name="first")
-    with pytest.raises(SpendCapReached):
-        asker(first, bill=purse, purse=purse, retries=8).ask(replace(QUESTION, max_tokens=500), PatientCancel())
-    assert len(first.questions) == 2

@@ -138,19 +138,6 @@ def test_the_tasks_own_template_is_filled_in_and_never_interpreted() -> None:
     assert f"## Current train.py\n```python\n{code}```\nMind {{this}} and {{that}}." in user
 
 
-def test_files_beyond_the_template_are_shown_with_their_marker_and_each_once() -> None:
-    task = dataclasses.replace(
-        make_task(editable=("a.py", "b.py")),
-        prompt=Prompt(instance="Look:\n{file_content}", file_marker="=== {target_file}"),
-    )
-    _, user = asked(make_state({"a.py": "aaa = 1\n", "b.py": "bbb = 2\n"}, task=task))
-    assert "Look:\naaa = 1\n\n=== b.py\n\n```python\nbbb = 2\n```" in user
-    assert user.count("aaa = 1") == user.count("bbb = 2") == 1
-    without = dataclasses.replace(task, prompt=Prompt(instance="Do your best."))
-    _, user = asked(make_state({"a.py": "aaa = 1\n", "b.py": "bbb = 2\n"}, task=without))
-    assert user.count("aaa = 1") == user.count("bbb = 2") == 1
-
-
 def test_code_cannot_close_its_fence_in_the_tasks_template_either() -> None:
     task = dataclasses.replace(make_task(), prompt=Prompt(instance="```{code_lang}\n{file_content}\n```"))
     code = f'"""\n```\n{EVIL}\n````\n"""\n'

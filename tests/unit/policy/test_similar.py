@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
 from autoresearchd.policy.similar import NearDuplicates
-from tests.timing import seconds
 
 from .histories import experiment
 
@@ -122,17 +120,3 @@ def test_no_diff_makes_it_raise_and_what_it_tells_can_be_shown(first: str, secon
     changes = {first: second, "n": 10**400, "x": float("nan"), "b": True}
     known.add(experiment(3, "x", value=1.0, changes=changes), "")
     assert known.look("", changes, A).isprintable()
-
-
-def test_a_look_among_five_hundred_long_diffs_takes_milliseconds() -> None:
-    """All of them of one length and with the same numbers, so that no shelf and no early exit helps."""
-    draw = random.Random(1)
-    words = [f"w{i}" for i in range(300)]
-
-    def long() -> str:
-        return HEADER + "\n".join("+" + " ".join(draw.choices(words, k=10)) for _ in range(100))
-
-    known = memory(*(past(n, long().replace("w", "v_").translate(str.maketrans("0123456789", "abcdefghij")))
-                     for n in range(500)))  # fmt: skip
-    diff = long().replace("w", "v_").translate(str.maketrans("0123456789", "abcdefghij"))
-    assert seconds(lambda: known.look(diff, {}, A), 9) < 0.01
