@@ -42,12 +42,12 @@ from autoresearchd.domain.task import Role
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.loop.standing import Standing
-from autoresearchd.policy import chat
+from autoresearchd.policy import prompt
 from autoresearchd.policy.edits.parse import FORMS, read_answer
-from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.parameter import Value
 from autoresearchd.policy.search import SearchPolicy
 from autoresearchd.policy.space import find
+from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.ports import NewSession, Workspace
 from autoresearchd.resources import bundled
 from autoresearchd.store import sums
@@ -205,7 +205,7 @@ class Daemon:
 
     def prompt(self, state: ResearchState) -> int:
         """Length of the whole prompt for a model."""
-        return sum(len(m["content"]) for m in chat.messages(state, forms=FORMS, budget=64_000, count=estimate_tokens))
+        return sum(len(m["content"]) for m in prompt.messages(state, forms=FORMS, budget=64_000, count=estimate_tokens))
 
 
 # ---------------------------------------------------------------------- many words

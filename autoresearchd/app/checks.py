@@ -13,7 +13,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.legality import check_edit, check_no_secret, code_hash, required_symbols
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.words import unified_diff
-from autoresearchd.policy.similar import WINDOW, NearDuplicates, Past
+from autoresearchd.policy.similar import WINDOW, NearDuplicates
 from autoresearchd.ports import Store
 
 _AT_ONCE = 64
@@ -57,7 +57,5 @@ class EditCheck:
                 continue
             if e.segment != self._segment or (self._last is not None and e.number <= self._last):
                 continue
-            diff = self._store.diff(self._session_id, e.number)
-            d = e.decision
-            self._near.add(Past(e.number, e.parent, diff, d.status, d.label, d.value, e.proposal.changes))
+            self._near.add(e, self._store.diff(self._session_id, e.number))
             self._last = e.number

@@ -24,7 +24,7 @@ from autoresearchd.ports import Adapters, Cancel, Clock, Executor, Policy, Store
 from autoresearchd.workspace.git import GitWorkspace
 
 if TYPE_CHECKING:
-    from autoresearchd.sandbox.workshop import Surroundings, Workshop
+    from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
 
 LOCAL = "local"
 
@@ -249,9 +249,9 @@ def model_secrets(settings: ModelSettings) -> list[str]:
     return found
 
 
-def _agent_shell(offer: Offer) -> Workshop:
+def _agent_shell(offer: Offer) -> AgentShells:
     from autoresearchd.executor.sight import agent_surroundings, link_data
-    from autoresearchd.sandbox.workshop import Workshop
+    from autoresearchd.sandbox.agent_shell import AgentShells
 
     executor = offer.executor
     if not isinstance(executor, LocalExecutor):
@@ -264,4 +264,4 @@ def _agent_shell(offer: Offer) -> Workshop:
     def surroundings(tools: Path) -> Surroundings:
         return agent_surroundings(offer.task, tools, setup=offer.setup, source=offer.source, pristine=offer.pristine)
 
-    return Workshop(executor.tier, copy, surroundings)
+    return AgentShells(executor.tier, copy, surroundings)

@@ -16,9 +16,8 @@ from autoresearchd.app.spending import daybook
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.errors import UsageError
-from autoresearchd.policy.asking import Failure, Unanswered
 from autoresearchd.policy.client import FINAL, ModelClient, ModelError, Question, Trouble
-from autoresearchd.policy.exchange import mend
+from autoresearchd.policy.exchange import Failure, Unanswered, mend
 from autoresearchd.policy.following import Unloadable
 from autoresearchd.policy.prices import priced
 from autoresearchd.policy.registry import PolicySpec

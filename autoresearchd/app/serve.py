@@ -22,10 +22,10 @@ from pathlib import Path
 
 from autoresearchd.app.serving import Patience, ServerCommand, keep_up
 from autoresearchd.config.settings import load_settings
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.loop.daemon import signals
 from autoresearchd.loop.stopping import StopSwitch
-from autoresearchd.policy.answer import clean
 from autoresearchd.ports import Cancel
 from autoresearchd.workspace import layout
 

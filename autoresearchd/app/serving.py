@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import EnvironmentFailure
-from autoresearchd.policy.answer import clean
 from autoresearchd.ports import Cancel
 
 MAX_LOG_BYTES = 16 * 1024 * 1024

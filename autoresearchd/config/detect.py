@@ -8,6 +8,7 @@ from autoresearchd.config.environments import environment_of
 from autoresearchd.config.load import MAX_CHECK_EVERY, Overrides, clock
 from autoresearchd.config.paths import MAX_EDITABLE_BYTES
 from autoresearchd.config.schema import DEFAULT_BUDGET
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.task import Curve, Direction, Execution, Metric, MetricSource, Scoring, Task
 
 METRIC = "val_bpb"
@@ -35,7 +36,7 @@ def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None: 
     by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
     python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
     budget = clock(overrides.budget or DEFAULT_BUDGET)
-    name = "".join(c if c.isprintable() else "-" for c in folder.resolve().name)
+    name = printable(folder.resolve().name, instead="-")
     return Task(
         name=name or "autoresearch",
         editable=("train.py",),

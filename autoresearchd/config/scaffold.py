@@ -10,6 +10,7 @@ import yaml
 
 from autoresearchd.config.load import read_task_text
 from autoresearchd.config.schema import DEFAULT_BUDGET, DEFAULT_GRACE
+from autoresearchd.domain.cleaning import one_line, printable
 from autoresearchd.domain.quantities import parse_duration
 from autoresearchd.domain.task import Budget
 from autoresearchd.errors import UsageError
@@ -155,7 +156,7 @@ def _system(text: str) -> Iterator[str]:
     """The task's own words, as a block of lines."""
     yield "prompt:"
     yield "  system: |-                    # beside what every policy is told"
-    rows = ["".join(c if c.isprintable() else " " for c in row).rstrip() for row in text.splitlines()]
+    rows = [printable(row, instead=" ").rstrip() for row in text.splitlines()]
     for row in "\n".join(rows).strip().splitlines():  # the first row says how far the block is indented
         yield f"    {row}" if row else ""
     yield ""
@@ -171,7 +172,7 @@ def _line(text: str, comment: str) -> str:
 
 def _comment(text: str) -> str:
     """A text as part of a comment: on one line."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return one_line(text)
 
 
 def _listed(values: Iterable[str]) -> str:

@@ -77,6 +77,9 @@ RULES: dict[Label, Rule] = {
 }
 
 
+NEVER_RUN = frozenset(label for label, rule in RULES.items() if not rule.job_spent)
+"""No job was spent, so that nothing is known of the edit."""
+
 FORBIDDEN = frozenset({Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT})
 """Measured, and maybe better than anything before, but outside what a program may be: nothing to build on."""
 

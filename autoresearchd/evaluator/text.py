@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import regex
 
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.errors import ConfigError
 
 _CONTROL = re.compile(
@@ -60,7 +61,7 @@ def to_float(figure: str) -> float:
 def shorten(text: str, limit: int) -> str:
     """``text`` on one line, at most ``limit`` characters, without control codes and lone surrogates."""
     line = " ".join(without_control_codes(text[: 4 * limit]).split())
-    line = "".join(c if c.isprintable() else "?" for c in line)
+    line = printable(line)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.data import find_data, place_links
 from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
+from autoresearchd.sandbox.agent_shell import Surroundings
 from autoresearchd.sandbox.view import is_inside, way_to
-from autoresearchd.sandbox.workshop import Surroundings
 
 _PROJECT = Path(__file__).parents[1]
 _NO_IMPORTS = (".git", ".autoresearchd", ".env*")

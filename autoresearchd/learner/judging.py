@@ -119,7 +119,7 @@ def examine(state: HeldOutState, completion: str, rules: Rules) -> Examined:
     The hint that an edit is *nearly* what was tried before is left out: it is a second question, not a judgement.
     """
     try:
-        brief = prompts.asked(state.messages)
+        brief = prompts.is_brief(state.messages)
         edit = (
             prompts.read_answer(completion, state.code, state.profile) if brief else read_answer(completion, state.code)
         )

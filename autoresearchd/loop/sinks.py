@@ -8,6 +8,7 @@ import logging.handlers
 from collections.abc import Sequence
 from pathlib import Path
 
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.errors import AutoresearchdError
@@ -57,7 +58,7 @@ class FileSink:
 
     def emit(self, event: Event) -> None:
         number = f" #{event.experiment}" if event.experiment is not None else ""
-        text = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in event.message)
+        text = printable(event.message, keep="\n\t", instead="�")
         text = text.removeprefix(f"{event.kind.value} ")  # "committed 1a2b3c4" is a line without the kind, too
         line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
         trace = str(event.data.get("traceback", ""))

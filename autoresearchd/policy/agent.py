@@ -1,14 +1,16 @@
 """The policy ``agent``: a model works on a private copy of the workspace by shell commands, turn by turn, and submits.
 
-The commands are a model's, so they run in the sandbox (`autoresearchd.policy.shell`), and what they leave is read back
-as data. Only what was submitted becomes a proposal: edits that were under way when a limit was reached are thrown away.
+The commands are a model's, so they run in the sandbox, and what they leave is read back as data. Only what was
+submitted becomes a proposal: edits that were under way when a limit was reached are thrown away.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Generation, Proposal
@@ -16,15 +18,13 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import agent_words, answer, chat, copies, derived
-from autoresearchd.policy.agent_words import Step
+from autoresearchd.policy import agent_words, copies, derived, prompt
+from autoresearchd.policy.agent_words import Conversation, Step
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
-from autoresearchd.policy.conversation import Conversation
 from autoresearchd.policy.copies import Before
-from autoresearchd.policy.exchange import Exchange, Means, shown, storable
-from autoresearchd.policy.model import Near
-from autoresearchd.policy.shell import Shell, Shells
-from autoresearchd.ports import AnswerLog, Cancel, Purse
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, clean_error, make_storable
+from autoresearchd.ports import Cancel
+from autoresearchd.sandbox.agent_shell import CommandResult
 
 PROMPT_SHARE = 0.5
 """Share of ``context_tokens`` that the prompt may take; the rest is for the work."""
@@ -36,26 +36,41 @@ _LEAST_S = 1.0
 _REFUSALS = 1
 _SUBMIT_FORM, _COMMAND_FORM = "submit", "command"
 
-Check = Callable[[ResearchState, Mapping[str, str]], None]
-"""Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
+
+class Shell(Protocol):
+    """Runs commands in a copy of the workspace. Files last from one command to the next; processes do not."""
+
+    @property
+    def folder(self) -> Path:
+        """The copy. Nothing runs in it between two commands."""
+        ...
+
+    def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
+        """Run a shell script in the copy; all its processes are dead when this returns.
+
+        Whatever the script is or does comes back as facts. Raises Interrupted soon after ``cancel`` is set, and
+        EnvironmentFailure where the machine is at fault (its disk is full, the sandbox does not start).
+        """
+        ...
 
 
-class AgentPolicy:
-    """Lets a model edit by commands.
+class Shells(Protocol):
+    """Makes shells."""
+
+    def open(self, state: ResearchState) -> AbstractContextManager[Shell]:
+        """A shell over a fresh copy of the workspace at the state's parent; copy and all, it is gone at the end."""
+        ...
+
+
+class AgentPolicy(AskingPolicy):
+    """Lets a model edit by commands; ``settings.agent_*`` are the limits of one proposal.
 
     Args:
         clients: the model, then those that are asked when it gives no reply.
-        settings: the user's; ``agent_*`` are the limits of one proposal.
-        name: as in ``--policy``.
-        answers: where each answer is written down before anything is done with it.
-        purse: looked into before each question.
-        check: whether an edit is legal.
-        near: what an edit is nearly the same as; the model is told so once, and may insist.
+        settings: the user's.
         shells: make the sandboxed shells.
         command_seconds: how long one command may take.
-        clock: monotonic seconds.
-        ending: set once the session is to end: its work goes on, but a model that gives no reply is not asked again
-            then. None: nobody says so.
+        means: the other arguments of ``AskingPolicy``.
     """
 
     def __init__(
@@ -63,28 +78,12 @@ class AgentPolicy:
         clients: Sequence[ModelClient],
         settings: ModelSettings,
         *,
-        name: str,
-        answers: AnswerLog,
-        purse: Purse,
-        check: Check,
         shells: Shells,
-        near: Near | None = None,
         command_seconds: float = COMMAND_S,
-        clock: Callable[[], float] = time.monotonic,
-        ending: Cancel | None = None,
+        **means: Any,
     ) -> None:
-        self._means = Means(tuple(clients), settings, name, answers, purse, clock, ending)
-        self._check, self._near, self._shells, self._command_seconds = check, near, shells, command_seconds
-
-    @property
-    def name(self) -> str:
-        """As given."""
-        return self._means.name
-
-    @property
-    def repairs(self) -> int:
-        """As the user has set it."""
-        return self._means.settings.repairs
+        super().__init__(clients, settings, **means)
+        self._shells, self._command_seconds = shells, command_seconds
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
         """What the model submitted.
@@ -99,7 +98,7 @@ class AgentPolicy:
             raise Interrupted("the policy was asked to stop")
         try:
             with self._shells.open(state) as shell:
-                work = _Work(self._means, self._check, self._near, self._command_seconds, state, shell, cancel)
+                work = _Work(self._means, self._command_seconds, state, shell, cancel)
                 try:
                     return work.done()
                 except PolicyError as error:
@@ -132,10 +131,9 @@ class _Work:
     """The work on one proposal."""
 
     def __init__(
-        self, means: Means, check: Check, near: Near | None, command_seconds: float, state: ResearchState,
-        shell: Shell, cancel: Cancel,
-    ) -> None:  # fmt: skip
-        self._means, self._settings, self._check, self._near = means, means.settings, check, near
+        self, means: Means, command_seconds: float, state: ResearchState, shell: Shell, cancel: Cancel
+    ) -> None:
+        self._means, self._settings, self._check, self._near = means, means.settings, means.check, means.near
         self._state, self._shell, self._cancel = state, shell, cancel
         self._command_seconds = command_seconds
         self._deadline = means.clock() + means.settings.agent_seconds
@@ -158,7 +156,7 @@ class _Work:
         return parent, copies.look(root, task)
 
     def _prompt(self) -> tuple[Message, ...]:
-        return chat.messages(
+        return prompt.messages(
             self._state,
             forms=agent_words.rules(self._state, self._settings, self._command_seconds),
             budget=int(PROMPT_SHARE * self._settings.context_tokens),
@@ -177,9 +175,9 @@ class _Work:
             outcome = self._again(step) if step.error else self._run(step, reply, generation)
             if isinstance(outcome, Proposal):
                 return outcome
-            told = outcome + agent_words.left(self._turns_left)
+            told = outcome + agent_words.remind_of_end(self._turns_left)
             # An empty turn is refused by most providers.
-            self._conversation.add(storable(reply.text) if reply.text.strip() else "(nothing)", told)
+            self._conversation.add(make_storable(reply.text) if reply.text.strip() else "(nothing)", told)
         raise self._limit(f"within {counted(turns, 'answer')}", "agent.turns")
 
     def _ask(self, turn: int) -> Reply:
@@ -241,10 +239,10 @@ class _Work:
         self._look_at_limits()
         rest = max(_LEAST_S, self._deadline - self._means.clock())
         ran = self._shell.run(step.command, timeout=min(self._command_seconds, rest), cancel=self._cancel)
-        if step.submits and agent_words.submitted(ran):
+        if step.submits and agent_words.has_submitted(ran):
             return self._submit(step, reply, generation)
-        told = agent_words.observation(ran, self._state.redactor, self._settings.agent_output_bytes)
-        return f"{told}\n\n{agent_words.not_submitted(ran)}" if step.submits else told
+        told = agent_words.describe_result(ran, self._state.redactor, self._settings.agent_output_bytes)
+        return f"{told}\n\n{agent_words.explain_not_submitted(ran)}" if step.submits else told
 
     # -- submitting
     def _submit(self, step: Step, reply: Reply, generation: Generation) -> Proposal | str:
@@ -254,14 +252,15 @@ class _Work:
             self._refused += 1
             if self._refused > _REFUSALS:
                 raise
-            return f"Your submission cannot be taken: {error}\n\nMend it and submit again: the next one is the last."
+            return f"Your submission cannot be taken: {error}\n\nFix it and submit again: the next one is the last."
         alike = self._alike(files)
         if alike:
             return (
                 f"Your submission is nearly the same as what has been tried: {alike}\n\nSubmit something that differs, "
                 "or submit again as it is if you mean it: it is then run."
             )
-        return self._proposal(files, step, reply, generation)
+        words = self._state.redactor.value(step.words())
+        return self.exchange.proposal(files, words, self._parent.texts, reply, generation)
 
     def _edit(self) -> dict[str, str]:
         """The editable files that differ from the parent's, once they are known to be legal."""
@@ -281,33 +280,7 @@ class _Work:
         """What the edit is nearly the same as, while there is an answer left to say what is to be done about it."""
         if self._near is None or self._state.repair is not None or self._turns_left == 0:
             return ""
-        return shown(self._state, self._near(self._state, files, derived.changes(self._parent.texts, files)))
-
-    def _proposal(self, files: Mapping[str, str], step: Step, reply: Reply, generation: Generation) -> Proposal:
-        state = self._state
-        words = state.redactor.value(step.words())
-        description = answer.clean(words.get("description"), answer.MAX_LINE)
-        hypothesis = answer.clean(words.get("hypothesis"), answer.MAX_TEXT) or description
-        if not hypothesis and state.repair is not None:
-            hypothesis = answer.clean(state.repair.description, answer.MAX_LINE)
-        hypothesis = hypothesis or derived.hypothesis(self._parent.texts, files)
-        return Proposal(
-            files=dict(files),
-            hypothesis=hypothesis,
-            policy=self._means.name,
-            description=description or answer.clean(hypothesis, answer.MAX_LINE),
-            expected_delta=answer.number(words.get("expected_delta")),
-            changes=derived.changes(self._parent.texts, files),
-            role=state.role,
-            adapter=answer.clean(reply.adapter, answer.MAX_LINE),
-            asi=answer.asi_of(words, hypothesis),
-            cost=self.exchange.cost,
-            generation=generation,
-            state_id=state.state_id,
-            round_id=state.round_id,
-            attempt=self.exchange.attempt,
-            charged=True,
-        )
+        return clean_error(self._state, self._near(self._state, files, derived.changes(self._parent.texts, files)))
 
     # -- limits
     def _look_at_limits(self) -> None:

@@ -6,17 +6,23 @@ The protocol is plain text, so that every model can speak it (it is that of mini
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.text import as_lines
 from autoresearchd.policy import answer
-from autoresearchd.policy.quote import data
-from autoresearchd.policy.shell import Ran
+from autoresearchd.policy.client import Message
+from autoresearchd.policy.quote import data_block
+from autoresearchd.policy.tokens import Count
+from autoresearchd.sandbox.agent_shell import CommandResult
 
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 MOST_ANSWER = 256 * 1024
@@ -28,6 +34,13 @@ _THOUGHTS_END = "</think>"
 _SUBMITS = re.compile(rf"\becho[ \t]+[\"']?{SENTINEL}\b")
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
 _LAST_TURNS = 3
+ROOM = 0.75
+"""Share of the budget that is used after something was left out: leaving out a little at each turn would change the
+beginning of the conversation each time, and neither a provider's cache nor the store could use it again."""
+
+LEFT_OUT = "[What this command printed was left out to save room.]"
+ANSWER_LEFT_OUT = "[This answer was left out to save room.]"
+_LONGEST_ANSWER = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +70,7 @@ def rules(state: ResearchState, settings: ModelSettings, command_seconds: float)
     task = state.task
     repair = ""
     if state.repair is not None:
-        repair = (
-            "\n\nThe copy holds your last edit, whose run failed as the message below says. Mend it; do not begin anew."
-        )
+        repair = "\n\nThe copy holds your last edit, whose run failed as told below. Repair it; do not start over."
     return f"""\
 You work on this task through a shell, in a private copy of the task's folder. Each of your answers holds a few \
 sentences on what you are about to do and why, and then exactly one command in a block like this:
@@ -165,14 +176,14 @@ def _blocks(text: str) -> tuple[list[str], str, bool]:
 # -- what came of it -------------------------------------------------------------------------------------------------
 
 
-def observation(ran: Ran, redactor: Redactor, most: int) -> str:
+def describe_result(ran: CommandResult, redactor: Redactor, most: int) -> str:
     """What a command did, for the model."""
     how = f"Ended: {ran.ended}." if ran.ended else f"Exit code {ran.exit_code}."
-    printed = printed_text(ran, redactor, most)
-    return f"{how}\n{data(printed)}" if printed.strip() else f"{how} It printed nothing."
+    printed = show_printed(ran, redactor, most)
+    return f"{how}\n{data_block(printed)}" if printed.strip() else f"{how} It printed nothing."
 
 
-def printed_text(ran: Ran, redactor: Redactor, most: int) -> str:
+def show_printed(ran: CommandResult, redactor: Redactor, most: int) -> str:
     """What a command printed, without control codes and secrets, at most ``most`` bytes and a word on what was cut."""
     if not ran.omitted and not ran.tail:
         return _middle_cut(_clean(ran.head, redactor), most)
@@ -186,7 +197,7 @@ def printed_text(ran: Ran, redactor: Redactor, most: int) -> str:
 def _clean(text: str, redactor: Redactor) -> str:
     """Only what is to be seen, a progress bar's line ends as such."""
     lines = redactor.text(as_lines(text.replace("\r\n", "\n")))
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in lines)
+    return printable(lines, keep="\n\t")
 
 
 def _middle_cut(head: str, most: int, tail: str | None = None, lost: int = 0) -> str:
@@ -207,7 +218,7 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def not_submitted(ran: Ran) -> str:
+def explain_not_submitted(ran: CommandResult) -> str:
     """Why a command that should have submitted did not."""
     how = ran.ended or f"it ended with exit code {ran.exit_code}"
     return (
@@ -216,15 +227,77 @@ def not_submitted(ran: Ran) -> str:
     )
 
 
-def submitted(ran: Ran) -> bool:
+def has_submitted(ran: CommandResult) -> bool:
     """Whether a command that submits came to its end: it succeeded, and printed the sentinel on a line of its own."""
     lines = (*ran.head.splitlines(), *ran.tail.splitlines())
     return not ran.ended and ran.exit_code == 0 and SENTINEL in (line.strip() for line in lines)
 
 
-def left(answers: int) -> str:
+def remind_of_end(answers: int) -> str:
     """A reminder when few answers are left; else nothing."""
     if answers > _LAST_TURNS:
         return ""
     words = "1 answer is left" if answers == 1 else f"{answers} answers are left"
     return f"\n\n{words}: complete the edit and submit it." if answers else ""
+
+
+# -- the conversation -----------------------------------------------------------------------------------------------
+
+
+class Conversation:
+    """The messages so far.
+
+    Args:
+        prompt: what it begins with; always there.
+        budget: tokens that it may have.
+        count: counts them.
+    """
+
+    def __init__(self, prompt: Sequence[Message], *, budget: int, count: Count) -> None:
+        self._messages: list[Message] = list(prompt)
+        self._fixed, self._budget, self._count = len(self._messages), budget, count
+
+    def add(self, answer: str, told: str) -> None:
+        """A turn: what the model answered, and what it was told."""
+        if len(answer) > _LONGEST_ANSWER:
+            answer = answer[:_LONGEST_ANSWER] + "\n[the rest was left out]"
+        self._messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": told}]
+
+    def messages(self) -> tuple[Message, ...]:
+        """The messages to send.
+
+        Raises:
+            PolicyError: they do not fit, whatever is left out.
+        """
+        if self._count(self._messages) > self._budget:
+            self._shrink(ROOM * self._budget)
+        return tuple(self._messages)
+
+    def too_long(self) -> None:
+        """The model found it too long: its budget is smaller than was thought, or the count was too low."""
+        self._budget = int(ROOM * min(self._budget, self._count(self._messages)))
+
+    def allow(self, budget: int) -> None:
+        """It may have so many tokens from now on; what was left out stays so."""
+        self._budget = budget
+
+    def _shrink(self, target: float) -> None:
+        for index, mark in self._order():
+            self._messages[index] = {**self._messages[index], "content": mark}
+            if self._count(self._messages) <= target:
+                return
+        tokens = self._count(self._messages)
+        if tokens > self._budget:
+            raise PolicyError(
+                f"the agent's conversation has {tokens} tokens when all that can be is left out of it, and may have "
+                f"{self._budget}",
+                label=Label.ERROR,
+                mend="raise context_tokens in config.yaml for a model that can read as much, or make the files shorter",
+            )
+
+    def _order(self) -> list[tuple[int, str]]:
+        """What may be left out, the least needed first: old output, then old answers; the last turn stays."""
+        before_last = range(self._fixed, len(self._messages) - 2)
+        outputs = [(i, LEFT_OUT) for i in before_last if self._messages[i]["role"] == "user"]
+        answers = [(i, ANSWER_LEFT_OUT) for i in before_last if self._messages[i]["role"] == "assistant"]
+        return [(i, mark) for i, mark in outputs + answers if len(self._messages[i]["content"]) > len(mark)]

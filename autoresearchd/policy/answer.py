@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.proposal import ASI, Cost
 
 MAX_TEXT = 2000
@@ -69,14 +70,6 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < 1e12 and math.isfinite(value) else None
-
-
-def clean(value: object, most: int) -> str:
-    """A text on one line, without control characters, cut to a length; nothing for what is no text."""
-    if not isinstance(value, str):
-        return ""
-    text = " ".join("".join(c if c.isprintable() else " " for c in value[: 4 * most]).split())
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _count(value: object) -> int:

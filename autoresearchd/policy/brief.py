@@ -18,11 +18,12 @@ from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy import prompt, space
 from autoresearchd.policy.client import Message
-from autoresearchd.policy.edits.model import MAX_ANSWER_LINES, Edit, EditError, shown
-from autoresearchd.policy.fit import Count, Piece, Section, fit
+from autoresearchd.policy.edits.model import MAX_ANSWER_LINES, Edit, EditError, show
+from autoresearchd.policy.fit import Piece, Section, fit
 from autoresearchd.policy.parameter import Parameter, Value
 from autoresearchd.policy.program import space_of
 from autoresearchd.policy.quote import Quote
+from autoresearchd.policy.tokens import Count
 
 BRIEF = "brief"
 """The setting ``prompt`` that asks for it."""
@@ -105,7 +106,7 @@ def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | N
         raise EditError("no line of the answer is NAME = value", mend="answer with one such line")
     name = match["name"]
     if name not in found:
-        raise EditError(f"there is no constant {shown(name)}", mend=f"take one of {', '.join(found)}")
+        raise EditError(f"there is no constant {show(name)}", mend=f"take one of {', '.join(found)}")
     parameter = found[name]
     value = _value(match["value"] or "", name, parameter, found)
     path = parameter.path
@@ -118,7 +119,7 @@ def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | N
     return Edit({path: changed}, FORM)
 
 
-def asked(messages: Sequence[Message]) -> bool:
+def is_brief(messages: Sequence[Message]) -> bool:
     """Whether messages are those of a brief prompt."""
     return bool(messages) and messages[0].get("content") == _SYSTEM
 
@@ -149,7 +150,7 @@ def _value(text: str, name: str, parameter: Parameter, found: Mapping[str, Param
     # What 1/2 begins with is not what it says: the outcome of 1 would be told as that of 1/2.
     if more is not None and (more["name"] is None or more["name"] in found):
         raise EditError(
-            f"{name} = {shown(text, _MOST_VALUE)} is arithmetic, and is not worked out", mend="write what it comes to"
+            f"{name} = {show(text, _MOST_VALUE)} is arithmetic, and is not worked out", mend="write what it comes to"
         )
     value: object = None
     if literal is not None:
@@ -158,7 +159,7 @@ def _value(text: str, name: str, parameter: Parameter, found: Mapping[str, Param
     if not isinstance(value, (int, float, str)) or not parameter.legal(value):
         choices = "a number" if parameter.numeric else f"one of {', '.join(map(repr, parameter.range.choices))}"
         kind = "a whole number" if parameter.kind.value == "int" else choices
-        raise EditError(f"{name} cannot be {shown(text, _MOST_VALUE)}", mend=f"it is {kind}")
+        raise EditError(f"{name} cannot be {show(text, _MOST_VALUE)}", mend=f"it is {kind}")
     return value
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
@@ -160,6 +161,6 @@ def _hash(place: Path) -> str:
 
 
 def _shown(paths: list[str]) -> str:
-    names = [answer.clean(path, answer.MAX_LINE) for path in paths[:_MOST_SHOWN]]
+    names = [clean(path, answer.MAX_LINE) for path in paths[:_MOST_SHOWN]]
     more = len(paths) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autoresearchd.config.markup import kind_of
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.quantities import counted
-from autoresearchd.policy.answer import MAX_LINE, clean
+from autoresearchd.policy.answer import MAX_LINE
 
 Value = int | float | str | bool
 

@@ -9,14 +9,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from rapidfuzz import fuzz, process
 from rapidfuzz.utils import default_process
 
 from autoresearchd.domain.experiment import Decision, Experiment
-from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.domain.labels import NEVER_RUN, RULES, Label, Status
 from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.policy.quote import Quote
 
@@ -36,35 +36,10 @@ LOOKED_AT = 16
 
 _WORDS = 240
 _SHOWN = 160
-_UNJUDGED = frozenset({Label.DUPLICATE, Label.NO_OP, Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER, Label.STALE_PARENT})
-_NO_FAILURE = frozenset({Label.NONE, Label.SIMPLER, Label.NO_GAIN, Label.ABORTED_EARLY, Label.STALE_PARENT})
+_NO_FAILURE = frozenset({Label.NONE, Label.SIMPLER, Label.NO_GAIN, Label.ABORTED_EARLY})
 _MEASURED = frozenset({Label.NO_GAIN, Label.GATE_MISS, Label.CONSTRAINT, Label.SIZE_BLOCKED})
 
-_CHANGE = re.compile(
-    r"(?<![\w.])(?P<name>[A-Za-z_][\w.\[\]]{0,47})(?:\s{1,2}(?:from\s)?|\s?[:=]\s?)"
-    r"(?:(?P<old>[^\s,;→]{1,32}?)\s{0,2}(?:→|->|=>)\s{0,2}|(?P<number>[-+]?[0-9][0-9._e*+-]{0,24})\s{1,2}to\s{1,2})"
-    r"(?P<new>[^\s,;→]{1,32})"
-)
-_POWER = re.compile(r"([0-9]{1,3})\*\*([0-9]{1,2})")
 _NAME = re.compile(r"[A-Za-z_][\w.\[\]]{0,47}")
-_VERBS = frozenset(
-    {"change", "decrease", "from", "increase", "lower", "raise", "reduce", "replace", "set", "to", "use"}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One constant that an experiment changed. old: as its words have it, empty where they do not say."""
-
-    name: str
-    new: str
-    old: str = ""
-
-    @property
-    def direction(self) -> int:
-        """1 up, −1 down, 0 where that cannot be told."""
-        old, new = _figure(self.old), _figure(self.new)
-        return 0 if old is None or new is None else (new > old) - (new < old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +119,7 @@ class _Try:
     words: str
     proposal: Proposal
     decision: Decision
-    moves: tuple[Move, ...]
+    values: Mapping[str, str]
     arch_change: str = ""
     text: str = field(default="", repr=False)
 
@@ -155,7 +130,7 @@ class _Try:
     @property
     def judged(self) -> bool:
         """Whether a job was spent, so that it says something about the change."""
-        return self.decision.label not in _UNJUDGED
+        return self.decision.label not in NEVER_RUN
 
     @property
     def better(self) -> bool:
@@ -174,44 +149,18 @@ def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
         description if len(description) <= _SHOWN else description[: _SHOWN - 1] + "…",
         proposal,
         decision,
-        _moves(proposal.changes, f"{arch_change}; {description}", quote),
+        _values(proposal.changes, quote),
         arch_change,
         default_process(f"{description} {quote.line(proposal.hypothesis, _WORDS)} {arch_change}"),
     )
 
 
-@lru_cache(maxsize=512)
-def moves_in(text: str) -> tuple[Move, ...]:
-    """Constants with old and new value that a text names: ``DEPTH 8 → 12``, ``lr: 3->4``, ``softcap 15 to 17``."""
-    found: dict[str, Move] = {}
-    for match in _CHANGE.finditer(text):
-        new = match["new"].rstrip(".:)!?")
-        if new and match["name"].lower() not in _VERBS:
-            found.setdefault(match["name"], Move(match["name"], new, match["old"] or match["number"]))
-    return tuple(found.values())
-
-
-def _moves(changes: Mapping[str, object], text: str, quote: Quote) -> tuple[Move, ...]:
-    """What the policy says that it changed, and old values where its words have them."""
-    named = {move.name: move for move in moves_in(text)}
-    if not changes:
-        return tuple(named.values())
-    found = []
-    for key, value in list(changes.items())[:MOST_CONSTANTS]:
-        name = quote.line(str(key).rpartition(":")[2], 48)
-        old = named[name].old if name in named else ""
-        found.append(Move(name, quote.line(f"{value:.6g}" if isinstance(value, float) else value, 32), old))
-    return tuple(found)
-
-
-def _figure(text: str) -> float | None:
-    power = _POWER.fullmatch(text)
-    if power:
-        return float(int(power[1]) ** int(power[2]))
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _values(changes: Mapping[str, object], quote: Quote) -> dict[str, str]:
+    """The constants that a proposal sets, without their file, and their new values."""
+    return {
+        quote.line(str(key).rpartition(":")[2], 48): quote.line(f"{v:.6g}" if isinstance(v, float) else v, 32)
+        for key, v in list(changes.items())[:MOST_CONSTANTS]
+    }
 
 
 def _outcome(t: _Try) -> str:
@@ -275,39 +224,27 @@ def _hints(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
 
 def _constants(tries: Sequence[_Try]) -> tuple[str, ...]:
     """For each constant which values were tried and what they did, the most tried first."""
-    by_name: dict[str, list[tuple[_Try, Move]]] = {}
+    by_name: dict[str, list[_Try]] = {}
     for t in tries:
-        for move in t.moves if t.judged else ():
-            by_name.setdefault(move.name, []).append((t, move))
+        for name in t.values if t.judged else ():
+            by_name.setdefault(name, []).append(t)
     ranked = sorted(by_name.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple(_constant(name, found) for name, found in ranked[:MOST_CONSTANTS])
 
 
-def _constant(name: str, found: Sequence[tuple[_Try, Move]]) -> str:
-    directions = []
-    for word, sign in (("up", 1), ("down", -1)):
-        moved = [t for t, move in found if move.direction == sign]
-        if moved:
-            directions.append(f"{word} helped {sum(t.better for t in moved)} of {len(moved)}")
+def _constant(name: str, found: Sequence[_Try]) -> str:
     values = []
-    for t, move in found[-MOST_VALUES:]:
-        arrow = f"{move.old} → {move.new}" if move.old else move.new
-        values.append(f"{arrow}{_beside(len(t.moves) - 1)}: {_outcome(t)} (#{t.number})")
+    for t in found[-MOST_VALUES:]:
+        others = f" with {counted(len(t.values) - 1, 'other change')}" if len(t.values) > 1 else ""
+        values.append(f"{t.values[name]}{others}: {_outcome(t)} (#{t.number})")
     older = len(found) - len(values)
-    head = ", ".join((f"{len(found)} tried", *directions))
-    return f"{name} ({head}): {'; '.join(values)}" + (f"; {older} older" if older else "")
-
-
-def _beside(others: int) -> str:
-    """That a value was not tried alone."""
-    if others < 1:
-        return ""
-    return " with one other change" if others == 1 else f" with {others} other changes"
+    helped = sum(t.better for t in found)
+    return f"{name} ({len(found)} tried, {helped} helped): {'; '.join(values)}" + (f"; {older} older" if older else "")
 
 
 def _names(tries: Sequence[_Try]) -> tuple[str, ...]:
     """The constants' names, the most tried first; what does not look like one is left out."""
-    counts = Counter(move.name for t in tries if t.judged for move in t.moves)
+    counts = Counter(name for t in tries if t.judged for name in t.values)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     return tuple(name for name in ranked if _NAME.fullmatch(name))[:MOST_CONSTANTS]
 
@@ -324,7 +261,7 @@ def _roles(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
 
 def _others(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
     """Changes that are no change of a constant, in their own words, the newest first."""
-    found = [t for t in reversed(tries) if t.judged and not t.moves and not t.kept]
+    found = [t for t in reversed(tries) if t.judged and not t.values and not t.kept]
     return tuple(f"#{t.number} {quote.line(t.arch_change or t.words, _SHOWN)}: {_outcome(t)}" for t in found)[
         :MOST_OTHERS
     ]

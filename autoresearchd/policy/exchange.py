@@ -1,4 +1,7 @@
-"""The questions and answers of one proposal: each answer is written down, and charged, before it is used."""
+"""The questions and answers of one proposal: each answer is written down, and charged, before it is used.
+
+A question is repeated with backoff, then the next model is asked, until one answers or none is left.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,39 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from random import Random
 from typing import Any
 
+from autoresearchd.domain.cleaning import clean, printable
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.proposal import Answer, Cost, Generation
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, ModelsRefused, PolicyError
-from autoresearchd.policy import abandon, answer, prices
-from autoresearchd.policy.asking import Asker, Failure, Unanswered
-from autoresearchd.policy.client import Message, ModelClient, ModelError, Question, Reply, Trouble
+from autoresearchd.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
+from autoresearchd.policy import abandon, answer, derived, prices
+from autoresearchd.policy.client import (
+    FINAL,
+    PASSING,
+    KnowsPrices,
+    Message,
+    ModelClient,
+    ModelError,
+    Question,
+    Reply,
+    Trouble,
+)
 from autoresearchd.policy.patience import Patience
 from autoresearchd.policy.structured import KnowsSchemas
 from autoresearchd.ports import AnswerLog, Cancel, Purse
+
+FIRST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 60.0
+LONGEST_ASKED_S = 300.0
+"""The longest ``Retry-After`` that is slept out: who asks for more is left to the next model, or to the loop."""
+
+_MAX_WORDS = 300
 
 MAX_ANSWER = 1_000_000
 """Characters of an answer that are stored; more than any legal edit needs."""
@@ -41,12 +62,171 @@ _MEND = "it is tried again by itself; models under fallbacks in config.yaml are 
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A model that gave no reply, with its last error."""
+
+    model: str
+    error: ModelError
+
+
+class Unanswered(ModelError):
+    """No model gave a reply.
+
+    Args:
+        failures: of each model that was asked, why; its trouble is that of the last.
+    """
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        told = [f"{f.model}: {f.error.trouble} ({clean(f.error.what, _MAX_WORDS)})" for f in failures]
+        remedies = dict.fromkeys(f.error.mend for f in failures if f.error.mend)
+        super().__init__(failures[-1].error.trouble, "; ".join(told), mend="; ".join(remedies))
+        self.failures = tuple(failures)
+
+    @property
+    def refused(self) -> bool:
+        """Whether every model refused to answer, so that asking the same again is of no use."""
+        return all(f.error.trouble is Trouble.REFUSED for f in self.failures)
+
+    @property
+    def final(self) -> bool:
+        """Whether no waiting mends what is wrong with any of the models."""
+        return all(f.error.trouble in FINAL for f in self.failures)
+
+
+class Asker:
+    """Asks the questions of one proposal.
+
+    A passing trouble is waited out with exponential backoff and full jitter (M. Brooker, "Exponential Backoff And
+    Jitter", AWS Architecture Blog, 2015), never for less than the provider asks; any other goes to the next model at
+    once. Later questions begin at the model that answered last: it knows its own answers.
+
+    Args:
+        clients: the model, then those that are asked in its place, in turn.
+        retries: how often a question is repeated to one model.
+        purse: looked into before every call that goes out.
+        charge: told of each failed call that cost something, with the model's name.
+        random: draws the jitter.
+        ending: set once the session is to end: nobody who gives no reply is asked again then. None: nobody says so.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[ModelClient],
+        *,
+        retries: int,
+        purse: Purse,
+        charge: Callable[[str, ModelError], None],
+        random: Random,
+        ending: Cancel | None = None,
+    ) -> None:
+        if not clients:
+            raise ValueError("there is no model to ask")
+        self._clients, self._retries, self._purse = tuple(clients), retries, purse
+        self._charge, self._random, self._ending, self._at = charge, random, ending, 0
+
+    @property
+    def client(self) -> ModelClient:
+        """The model that is asked next, or answered last."""
+        return self._clients[self._at]
+
+    def skip(self) -> bool:
+        """Ask the model that is next in turn from now on; False: there is none."""
+        if self._at + 1 >= len(self._clients):
+            return False
+        self._at += 1
+        return True
+
+    def ask(self, question: Question, cancel: Cancel) -> Reply:
+        """The first reply that any of the models gives.
+
+        Raises:
+            ModelError: the context is too long for the model whose turn it is; a shorter question goes to the same.
+            Unanswered: all models failed.
+            SpendCapReached: nothing more may be spent.
+            Interrupted: ``cancel`` was set.
+        """
+        failures: list[Failure] = []
+        for index in range(self._at, len(self._clients)):
+            client = self._clients[index]
+            try:
+                reply = self._insist(client, question, cancel)
+            except ModelError as error:
+                if error.trouble is Trouble.CONTEXT_TOO_LONG:
+                    self._at = index
+                    raise
+                failures.append(Failure(client.name, error))
+            else:
+                self._at = index
+                return reply
+        raise Unanswered(failures)
+
+    def _insist(self, client: ModelClient, question: Question, cancel: Cancel) -> Reply:
+        """The reply of one model, asked again while its trouble may pass and somebody has the patience."""
+        patience = Patience(cancel, self._ending)
+        for attempt in count():
+            if cancel.is_set():
+                raise Interrupted("the policy was asked to stop")
+            self._purse.check()
+            try:
+                return client.ask(question, cancel)
+            except Interrupted:
+                self._charge(client.name, _left(client, question))
+                raise
+            except ModelError as error:
+                if error.cost is None and error.trouble is Trouble.TIMEOUT:
+                    # It was sent, and whoever answered too late is likely to bill it all the same: as much as may
+                    # have been written by then, so that a cap ends what would go on unseen.
+                    error.cost = _sent(client, question, tokens_out=question.max_tokens)
+                if error.cost is not None:
+                    self._charge(client.name, error)
+                asked = _seconds(error.retry_after)
+                if error.trouble not in PASSING or attempt >= self._retries or asked > LONGEST_ASKED_S:
+                    raise
+            if patience.wait(self._pause(attempt, asked)):
+                raise Interrupted(f"{client.name} was not asked again: a stop was requested")
+        raise AssertionError("an endless loop has ended")
+
+    def _pause(self, attempt: int, asked: float) -> float:
+        """Seconds to wait after a failed attempt (0: the first)."""
+        if asked > 0:  # all who were turned away are told the same: they should not come back together
+            return asked + self._random.uniform(0, FIRST_PAUSE_S)
+        return self._random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 30)))
+
+
+def _sent(client: ModelClient, question: Question, tokens_out: int = 0) -> Cost:
+    """What a question has cost that was sent, and whose reply nobody knows."""
+    cost = Cost(usd=None, tokens_in=client.count_tokens(question.messages), tokens_out=tokens_out)
+    return replace(cost, usd=client.price(cost)) if isinstance(client, KnowsPrices) else cost
+
+
+def _left(client: ModelClient, question: Question) -> ModelError:
+    """The error of a question that was sent and then not waited for: it is likely to be billed all the same."""
+    what = "the reply was not waited for: a stop was requested"
+    return ModelError(Trouble.TIMEOUT, what, cost=_sent(client, question))
+
+
+def _seconds(retry_after: float | None) -> float:
+    """What the provider asks to wait; nothing where that is no time."""
+    return retry_after if retry_after is not None and math.isfinite(retry_after) and retry_after > 0 else 0.0
+
+
+# ---------------------------------------------------------------------- the questions of a proposal
+Check = Callable[[ResearchState, Mapping[str, str]], None]
+"""Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
+
+Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
+"""What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Means:
     """What the proposals of a policy are made with.
 
     clients: the model, then those that are asked when it gives no reply. settings: the user's. name: of the policy, as
-    in ``--policy``. answers: where each answer is written down. purse: what may be spent. clock: monotonic seconds.
-    ending: set once the session is to end; None: nobody says so before it is to end at once.
+    in ``--policy``. answers: where each answer is written down before anything is done with it. purse: what may be
+    spent. check: whether an edit is legal. near: what an edit is nearly the same as; the model is told so once, and may
+    insist. clock: monotonic seconds. ending: set once the session is to end: nothing new is asked then; None: nobody
+    says so before it is to end at once.
     """
 
     clients: tuple[ModelClient, ...]
@@ -54,8 +234,39 @@ class Means:
     name: str
     answers: AnswerLog
     purse: Purse
+    check: Check
+    near: Near | None = None
     clock: Callable[[], float] = time.monotonic
     ending: Cancel | None = None
+
+
+class AskingPolicy:
+    """What the policies that ask a model have in common; arguments are those of ``Means``."""
+
+    def __init__(
+        self,
+        clients: Sequence[ModelClient],
+        settings: ModelSettings,
+        *,
+        name: str,
+        answers: AnswerLog,
+        purse: Purse,
+        check: Check,
+        near: Near | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ending: Cancel | None = None,
+    ) -> None:
+        self._means = Means(tuple(clients), settings, name, answers, purse, check, near, clock, ending)
+
+    @property
+    def name(self) -> str:
+        """As given."""
+        return self._means.name
+
+    @property
+    def repairs(self) -> int:
+        """As the user has set it."""
+        return self._means.settings.repairs
 
 
 class Exchange:
@@ -79,11 +290,6 @@ class Exchange:
             random=Random(state.seed),  # noqa: S311 - jitter
             ending=means.ending,
         )
-
-    @property
-    def attempt(self) -> int:
-        """Number of the proposal in its experiment: 0 the first, then repairs."""
-        return self._attempt
 
     @property
     def asked(self) -> bool:
@@ -166,21 +372,50 @@ class Exchange:
         generation = generation_of(self._state, self._asked, reply)
         self._store(
             Answer(
-                model=answer.clean(reply.model, _NAME) or name,
+                model=clean(reply.model, _NAME) or name,
                 cost=prices.priced(reply.cost, self._means.settings.prices, name, reply.model),
                 generation=generation,
-                error=shown(self._state, error),
+                error=clean_error(self._state, error),
                 form=form,
-                finish=answer.clean(reply.finish, _NAME),
+                finish=clean(reply.finish, _NAME),
                 attempt=self._attempt,
             )
         )
         return generation
 
+    def proposal(
+        self, files: Mapping[str, str], words: Mapping[str, Any], base: Mapping[str, str], reply: Reply,
+        generation: Generation,
+    ) -> Proposal:  # fmt: skip
+        """What an answer proposes: files that differ from ``base``, in the words that it says of them."""
+        state = self._state
+        description = clean(words.get("description"), answer.MAX_LINE)
+        hypothesis = clean(words.get("hypothesis"), answer.MAX_TEXT) or description
+        if not hypothesis and state.repair is not None:
+            hypothesis = clean(state.repair.description, answer.MAX_LINE)
+        hypothesis = hypothesis or derived.hypothesis(base, files)
+        return Proposal(
+            files=dict(files),
+            hypothesis=hypothesis,
+            policy=self._means.name,
+            description=description or clean(hypothesis, answer.MAX_LINE),
+            expected_delta=answer.number(words.get("expected_delta")),
+            changes=derived.changes(base, files),
+            role=state.role,
+            adapter=clean(reply.adapter, _NAME),
+            asi=answer.asi_of(words, hypothesis),
+            cost=self.cost,
+            generation=generation,
+            state_id=state.state_id,
+            round_id=state.round_id,
+            attempt=self._attempt,
+            charged=True,
+        )
+
     def _charge_failure(self, model: str, error: ModelError) -> None:
         """A question that got no reply, but cost something."""
         cost = prices.priced(error.cost or Cost(), self._means.settings.prices, model)
-        what = f"no reply: {error.trouble} ({shown(self._state, error.what)})"
+        what = f"no reply: {error.trouble} ({clean_error(self._state, error.what)})"
         self._store(Answer(model, cost, Generation(messages=self._asked), error=what, attempt=self._attempt))
 
     def _store(self, given: Answer) -> None:
@@ -188,7 +423,7 @@ class Exchange:
         self._means.answers.record(self._state.number, given)
 
     def _no_reply(self, error: Unanswered) -> Exception:
-        what = shown(self._state, error.what)
+        what = clean_error(self._state, error.what)
         if error.refused:  # the same question would be refused again, but the next state is another one
             return PolicyError(f"no model would answer: {what}", label=Label.MALFORMED_ANSWER)
         # What only the user can mend comes first: all else may pass by itself.
@@ -209,8 +444,8 @@ def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Re
 
     Tokens and their log-probabilities are left out where they would not be those of the text that is stored.
     """
-    clean = state.redactor.text(reply.text)
-    whole = clean == reply.text and len(clean) <= MAX_ANSWER
+    text = state.redactor.text(reply.text)
+    whole = text == reply.text and len(text) <= MAX_ANSWER
     ids, logprobs = reply.token_ids, reply.logprobs
     if ids is not None and logprobs is not None and len(ids) != len(logprobs):
         ids = logprobs = None
@@ -218,30 +453,29 @@ def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Re
         logprobs = None
     return Generation(
         messages=messages,
-        completion=storable(clean[:MAX_ANSWER]),
+        completion=make_storable(text[:MAX_ANSWER]),
         token_ids=ids if whole else None,
         logprobs=logprobs if whole else None,
         sampling=state.redactor.value(dict(reply.sampling)),
         model_hash=reply.model_hash,
         tokenizer_hash=reply.tokenizer_hash,
         template_hash=reply.template_hash,
-        adapter=answer.clean(reply.adapter, _NAME) or None,
+        adapter=clean(reply.adapter, _NAME) or None,
     )
 
 
-def shown(state: ResearchState, text: str) -> str:
+def clean_error(state: ResearchState, text: str) -> str:
     """Words of an error as they are stored and sent back: without secrets and control characters, cut."""
-    lines = state.redactor.text(text).splitlines()
-    kept = "\n".join("".join(c if c.isprintable() or c == "\t" else " " for c in line) for line in lines)
-    return cut(kept, MAX_ERROR)
+    lines = "\n".join(state.redactor.text(text).splitlines())
+    return cut_middle(printable(lines, keep="\n\t", instead=" "), MAX_ERROR)
 
 
-def storable(text: str) -> str:
+def make_storable(text: str) -> str:
     """Text that a database and a request can hold: without halves of surrogate pairs and zero bytes."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
 
 
-def cut(text: str, most: int) -> str:
+def cut_middle(text: str, most: int) -> str:
     """The beginning and the end of a long text."""
     if len(text) <= most:
         return text

@@ -1,36 +1,20 @@
 """Fitting a prompt into a number of tokens: its pieces have ranks, and the least informative go first.
 
-Counting tokens may take a while (a tokenizer, a server), so it is done rarely: where to cut is estimated from bytes,
-then counted and corrected by interpolation between what fits and what does not.
+Counting tokens may take a while (a tokenizer, a server), so it is done rarely: where to cut is found by bisection.
 """
 
 from __future__ import annotations
 
-import string
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.client import Message
+from autoresearchd.policy.tokens import Count
 
-Count = Callable[[Sequence[Message]], int]
-"""How many tokens messages have."""
-
-MOST_COUNTS = 10
 CLOSE_ENOUGH = 0.01
 """Share of the budget that may stay unused: another count would not be worth its time."""
-
-_LETTERS, _DIGITS, _SPACES = string.ascii_letters.encode(), string.digits.encode(), b" \t\n\r"
-_KINDS = bytes.maketrans(_LETTERS + _DIGITS + _SPACES, b"a" * len(_LETTERS) + b"0" * len(_DIGITS) + b" " * len(_SPACES))
-"""All letters become one, all digits, all white space."""
-_TWELFTHS = 12
-_LETTER, _DIGIT, _SPACE, _OTHER = 3, 16, 4, 8
-"""Twelfths of a token that a byte of each kind is taken for; see ``estimate_tokens``."""
-
-_MESSAGE_OVERHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +38,11 @@ class Section:
 
     pieces: tuple[Piece, ...]
     frame: Callable[[str, bool], str] = _as_it_is
+
+    def text(self, kept: Sequence[Piece] | None = None) -> str:
+        """The section with the pieces that are kept, all by default; empty where there are none."""
+        kept = self.pieces if kept is None else kept
+        return self.frame("\n".join(p.text for p in kept), len(kept) < len(self.pieces)) if kept else ""
 
 
 def fit(
@@ -79,83 +68,36 @@ def fit(
     ]
     order = [(i, j) for _, i, j in sorted(places)]
 
-    def made(dropped: int) -> tuple[Message, ...]:
-        return build(_texts(sections, frozenset(order[:dropped])))
-
-    sizes = list(accumulate((_size(sections[i].pieces[j].text) for i, j in order), initial=0))
     tried: dict[int, tuple[Message, ...]] = {}
 
     def tokens(dropped: int) -> int:
-        tried[dropped] = made(dropped)
+        tried[dropped] = build(_texts(sections, frozenset(order[:dropped])))
         return count(tried[dropped])
 
-    return tried[_fewest(sizes, tokens, budget)]
+    return tried[_fewest(len(order), tokens, budget)]
 
 
-def _fewest(sizes: Sequence[int], tokens: Callable[[int], int], budget: int) -> int:
-    """How many pieces to drop, about as few as can be; its tokens have been counted.
-
-    sizes: bytes that are gone when 0, 1, 2, … pieces are dropped.
-    """
-    low, low_tokens = 0, tokens(0)
-    if low_tokens <= budget:
+def _fewest(most: int, tokens: Callable[[int], int], budget: int) -> int:
+    """How many pieces to drop, about as few as can be, by bisection; its tokens have been counted."""
+    if tokens(0) <= budget:
         return 0
-    high = len(sizes) - 1
-    high_tokens = tokens(high) if high else low_tokens
-    if high_tokens > budget:
+    low, high, used = 0, most, tokens(most)
+    if used > budget:
         raise PolicyError(
-            f"the prompt has {high_tokens} tokens without any history, and may have {budget}",
+            f"the prompt has {used} tokens without any history, and may have {budget}",
             label=Label.ERROR,
             mend="raise context_tokens for a model that can read as much, or make the editable files shorter",
         )
-    for probe in range(MOST_COUNTS - 2):
-        if high - low <= 1 or budget - high_tokens <= CLOSE_ENOUGH * budget:
-            break
-        at = _between(sizes, low, high, (low_tokens - budget) / max(1, low_tokens - high_tokens), probe)
-        now = tokens(at)
+    while high - low > 1 and budget - used > CLOSE_ENOUGH * budget:
+        middle = (low + high) // 2
+        now = tokens(middle)
         if now <= budget:
-            high, high_tokens = at, now
+            high, used = middle, now
         else:
-            low, low_tokens = at, now
+            low = middle
     return high
 
 
-def _between(sizes: Sequence[int], low: int, high: int, share: float, probe: int) -> int:
-    """Where the budget is probably met; every third time the middle, so that the end is near whatever the texts are."""
-    if probe % 3 == 2:
-        return (low + high) // 2
-    wanted = sizes[low] + share * (sizes[high] - sizes[low])
-    return min(max(bisect_left(sizes, wanted, low, high), low + 1), high - 1)
-
-
 def _texts(sections: Sequence[Section], dropped: frozenset[tuple[int, int]]) -> list[str]:
-    found = []
-    for i, section in enumerate(sections):
-        left = [piece.text for j, piece in enumerate(section.pieces) if (i, j) not in dropped]
-        if left:
-            found.append(section.frame("\n".join(left), len(left) < len(section.pieces)))
-    return found
-
-
-def estimate_tokens(messages: Sequence[Message]) -> int:
-    """An estimate of the tokens of messages that errs upwards, for models whose tokenizer is not at hand.
-
-    The rates are our own choice: a letter counts a quarter of a token, a digit four thirds, white space a third, any
-    other byte two thirds, and each message eight tokens for its chat template. They were set against the tokenizer of
-    SmolLM2, which splits numbers into digits, and small vocabularies give more tokens than large ones: for prompts,
-    code, prose and tables of results the estimate is 0 to 30 per cent above it, for a table full of hashes 3 per cent
-    below; single lines vary more.
-    """
-    return sum(_MESSAGE_OVERHEAD + sum(_estimate(text) for text in message.values()) for message in messages)
-
-
-def _estimate(text: str) -> int:
-    raw = text.encode("utf-8", "replace").translate(_KINDS)
-    letters, digits, spaces = (raw.count(kind) for kind in (b"a", b"0", b" "))
-    others = len(raw) - letters - digits - spaces
-    return -(-(_LETTER * letters + _DIGIT * digits + _SPACE * spaces + _OTHER * others) // _TWELFTHS)
-
-
-def _size(text: str) -> int:
-    """Length in bytes."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    kept = ([p for j, p in enumerate(s.pieces) if (i, j) not in dropped] for i, s in enumerate(sections))
+    return [text for section, pieces in zip(sections, kept, strict=True) if (text := section.text(pieces))]

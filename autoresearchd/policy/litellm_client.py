@@ -19,14 +19,14 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeVar
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import Price
 from autoresearchd.errors import MissingCapability
 from autoresearchd.policy import abandon, provider
-from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
-from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.prices import priced
+from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.policy.wire import Bounds, Line, TooLong, most_bytes
 from autoresearchd.ports import Cancel
 

@@ -8,12 +8,12 @@ broken are the user's text, and the section is written anew at the end of the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.task import Constraint, Direction, Task
-from autoresearchd.policy.digest import Digest, digest_of
+from autoresearchd.policy.digest import digest_of
 from autoresearchd.policy.quote import Quote
 
 LEARNINGS = "learnings"
@@ -24,26 +24,6 @@ _NAME = r"[a-z][a-z0-9-]{0,30}"
 _MARK = re.compile(rf"<!--[ \t]{{0,8}}autoresearchd:(begin|end)[ \t]{{1,8}}({_NAME})[ \t]{{0,8}}-->")
 _HEADING = re.compile(r"[ ]{0,3}#{1,6}[ \t]+([^\r\n]*)")
 _SHOWN = 160
-
-
-@dataclass(frozen=True, slots=True)
-class Memo:
-    """A memo, taken apart.
-
-    sections: what the daemon wrote, by name; goal, constraints, ideas: what stands under headings that begin with
-    these words, the daemon's own part included; free: all other text outside of the marks.
-    """
-
-    goal: str = ""
-    constraints: str = ""
-    ideas: str = ""
-    free: str = ""
-    sections: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def learnings(self) -> str:
-        """What the daemon has learned."""
-        return self.sections.get(LEARNINGS, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +110,17 @@ def update(text: str, sections: Mapping[str, str]) -> str:
     return after
 
 
-def read(text: str) -> Memo:
-    """The memo's parts."""
-    spans = _spans(text)
-    sections = {name: text[s.begin : s.end].replace("\r\n", "\n").strip("\n") for name, s in spans.items()}
-    under: dict[str, list[str]] = {"goal": [], "constraints": [], "ideas": [], "": []}
-    topic = ""
-    for line in _own(text, spans).replace("\r\n", "\n").split("\n"):
-        heading = _HEADING.fullmatch(line)
-        if heading:
-            title = heading[1].strip().lower()
-            topic = next((t for t in under if t and title.startswith(t.removesuffix("s"))), "")
-            if not topic and not _is_title(title, sections):
-                under[""].append(line)
-        else:
-            under[topic].append(line)
-    found = {t: "\n".join(lines).strip() for t, lines in under.items()}
-
-    def whole(name: str) -> str:
-        return "\n".join(part for part in (found[name], sections.get(name, "")) if part)
-
-    return Memo(whole("goal"), whole("constraints"), whole("ideas"), found[""], sections)
+def sections_of(text: str) -> dict[str, str]:
+    """What the daemon wrote, by the name of the section."""
+    return {name: text[s.begin : s.end].replace("\r\n", "\n").strip("\n") for name, s in _spans(text).items()}
 
 
-def own(text: str) -> str:
+def own_text(text: str) -> str:
     """What the user wrote, headings included: all outside of the daemon's sections, without any marks."""
     return _MARK.sub("", _own(text, _spans(text)))
 
 
-def for_prompt(
+def show_in_prompt(
     text: str, most: int = MOST_IN_PROMPT, *, quote: Quote | None = None, without: Collection[str] = ()
 ) -> str:
     """The memo as a policy is shown it: clean, the user's words first, then the daemon's, cut to a length.
@@ -166,8 +128,8 @@ def for_prompt(
     without: sections that are not shown.
     """
     quote = quote or Quote()
-    sections = read(text).sections
-    mine = quote.start(_tidy(own(text), sections), most)
+    sections = sections_of(text)
+    mine = quote.start(_tidy(own_text(text), sections), most)
     parts, room = [mine] if mine else [], most - len(mine)
     for name, content in sections.items():
         heading = f"## {_title(name)}\n\n"
@@ -188,30 +150,25 @@ def learnings(
 ) -> str:
     """The daemon's own part: the best so far, what helped, what hurt, near misses, failures; bounded.
 
-    Args:
-        recent: the latest decided experiments.
-        top: the best, best first.
-        failures: how many experiments of the session ended under each label.
-        sigma: standard deviation of a run's metric, None where it is not known.
-        quote: how words of models are cleaned.
+    Arguments are those of ``digest_of``, ``top`` the best first.
     """
     quote = quote or Quote()
-    found = digest_of(recent, top, failures, sigma=sigma, quote=quote)
-    blocks = [_best(top, quote), *(_block(heading, lines) for heading, lines in _told(found, recent, quote))]
+    learned = digest_of(recent, top, failures, sigma=sigma, quote=quote)
+    parts = {
+        "Helped": learned.kept,
+        "Hurt": _hurt(recent, quote),
+        "Near misses": learned.near_misses,
+        "Failed": learned.failures,
+        "Tried": learned.tried,
+        "Untried hints": learned.hints,
+    }
+    blocks = [_best(top, quote)]
+    blocks += ["\n".join((f"{name}:", *(f"- {line}" for line in lines))) for name, lines in parts.items() if lines]
     text = ""
     for block in blocks:
         if block and len(text) + len(block) <= MOST_LEARNINGS:
             text += ("\n\n" if text else "") + block
     return text or "Nothing yet."
-
-
-def _told(found: Digest, recent: Sequence[Experiment], quote: Quote) -> Iterator[tuple[str, tuple[str, ...]]]:
-    yield "Helped", found.kept
-    yield "Hurt", _hurt(recent, quote)
-    yield "Near misses", found.near_misses
-    yield "Failed", found.failures
-    yield "Tried", found.tried
-    yield "Untried hints", found.hints
 
 
 def _best(top: Sequence[Experiment], quote: Quote) -> str:
@@ -235,10 +192,6 @@ def _hurt(recent: Sequence[Experiment], quote: Quote) -> tuple[str, ...]:
         for delta, e in ranked
         if e.proposal is not None
     )
-
-
-def _block(heading: str, lines: Sequence[str]) -> str:
-    return "\n".join((f"{heading}:", *(f"- {line}" for line in lines))) if lines else ""
 
 
 # ---------------------------------------------------------------------- marks

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from autoresearchd.domain.experiment import Trial
-from autoresearchd.domain.labels import FORBIDDEN, Label, Status
+from autoresearchd.domain.labels import FORBIDDEN, NEVER_RUN, Label, Status
 from autoresearchd.domain.task import Metric
 from autoresearchd.evaluator.measure import is_simple
 from autoresearchd.evaluator.pace import HELD
@@ -27,7 +27,6 @@ _MISFITS = 500
 _OVERLAP = 64
 """How far back the history is read again: parallel slots decide out of order."""
 
-_UNJUDGED = frozenset({Label.DUPLICATE, Label.NO_OP, Label.STALE_PARENT, Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER})
 _TOO_MUCH = frozenset({Label.OOM, Label.NAN_LOSS, Label.NON_FINITE, Label.TIMEOUT, Label.BUDGET_OVERRUN})
 
 Key = tuple[str, frozenset[tuple[str, Value]]]
@@ -141,7 +140,7 @@ class Memory:
         if not changes:
             return
         self.tried[key(trial.parent, changes)] = trial.number
-        if trial.label in _UNJUDGED:
+        if trial.label in NEVER_RUN:
             return
         failed = trial.status in {Status.CRASH, Status.CHECKS_FAILED} or trial.label in FORBIDDEN
         if not failed:

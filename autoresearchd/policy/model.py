@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Generation, Proposal
-from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.policy import answer, brief, chat, derived, structured
-from autoresearchd.policy.client import Message, ModelClient, ModelError, Reply
+from autoresearchd.policy import answer, brief, derived, prompt, structured
+from autoresearchd.policy.client import Message, ModelError, Reply
 from autoresearchd.policy.edits.model import Edit
 from autoresearchd.policy.edits.parse import FORMS, EditError, read_answer
-from autoresearchd.policy.exchange import Exchange, Means, cut, shown, storable
+from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, clean_error, cut_middle, make_storable
 from autoresearchd.policy.patience import GRACE_S, Patience
-from autoresearchd.ports import AnswerLog, Cancel, Purse
+from autoresearchd.ports import Cancel
 
 MAX_READ = 1_000_000
 """Characters of an answer that are read; more than any legal edit needs."""
@@ -45,52 +44,13 @@ _MAKE_ROOM = (
     "take a model with a longer context and set context_tokens in config.yaml to it, or make the editable files shorter"
 )
 
-Check = Callable[[ResearchState, Mapping[str, str]], None]
-"""Lets the changed files of an edit pass, or raises PolicyError with what is wrong with them."""
 
-Near = Callable[[ResearchState, Mapping[str, str], Mapping[str, Any]], str]
-"""What an edit (its files, and the constants that it changes) is nearly the same as, in words; empty: nothing."""
-
-
-class ModelPolicy:
+class ModelPolicy(AskingPolicy):
     """Asks a model for an edit; the same policy for any provider and for a model of one's own.
 
     Every answer is stored and charged the moment that it has come, usable or not. One that is malformed, illegal or
     changes nothing goes back to the model with the exact error, at most ``settings.reasks`` times.
-
-    Args:
-        clients: the model, then those that are asked when it gives no reply.
-        settings: the user's.
-        name: as in ``--policy``.
-        answers: where each answer is written down.
-        purse: what may be spent.
-        check: whether an edit is legal.
-        near: what an edit is nearly the same as; the model is told so once, and may insist.
-        clock: seconds, for the time that an answer took where the client does not say.
-        ending: set once the session is to end, at the latest when a proposal's ``cancel`` is: nothing is asked then,
-            and an answer under way is waited for a moment only. None: nobody says so.
     """
-
-    def __init__(
-        self,
-        clients: Sequence[ModelClient],
-        settings: ModelSettings,
-        *,
-        name: str,
-        answers: AnswerLog,
-        purse: Purse,
-        check: Check,
-        near: Near | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        ending: Cancel | None = None,
-    ) -> None:
-        self._means = Means(tuple(clients), settings, name, answers, purse, clock, ending)
-        self._check, self._near = check, near
-
-    @property
-    def name(self) -> str:
-        """As given."""
-        return self._means.name
 
     @property
     def repairs(self) -> int:
@@ -110,7 +70,7 @@ class ModelPolicy:
             raise Interrupted("the policy was asked to stop")
         if not self._means.settings.feedback:
             state = replace(state, recent=(), top=(), diagnostics={}, failures={}, streak=0, memo="")
-        talk = _Talk(self._means, self._check, self._near, state, cancel)
+        talk = _Talk(self._means, state, cancel)
         try:
             return talk.proposal()
         except PolicyError as error:
@@ -143,10 +103,10 @@ _UNREAD = _Verdict(error="the answer could not be looked at", label=Label.ERROR)
 class _Talk:
     """The questions and answers of one proposal."""
 
-    def __init__(self, means: Means, check: Check, near: Near | None, state: ResearchState, cancel: Cancel) -> None:
-        self._settings, self._name = means.settings, means.name
+    def __init__(self, means: Means, state: ResearchState, cancel: Cancel) -> None:
+        self._settings = means.settings
         self._brief = means.settings.prompt == brief.BRIEF
-        self._check, self._near, self._state = check, near, state
+        self._check, self._near, self._state = means.check, means.near, state
         self._cancel, self._until = cancel, Patience(cancel, means.ending, GRACE_S)
         self._ended = Patience(cancel, means.ending)
         self._base = {**state.code, **(state.repair.files if state.repair else {})}
@@ -165,7 +125,7 @@ class _Talk:
             reply = self._ask(index)
             verdict, generation = self._take(reply, last=index == count - 1)
             if not verdict.error:
-                return self._made(reply, verdict, generation)
+                return self.exchange.proposal(verdict.files, verdict.words, self._state.code, reply, generation)
             if verdict.final:
                 raise PolicyError(verdict.error, label=verdict.label)
             self._send_back(reply.text, verdict.error)
@@ -192,7 +152,7 @@ class _Talk:
                 try:
                     return self.exchange.ask(messages, index, self._settings.timeout, self._until, schema=self._schema)
                 except ModelError as error:
-                    self._too_long = shown(self._state, error.what)
+                    self._too_long = clean_error(self._state, error.what)
                     self._budget //= 2
             if not self._too_long or not self.exchange.skip():
                 raise self._no_room(f"{short}; the model said: {self._too_long}" if self._too_long else short)
@@ -202,7 +162,7 @@ class _Talk:
         if self._brief:
             return brief.messages(self._state, budget=self._budget, count=self.exchange.count_tokens)
         forms = FORMS if self._schema is None else structured.FORMS
-        return chat.messages(self._state, forms=forms, budget=self._budget, count=self.exchange.count_tokens)
+        return prompt.messages(self._state, forms=forms, budget=self._budget, count=self.exchange.count_tokens)
 
     def _read(self, text: str) -> Edit:
         """The edit in an answer."""
@@ -219,7 +179,7 @@ class _Talk:
     def _send_back(self, text: str, error: str) -> None:
         """Add the turns that follow an unusable answer."""
         # Secrets go before anything is cut: half of one would not be known any more.
-        echo = cut(storable(self._state.redactor.text(text)), MAX_ECHO)
+        echo = cut_middle(make_storable(self._state.redactor.text(text)), MAX_ECHO)
         told = f"Your answer was not used: {error}\n\nNothing has been changed. Answer again, with the whole edit."
         # An empty turn is refused by most providers.
         self._turns.append({"role": "assistant", "content": echo if echo.strip() else "(nothing)"})
@@ -255,7 +215,7 @@ class _Talk:
         return _Verdict(files, changes, self._state.redactor.value(dict(edit.words)), form)
 
     def _unusable(self, reply: Reply, label: Label, what: str, form: str) -> _Verdict:
-        said = answer.clean(self._state.redactor.text(reply.text), answer.MAX_LINE)
+        said = clean(self._state.redactor.text(reply.text), answer.MAX_LINE)
         malformed = label is Label.MALFORMED_ANSWER and not form
         final = False
         if reply.finish == "length":
@@ -265,7 +225,7 @@ class _Talk:
             what, final = f"the model gives its edit up: {said}", True  # as the prompt of a repair allows it to
         elif malformed and _REFUSAL.match(reply.text[:_MAX_NAME]):
             what = f"it declines instead of giving an edit: {said}"
-        return _Verdict(form=form, error=shown(self._state, what), label=label, final=final)
+        return _Verdict(form=form, error=clean_error(self._state, what), label=label, final=final)
 
     def _gives_up(self, label: Label, text: str) -> bool:
         """Whether an answer without an edit means to make none: in a JSON answer the list of edits is empty."""
@@ -284,33 +244,7 @@ class _Talk:
             f"the edit is nearly the same as what has been tried: {found}\nPropose something that differs, or the same "
             "again if you mean it: it is then run."
         )
-        return replace(verdict, error=shown(self._state, told), label=Label.DUPLICATE)
-
-    # -- proposing
-    def _made(self, reply: Reply, verdict: _Verdict, generation: Generation) -> Proposal:
-        state, words = self._state, verdict.words
-        description = answer.clean(words.get("description"), answer.MAX_LINE)
-        hypothesis = answer.clean(words.get("hypothesis"), answer.MAX_TEXT) or description
-        if not hypothesis and state.repair is not None:
-            hypothesis = answer.clean(state.repair.description, answer.MAX_LINE)
-        hypothesis = hypothesis or derived.hypothesis(state.code, verdict.files)
-        return Proposal(
-            files=dict(verdict.files),
-            hypothesis=hypothesis,
-            policy=self._name,
-            description=description or answer.clean(hypothesis, answer.MAX_LINE),
-            expected_delta=answer.number(words.get("expected_delta")),
-            changes=dict(verdict.changes),
-            role=state.role,
-            adapter=answer.clean(reply.adapter, _MAX_NAME),
-            asi=answer.asi_of(words, hypothesis),
-            cost=self.exchange.cost,
-            generation=generation,
-            state_id=state.state_id,
-            round_id=state.round_id,
-            attempt=self.exchange.attempt,
-            charged=True,
-        )
+        return replace(verdict, error=clean_error(self._state, told), label=Label.DUPLICATE)
 
 
 def _check_readable(reply: Reply) -> None:

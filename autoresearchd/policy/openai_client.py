@@ -15,17 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import Price
 from autoresearchd.domain.version import BaseModel, ServedAdapter
 from autoresearchd.errors import UsageError
 from autoresearchd.policy import abandon, model_files, provider
-from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.endpoint import Answered, Endpoint, require
-from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.listing import MAX_NAME, Listed, listed_models
 from autoresearchd.policy.prices import priced
+from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.policy.wire import Bounds, Line, TooLong, most_bytes
 from autoresearchd.ports import Adapters, Cancel
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import ModelError, Question, Trouble
 
 MAX_REPLY_BYTES = 2_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.evaluator.text import without_control_codes
 
@@ -19,8 +19,6 @@ _LOOK_AHEAD = 1024
 """Characters behind a cut that are looked at: as long as secrets are that stand in a line."""
 
 _WINDOW = 8192
-_REMEMBERED = 2048
-"""Characters of a text whose line is remembered: 4,096 of them at most, 8 MB."""
 
 _TICKS = re.compile(r"`{3,}")
 
@@ -38,7 +36,10 @@ class Quote:
     def line(self, value: object, most: int) -> str:
         """On one line, printable, cut to a length."""
         text = value if isinstance(value, str) else str(value)
-        return _line(self.redactor, text, most) if len(text) <= _REMEMBERED else _cut(self.redactor, text, most)
+        if len(text) > most:
+            text = self.redactor.text(text[: most + _LOOK_AHEAD])
+        text = printable(" ".join(without_control_codes(text).split()))
+        return text if len(text) <= most else text[: most - 1] + "…"
 
     def start(self, text: str, most: int) -> str:
         """The beginning of a text, printable, its lines as they are, cut to a length."""
@@ -61,23 +62,7 @@ class Quote:
         return "\n".join(reversed(kept))
 
 
-def _cut(redactor: Redactor, text: str, most: int) -> str:
-    if len(text) > most:
-        text = redactor.text(text[: most + _LOOK_AHEAD])
-    text = printable(" ".join(without_control_codes(text).split()))
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-_line = lru_cache(maxsize=4096)(_cut)
-"""Remembers: a prompt shows the same experiments as the one before it, but for one."""
-
-
-def printable(text: str) -> str:
-    """The text with a question mark for every character that is not to be seen (controls, direction marks, …)."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
-
-
-def fenced(text: str, info: str = "") -> str:
+def fence_block(text: str, info: str = "") -> str:
     """The text in a fence of backticks that is longer than any in it."""
     fence = "`" * fence_length(text)
     return f"{fence}{info}\n{text}\n{fence}"
@@ -88,9 +73,9 @@ def fence_length(text: str) -> int:
     return max((len(run) + 1 for run in _TICKS.findall(text)), default=3)
 
 
-def data(text: str) -> str:
+def data_block(text: str) -> str:
     """A block of what others said."""
-    return fenced(text, DATA)
+    return fence_block(text, DATA)
 
 
 def _rows(text: str, most: int) -> list[str]:

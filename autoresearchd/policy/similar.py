@@ -1,7 +1,7 @@
 """Near duplicates: edits that are not the same program as an earlier one, but so close that a model should be told.
 
 Two kinds are looked for. An edit of nothing but constants is a near duplicate where an earlier experiment set the same
-constants to the same values from the same values, or from the same parent. Any other edit is one where the same tokens
+constants to the same values, from the same parent or from the same values. Any other edit is one where the same tokens
 were removed and added but for a tenth, and so of what was not there before, and all numbers are the same: the same idea
 with another number, or another function in the same place, is no duplicate.
 """
@@ -13,15 +13,16 @@ import re
 import zlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.cleaning import one_line
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.labels import NEVER_RUN, Label
 from autoresearchd.evaluator.reward import changed_lines
-from autoresearchd.policy.answer import clean
 
 WINDOW = 500
 """How many of the latest experiments are compared with."""
@@ -31,7 +32,6 @@ CLOSE = 1e-6
 """Relative distance below which two numbers are the same."""
 
 _MOST_TOKENS = 500
-_LONGEST = 300
 _MOST_WARNINGS = 2000
 _MOST_NAMED = 3
 _TRIED = 5
@@ -39,48 +39,25 @@ _LARGEST = 1e300
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*(?:(?<=[eE])[+-]\d+)?|[^\w\s]")
 _LITERAL = re.compile(r"\b\d[\w.]*(?:(?<=[eE])[+-]\d+)?|\b(?:True|False|None)\b|\"[^\"]*\"|'[^']*'")
 _COMMENT = re.compile(r"[ +-]#[^\"']*$")
-_NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_VALUE = r"True|False|None|\"[^\"\\\n]{0,80}\"|'[^'\\\n]{0,80}'|[\d_.eE+\-*/ ()\[\],]{1,80}"
-_ASSIGNMENT = re.compile(
-    rf"([+-])[ \t]*([A-Za-z_][\w.]{{0,80}}|[\"'][A-Za-z_]\w{{0,80}}[\"'])[ \t]*"
-    rf"(?:(?::[ \t]*[\w\[\], .|]{{1,60}})?=|(?<=[\"']):)[ \t]*({_VALUE})[ \t]*,?[ \t]*(?:#.*)?"
-)
-_NOTHING_SAID = frozenset(
-    {Label.DUPLICATE, Label.NO_OP, Label.STALE_PARENT, Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER}
-)
-"""Labels of experiments that were never run: nothing is known of their edits."""
-
-_Shelf = frozenset[str] | tuple[str, ...]
-Constants = Mapping[str, tuple[Any, Any]]
-"""Name → (value before, value after)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """A decided experiment. parent: the commit that its edit was made on; changes: as its proposal gave them."""
-
-    number: int
-    parent: str
-    diff: str
-    status: Status
-    label: Label = Label.NONE
-    value: float | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An edit as it is compared. constants: empty where it changed more than such; then tokens, one character each.
+    """An edit as it is compared.
 
-    shelf: what two near duplicates have in common, the names of the constants or all numbers in order. new: tokens that
-    are added oftener than removed.
+    shelf: what two near duplicates have in common, the names of the constants or all numbers in order. constants: their
+    new values, empty where more than constants changed; removed: the lines that held the old ones. tokens: one
+    character each; new: those that are added oftener than removed. came: what became of it.
     """
 
-    past: Past
-    shelf: _Shelf
-    constants: Constants = field(default_factory=dict)
+    number: int
+    parent: str
+    shelf: frozenset[str] | tuple[str, ...]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
     tokens: str = ""
     new: Counter[str] = field(default_factory=Counter)
+    came: str = ""
 
 
 class NearDuplicates:
@@ -91,45 +68,38 @@ class NearDuplicates:
     """
 
     def __init__(self, window: int = WINDOW) -> None:
-        self._window = window
-        self._entries: deque[_Entry] = deque()
-        self._shelves: dict[_Shelf, list[_Entry]] = {}
+        self._entries: deque[_Entry] = deque(maxlen=window)
         self._warned: OrderedDict[str, None] = OrderedDict()
 
-    def add(self, past: Past) -> None:
+    def add(self, experiment: Experiment, diff: str) -> None:
         """Take a decided experiment in; those that were never run say nothing."""
-        if past.label in _NOTHING_SAID:
-            return
-        entry = _read(past)
-        self._entries.append(entry)
-        self._shelves.setdefault(entry.shelf, []).append(entry)
-        while len(self._entries) > self._window:
-            oldest = self._entries.popleft()
-            shelf = self._shelves[oldest.shelf]
-            shelf.remove(oldest)
-            if not shelf:
-                del self._shelves[oldest.shelf]
+        decision, proposal = experiment.decision, experiment.proposal
+        if decision is not None and proposal is not None and decision.label not in NEVER_RUN:
+            label = decision.label if decision.label is not Label.NO_GAIN else Label.NONE
+            came = f"{decision.status} ({label})" if label else str(decision.status)
+            came = came if decision.value is None else f"{decision.value:.6g}, {came}"
+            self._entries.append(_read(experiment.number, experiment.parent, diff, proposal.changes, came))
 
     def look(self, diff: str, changes: Mapping[str, Any], parent: str) -> str:
         """What to tell a model that proposes this edit; empty where nothing like it is remembered."""
-        proposed = _read(Past(-1, parent, diff, Status.DISCARD, changes=changes))
-        shelf = self._shelves.get(proposed.shelf, [])
+        proposed = _read(-1, parent, diff, changes)
+        shelf = [entry for entry in reversed(self._entries) if entry.shelf == proposed.shelf]
         if proposed.constants:
-            found = next((e for e in reversed(shelf) if _same_values(proposed, e)), None)
-            return "" if found is None else f"experiment {found.past.number} {_what(found)} already: {_came(found)}"
+            same = next((entry for entry in shelf if _same_values(proposed, entry)), None)
+            return "" if same is None else f"experiment {same.number} {_what(same)} already: {same.came}"
         if not proposed.tokens or not shelf:
             return ""
         near = process.extract(
             proposed.tokens,
-            [e.tokens for e in shelf],
+            [entry.tokens for entry in shelf],
             scorer=Levenshtein.normalized_similarity,
             score_cutoff=ALIKE,
             limit=_TRIED,
         )
         for _, alike, index in near:
-            found = shelf[index]
-            if _overlap(proposed.new, found.new) >= ALIKE:
-                return f"experiment {found.past.number} made nearly the same edit ({alike:.0%} alike): {_came(found)}"
+            if _overlap(proposed.new, shelf[index].new) >= ALIKE:
+                entry = shelf[index]
+                return f"experiment {entry.number} made nearly the same edit ({alike:.0%} alike): {entry.came}"
         return ""
 
     def warn_once(self, key: str) -> bool:
@@ -143,27 +113,27 @@ class NearDuplicates:
         return True
 
 
-def _read(past: Past) -> _Entry:
-    lines = [line[0] + " ".join(line[1:].split()) for line in changed_lines(past.diff).split("\n") if line[1:].strip()]
-    constants = _constants(lines)
-    if not constants and _only_literals(lines):
-        constants = {str(name): (None, value) for name, value in past.changes.items()}
-    kept = replace(past, diff="", changes={})
-    if constants:
-        return _Entry(kept, frozenset(constants), constants)
+def _read(number: int, parent: str, diff: str, changes: Mapping[str, Any], came: str = "") -> _Entry:
+    lines = [line[0] + " ".join(line[1:].split()) for line in changed_lines(diff).split("\n") if line[1:].strip()]
+    lines = [_COMMENT.sub("", line) for line in lines]
+    if changes and _only_literals(lines):
+        removed = tuple("".join(line.split()) for line in lines if line[0] == "-")
+        constants = {str(name): value for name, value in changes.items()}
+        return _Entry(number, parent, frozenset(constants), constants, removed, came=came)
     tokens: list[str] = []
     new: Counter[str] = Counter()
     for line in lines:
-        found = _TOKEN.findall(_COMMENT.sub("", line))
-        tokens += found
-        (new.update if line[0] == "+" else new.subtract)(found[1:])
+        words = _TOKEN.findall(line)
+        tokens += words
+        (new.update if line[0] == "+" else new.subtract)(words[1:])
     numbers = tuple(t for t in tokens[:_MOST_TOKENS] if t[0].isdigit())
-    return _Entry(kept, numbers, tokens="".join(map(_character, tokens[:_MOST_TOKENS])), new=+new)
+    characters = "".join(map(_character, tokens[:_MOST_TOKENS]))
+    return _Entry(number, parent, numbers, tokens=characters, new=+new, came=came)
 
 
 def _only_literals(lines: list[str]) -> bool:
     """Whether an edit changes numbers, texts and flags in place, and nothing else."""
-    masked = [(line[0], _LITERAL.sub("0", line[1:])) for line in lines]
+    masked = [(line[0], "".join(_LITERAL.sub("0", line[1:]).split())) for line in lines]
     return sorted(t for sign, t in masked if sign == "-") == sorted(t for sign, t in masked if sign == "+")
 
 
@@ -178,38 +148,10 @@ def _character(token: str) -> str:
     return chr(0xE000 + zlib.crc32(token.encode(errors="replace")) % 0x100000)
 
 
-# ---------------------------------------------------------------------- constants
-def _constants(lines: list[str]) -> Constants:
-    """The constants that a diff changes; nothing where it changes anything else as well."""
-    before: dict[str, Any] = {}
-    after: dict[str, Any] = {}
-    for line in lines:
-        found = _ASSIGNMENT.fullmatch(line) if len(line) <= _LONGEST else None
-        if found is None:
-            return {}
-        side, name = (after if found[1] == "+" else before), found[2].strip("\"'")
-        if name in side:
-            return {}  # one name at two places: which is which cannot be told
-        side[name] = _value(found[3])
-    if before.keys() != after.keys():
-        return {}
-    return {name: (before[name], after[name]) for name in after if not _close(before[name], after[name])}
-
-
-def _value(text: str) -> Any:
-    text = text.strip(", ")
-    if re.fullmatch(_NUMBER, text):
-        return float(text.replace("_", ""))
-    return text.replace("'", '"').replace(" ", "") if text[:1] not in "\"'" else text[1:-1]
-
-
 def _same_values(a: _Entry, b: _Entry) -> bool:
-    """Whether both set the constants to the same values, from the same parent or from the same values."""
-    if not all(_close(a.constants[n][1], b.constants[n][1]) for n in a.constants):
-        return False
-    return a.past.parent == b.past.parent or all(
-        a.constants[n][0] is not None and _close(a.constants[n][0], b.constants[n][0]) for n in a.constants
-    )
+    """Whether both set the constants to the same values, from the same parent or from the same lines."""
+    same = all(_close(value, b.constants[name]) for name, value in a.constants.items())
+    return same and (a.parent == b.parent or a.removed == b.removed)
 
 
 def _close(a: Any, b: Any) -> bool:
@@ -219,26 +161,13 @@ def _close(a: Any, b: Any) -> bool:
     return math.isclose(a, b, rel_tol=CLOSE)
 
 
-# ---------------------------------------------------------------------- words
 def _what(entry: _Entry) -> str:
     """What an experiment did: ``changed LR to 0.02``."""
     names = sorted(entry.constants)
-    moves = [f"{clean(_label(n), 60)} to {_show(entry.constants[n][1])}" for n in names[:_MOST_NAMED]]
+    moves = [f"{one_line(n.rpartition(':')[2], 60)} to {_show(entry.constants[n])}" for n in names[:_MOST_NAMED]]
     more = len(names) - len(moves)
     return f"changed {', '.join(moves)}" + (f" and {more} more" if more else "")
 
 
-def _label(name: str) -> str:
-    return name.rpartition(":")[2]
-
-
 def _show(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else clean(str(value), 60)
-
-
-def _came(entry: _Entry) -> str:
-    """What came of it: ``2.31, discard``, ``crash (oom)``."""
-    past = entry.past
-    label = f" ({past.label})" if past.label and past.label is not Label.NO_GAIN else ""
-    outcome = f"{past.status}{label}"
-    return outcome if past.value is None else f"{past.value:.6g}, {outcome}"
+    return f"{value:.6g}" if isinstance(value, float) else one_line(str(value)[:240], 60)

@@ -326,17 +326,3 @@ def test_the_good_edits_of_the_bundled_task_are_found(bundled_project: Project, 
     check_bad(found)
     check_known(found[-1:])
     assert len(kept(found)) >= LEAST_FOUND, outcome(found)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(7200)
-def test_the_good_edits_of_the_bundled_task_are_found_with_specialists_on_parents_of_the_tree(
-    bundled_project: Project, tmp_path: Path
-) -> None:
-    known = bundled_program()
-    options = ("--roles", "--parents", "puct", "--budget", BUDGET)
-    found = run(bundled_project, known.tool(tmp_path, rounds=0), 50, *options, timeout=7000)
-    check_bad(found)
-    assert len(set(kept(found))) >= LEAST_FOUND, outcome(found)
-    duplicates = [e for e in found if e["label"] == "duplicate"]
-    assert [e["runs"] for e in duplicates] == [[]] * len(duplicates)

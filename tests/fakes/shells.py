@@ -6,27 +6,22 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import Interrupted
 from autoresearchd.ports import Cancel
+from autoresearchd.sandbox.agent_shell import CommandResult
 
 
-@dataclass(frozen=True, slots=True)
-class FakeRun:
+def fake_run(
+    head: str = "", exit_code: int | None = 0, ended: str = "", tail: str = "", omitted: int = 0
+) -> CommandResult:
     """How a fake command ended: well and at once, where nothing else is said."""
-
-    head: str = ""
-    exit_code: int | None = 0
-    ended: str = ""
-    tail: str = ""
-    omitted: int = 0
-    seconds: float = 0.0
+    return CommandResult(exit_code, ended, head, tail, omitted, 0.0)
 
 
-Act = Callable[[Path], str | FakeRun | None]
+Act = Callable[[Path], str | CommandResult | None]
 """What a command does in the folder of the copy, and what it prints."""
 
 
@@ -74,7 +69,7 @@ class FakeShell:
         """The copy."""
         return self._folder
 
-    def run(self, command: str, *, timeout: float, cancel: Cancel) -> FakeRun:
+    def run(self, command: str, *, timeout: float, cancel: Cancel) -> CommandResult:
         """What is written down for the command."""
         if cancel.is_set():
             raise Interrupted("the fake shell was asked to stop")
@@ -82,6 +77,6 @@ class FakeShell:
         self._ran.append((command, timeout))
         act = self._acts.get(command)
         if act is None:
-            return FakeRun(command.removeprefix("echo ") + "\n" if command.startswith("echo ") else "")
+            return fake_run(command.removeprefix("echo ") + "\n" if command.startswith("echo ") else "")
         done = act(self._folder)
-        return done if isinstance(done, FakeRun) else FakeRun(done or "")
+        return done if isinstance(done, CommandResult) else fake_run(done or "")

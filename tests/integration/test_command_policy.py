@@ -85,23 +85,8 @@ def test_it_gets_the_prompt_on_its_input_and_the_state_as_json_outside_the_copy(
         ' case "$AUTORESEARCHD_STATE" in "$PWD"/*) exit 9;; esac'
     )
     text = run(command, tmp_path).files["train.py"]
-    assert "improve val_loss" in text
+    assert "make val_loss lower" in text
     assert json.loads(text.rpartition("# {")[2].join(["{", ""]))["task"]["metric"] == "val_loss"
-
-
-def test_it_has_the_users_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_KEY", "abc")
-    assert run('echo "# $SOME_KEY" >> train.py', tmp_path).files["train.py"].endswith("# abc\n")
-
-
-def test_no_words_still_give_a_hypothesis(tmp_path: Path) -> None:
-    proposal = run("echo 'DEPTH = 5' > train.py; echo not json", tmp_path)
-    assert proposal.hypothesis
-    assert proposal.cost.usd is None
-
-
-def test_new_files_and_unprotected_ones_are_ignored(tmp_path: Path) -> None:
-    assert set(run("echo 'A = 1' > train.py; echo > new.py; echo > notes.txt", tmp_path).files) == {"train.py"}
 
 
 @pytest.mark.parametrize(
@@ -130,12 +115,6 @@ def test_what_cannot_be_a_proposal_is_refused_under_its_label(
     error = refused(command, tmp_path)
     assert error.label is label
     assert words in str(error)
-
-
-def test_the_end_of_its_complaint_is_shown_without_control_characters(tmp_path: Path) -> None:
-    error = refused("printf 'first\\n\\033[31mno key\\033[0m\\n' >&2; exit 1", tmp_path)
-    assert "no key" in str(error)
-    assert "\033" not in str(error)
 
 
 def test_a_tool_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -168,17 +147,12 @@ def test_children_left_behind_by_a_finished_tool_are_ended(tmp_path: Path) -> No
     assert until(lambda: not alive(int(pid_file.read_text())))
 
 
-def test_a_flood_of_output_is_read_and_not_kept(tmp_path: Path) -> None:
-    command = "echo 'A = 1' > train.py; head -c 50000000 /dev/zero | tr '\\0' x; echo; echo '{\"hypothesis\": \"h\"}'"
-    assert run(command, tmp_path).hypothesis == "h"
-
-
 def test_the_tool_dies_when_the_daemon_is_killed(tmp_path: Path) -> None:
     pid_file = tmp_path / "tool.pid"
     script = f"""
 import threading
 from pathlib import Path
-from autoresearchd.policy.tool import run_tool
+from autoresearchd.policy.command import run_tool
 stdin = Path({str(tmp_path)!r}) / "in"
 stdin.write_text("")
 run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), stdin=stdin,

@@ -16,9 +16,9 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.policy import chat
+from autoresearchd.policy import prompt
 from autoresearchd.policy.edits.parse import FORMS
-from autoresearchd.policy.fit import estimate_tokens
+from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.ports import Cancel, RunRequest
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.integration.bench import TASK, Bench, ByNumber, job
@@ -63,7 +63,7 @@ def test_a_policy_is_told_of_device_memory_throughput_and_the_end_of_the_last_fa
     assert "last_failure" not in before
     assert "illegal memory access" in after["last_failure"]
     assert after["last_failure_log"].endswith("RuntimeError: CUDA error: an illegal memory access")
-    told = chat.messages(policy.states[2], forms=FORMS, budget=64_000, count=estimate_tokens)[1]["content"]
+    told = prompt.messages(policy.states[2], forms=FORMS, budget=64_000, count=estimate_tokens)[1]["content"]
     assert "last_failure_log: " in told.split("The machine, and the last failure:")[1].split("# ")[0]
 
 

@@ -45,7 +45,7 @@ class EditError(AutoresearchdError):
         self.label = label
 
 
-def shown(text: object, most: int = _SHOWN) -> str:
+def show(text: object, most: int = _SHOWN) -> str:
     """A text as it may stand in a message: on one line, control characters escaped, spaces kept, cut to a length."""
     line = text if isinstance(text, str) else repr(text)[: most + 1]
     cut = line if len(line) <= most else line[: most - 1] + "…"

@@ -2,34 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
-from autoresearchd.policy.edits import paths
-from autoresearchd.policy.edits.blocks import apply_changes, from_blocks, from_pairs
-from autoresearchd.policy.edits.elision import check_complete
-from autoresearchd.policy.edits.forms import FORMS
-from autoresearchd.policy.edits.hunks import Hunk, read_hunks
-from autoresearchd.policy.edits.line_ops import apply_operations
+from autoresearchd.policy import answer
+from autoresearchd.policy.edits import names
+from autoresearchd.policy.edits.changes import Change, apply_changes, apply_operations, from_blocks, from_pairs
+from autoresearchd.policy.edits.diff import read_hunks
 from autoresearchd.policy.edits.model import (
     MAX_ANSWER_BYTES,
     MAX_ANSWER_LINES,
     MAX_FILE_BYTES,
     Edit,
     EditError,
-    shown,
+    show,
 )
-from autoresearchd.policy.edits.objects import EDIT_KEYS, Found, objects, whole_object
-from autoresearchd.policy.edits.patch import apply_hunks
-from autoresearchd.policy.edits.segments import Fence, Prose, Segments, segments, without_lost_thought
-from autoresearchd.policy.edits.whole import from_fences, from_object
-from autoresearchd.policy.edits.words import words_of
+from autoresearchd.policy.edits.segments import (
+    EDIT_KEYS,
+    Fence,
+    Objects,
+    Prose,
+    Segments,
+    json_objects,
+    leading_object,
+    segments,
+    without_lost_thought,
+)
+from autoresearchd.policy.edits.whole import check_complete, from_fences, from_object
 
 __all__ = ["FORMS", "Edit", "EditError", "read_answer"]
 
+FORMS = """\
+Write your change in one of these forms. Every file keeps its exact name; only editable files may be changed.
+
+1. SEARCH/REPLACE blocks, best for small changes. SEARCH holds whole lines copied exactly from the file, indentation
+included, and must be in it exactly once; REPLACE holds what they become. Several blocks are allowed; each is matched
+against the file as shown.
+
+train.py
+<<<<<<< SEARCH
+learning_rate = 3e-4
+=======
+learning_rate = 1e-3
+>>>>>>> REPLACE
+
+2. Line operations, as JSON. Numbers are those of the file as shown, from 1, "end" included; "insert" puts its text
+after "line" (0: at the top); "expect" is the present text of "line" and guards against a wrong number.
+
+```json
+{"edits": [{"file": "train.py", "op": "replace", "line": 12, "end": 12, "expect": "depth = 4", "text": "depth = 6"},
+           {"file": "train.py", "op": "insert", "line": 20, "text": "warmup = 100"},
+           {"file": "train.py", "op": "delete", "line": 31, "end": 33}]}
+```
+
+3. A unified diff with unchanged lines around each change. No file may be created, deleted or renamed.
+
+```diff
+--- a/train.py
++++ b/train.py
+@@ -11,3 +11,3 @@
+ width = 256
+-depth = 4
++depth = 6
+ heads = 8
+```
+
+4. The whole new file, every line of it, with its name after the opening fence. Leave nothing out.
+
+```python train.py
+…all lines of the file…
+```
+
+Say why in a JSON object on a line of its own. "expected_delta" is the expected improvement, positive for better.
+
+{"hypothesis": "why it may help", "description": "what changes", "expected_delta": 0.01, "next_action_hint": "…"}
+"""
+"""How to write an edit in each form that is read, for the prompt; short and with one example each."""
+
 _DIFF_LANGUAGES = frozenset({"diff", "patch", "udiff"})
+_TEXTS = {
+    "hypothesis": answer.MAX_TEXT,
+    "description": answer.MAX_LINE,
+    "arch_change": answer.MAX_TEXT,
+    "next_action_hint": answer.MAX_TEXT,
+}
+_KEYS = frozenset({*_TEXTS, "expected_delta"})
+_TITLES = {key.replace("_", " "): key for key in _KEYS} | {"architecture change": "arch_change"}
+_NUMBER = re.compile(r"\s*[-+]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][-+]?\d{1,3})?")
+_DECORATION = " \t#>*_`-"
+_LONGEST_TITLE = 40
+_LONGEST_LINE = 4 * answer.MAX_TEXT
 
 
 def read_answer(text: str, code: Mapping[str, str]) -> Edit:
@@ -46,19 +112,19 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
     """
     _check_size(text)
     text = without_lost_thought(text.lstrip("\ufeff \t\r\n"))
-    begun = whole_object(text) if text.startswith("{") else Found(())
+    leading = leading_object(text) if text.startswith("{") else Objects(())
     parts = segments(text)
-    found = objects(parts)
-    edit = begun.edit or found.edit
+    objects = json_objects(parts)
+    edit = leading.edit or objects.edit
     read = _from_object(edit, code) if edit is not None else _from_text(parts, code)
     if read is None:
-        raise _unread(text, parts, begun.broken or found.broken, edit=_is_edit(begun) or _is_edit(found))
+        raise _unread(text, parts, leading, objects)
     form, files = read
-    known = (*begun.objects, *found.objects) if edit is begun.edit else found.objects
+    known = (*leading.objects, *objects.objects) if edit is leading.edit else objects.objects
     # In a bare diff, only lines without a sign are prose.
     signs = ("+", "-", " ")
     prose = [line for part in parts.prose for line in part.lines if not (part.diff and line.startswith(signs))]
-    return Edit(_changed(files, code), form, words_of(known, prose))
+    return Edit(_changed(files, code), form, _words(known, prose))
 
 
 def _check_size(text: str) -> None:
@@ -72,27 +138,26 @@ def _check_size(text: str) -> None:
 
 
 # ---------------------------------------------------------------------- forms
-def _from_object(found: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def _from_object(edit: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The form and the files of a JSON object that holds an edit."""
-    given = [key for key in EDIT_KEYS if found.get(key)]
+    given = [key for key in EDIT_KEYS if edit.get(key)]
     if len(given) > 1:
         raise EditError(
             f"the JSON object holds an edit in {len(given)} forms: {', '.join(given)}",
             mend="put all changes into one of them and leave the others out",
         )
-    key = given[0]
-    value = found[key]
+    key, value = given[0], edit[given[0]]
     if key == "files":
         if not isinstance(value, dict):
-            raise EditError(f'"files" is {shown(value)}', mend='write {"FILE": "its whole new text"}')
+            raise EditError(f'"files" is {show(value)}', mend='write {"FILE": "its whole new text"}')
         return "whole", from_object(value, code)
     if key == "diff":
         hunks = _hunks_of_text(value, code) if isinstance(value, str) else []
         if not hunks:
             raise EditError('"diff" holds no hunk', mend="write a unified diff as a text, with @@ before each hunk")
-        return "diff", apply_hunks(hunks, code)
+        return "diff", apply_changes(hunks, code)
     if not isinstance(value, list):
-        raise EditError(f'"{key}" is {shown(value)}', mend="it is a list of objects")
+        raise EditError(f'"{key}" is {show(value)}', mend="it is a list of objects")
     if key == "search_replace" or all(isinstance(item, dict) and "search" in item for item in value):
         return "search_replace", apply_changes(from_pairs(value, code), code)
     return "lines", apply_operations(value, code)
@@ -104,12 +169,12 @@ def _from_text(parts: Segments, code: Mapping[str, str]) -> tuple[str, dict[str,
         return "search_replace", apply_changes(from_blocks(parts.blocks, code), code)
     hunks = _hunks(parts, code)
     if hunks:
-        return "diff", apply_hunks(hunks, code)
+        return "diff", apply_changes(hunks, code)
     files = from_fences(parts.fences, code)
     return ("whole", files) if files else None
 
 
-def _hunks_of_text(text: str, code: Mapping[str, str]) -> list[Hunk]:
+def _hunks_of_text(text: str, code: Mapping[str, str]) -> list[Change]:
     """The hunks in a text that is said to be a diff, perhaps within a fence."""
     inner = segments(text)
     if inner.fences:
@@ -117,16 +182,15 @@ def _hunks_of_text(text: str, code: Mapping[str, str]) -> list[Hunk]:
     return read_hunks(text.split("\n"), code, fenced=True, hint=None)
 
 
-def _hunks(parts: Segments, code: Mapping[str, str]) -> list[Hunk]:
-    found: list[Hunk] = []
+def _hunks(parts: Segments, code: Mapping[str, str]) -> list[Change]:
+    hunks: list[Change] = []
     for part in parts.parts:
         if isinstance(part, Prose) and part.diff:
-            found += read_hunks(part.lines, code, fenced=False, hint=None)
+            hunks += read_hunks(part.lines, code, fenced=False, hint=None)
         elif isinstance(part, Fence) and _is_diff(part):
-            what = "the diff"
-            hint = paths.in_info(part.info, code, what) or paths.title(part.before, code, what)
-            found += read_hunks(part.lines, code, fenced=True, hint=hint)
-    return found
+            hint = names.in_info(part.info, code, "the diff") or names.title(part.before, code, "the diff")
+            hunks += read_hunks(part.lines, code, fenced=True, hint=hint)
+    return hunks
 
 
 def _is_diff(fence: Fence) -> bool:
@@ -140,7 +204,7 @@ def _changed(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str
     changed = {file: text for file, text in files.items() if text != code[file]}
     if not changed:
         raise EditError(
-            f"the edit changes nothing in {paths.allowed(files or code)}",
+            f"the edit changes nothing in {names.allowed(files or code)}",
             label=Label.NO_OP,
             mend="the new text has to differ from the file as it was shown",
         )
@@ -164,19 +228,51 @@ def _check_text(text: str, file: str) -> None:
         raise EditError(f"the new {file} is larger than {MAX_FILE_BYTES // 1024} KiB", mend="keep it small")
 
 
-def _is_edit(found: Found) -> bool:
-    return any(key in one for one in found.objects for key in EDIT_KEYS)
-
-
-def _unread(text: str, parts: Segments, broken: str, *, edit: bool) -> EditError:
+def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> EditError:
     """Why nothing could be read."""
     mend = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
     if not text.strip():
         return EditError("the answer is empty", mend=mend)
-    if edit:
+    if any(key in one for one in (*leading.objects, *objects.objects) for key in EDIT_KEYS):
         return EditError("the edit in the answer is empty", label=Label.NO_OP, mend=mend)
     if parts.unfinished:
         return EditError("the answer ends while it is still thinking", mend="think less, and then write the change")
-    if broken:
+    if broken := leading.broken or objects.broken:
         return EditError(broken, mend="escape line feeds, quotes and backslashes in texts, and close every bracket")
     return EditError(f"no change can be found in the answer ({counted(len(text), 'character')})", mend=mend)
+
+
+# ---------------------------------------------------------------------- what the answer says of its edit
+def _words(objects: Sequence[Mapping[str, Any]], lines: Iterable[str]) -> dict[str, Any]:
+    """The words in the last object that has any, else those in lines like ``Hypothesis: …``; bounded and cleaned."""
+    given = next((o for o in reversed(objects) if not _KEYS.isdisjoint(o)), None)
+    said: Mapping[str, Any] = _titled(lines) if given is None else given
+    words: dict[str, Any] = {key: clean(said.get(key), most) for key, most in _TEXTS.items()}
+    words["expected_delta"] = _delta(said.get("expected_delta"))
+    free = {key: value for key, value in said.items() if key not in EDIT_KEYS and key not in _KEYS}
+    kept = {key: value for key, value in words.items() if value not in ("", None)}
+    return {**answer.asi_of(free, "").extra, **kept}
+
+
+def _titled(lines: Iterable[str]) -> dict[str, str]:
+    """What follows the known titles; the first of each counts."""
+    said: dict[str, str] = {}
+    for line in lines:
+        name, colon, rest = line[:_LONGEST_LINE].partition(":")
+        if not colon or len(name) > _LONGEST_TITLE:
+            continue
+        key = _TITLES.get(name.strip(_DECORATION).lower().replace("_", " "))
+        if key is not None and key not in said:
+            said[key] = rest.strip(_DECORATION if key != "expected_delta" else " \t*_`")
+    return said
+
+
+def _delta(value: object) -> float | None:
+    """A number, or a text that begins with one; a percentage is no difference of the metric."""
+    if not isinstance(value, str):
+        return answer.number(value)
+    text = value[:_LONGEST_TITLE].replace("−", "-")
+    match = _NUMBER.match(text)
+    if match is None or text[match.end() :].lstrip().startswith("%"):
+        return None
+    return answer.number(float(match[0]))

@@ -1,12 +1,16 @@
-"""An answer cut into prose, fenced blocks, SEARCH/REPLACE blocks and bare diffs, in one pass over its lines."""
+"""An answer cut into prose, fenced blocks, SEARCH/REPLACE blocks and bare diffs; and the JSON objects in it."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from autoresearchd.policy.edits.model import MAX_CHANGES, EditError
+from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, show
+
+EDIT_KEYS = ("edits", "search_replace", "diff", "files")
 
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?(?:[ \t]+(?P<name>\S.*))?\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\b|>{7}\s*$")
@@ -14,6 +18,13 @@ _FENCE = re.compile(r"(?P<indent>[ \t]{0,8})(?P<fence>`{3,}|~{3,})(?P<info>[^`]*
 _THINKING = re.compile(r"<(think|thinking|thought|reasoning)>")
 _THOUGHT = re.compile(r"^[ \t]*</(?:think|thinking|thought|reasoning)>[ \t]*\r?$", re.MULTILINE)
 _THINKING_LINE = re.compile(r"^<(?:think|thinking|thought|reasoning)>", re.MULTILINE)
+_MAX_OBJECTS = 1000
+_MAX_SCANNED = 8 * 1024 * 1024
+_DEEP = 100_000
+_BEGIN = re.compile(r'^[ \t]*(?=\{\s*")', re.MULTILINE)
+_BARE = re.compile(r'^(?=\{\s*")', re.MULTILINE)
+_EDIT_KEY = re.compile(r'"(?:edits|search_replace|diff|files)"\s*:')
+_LANGUAGES = frozenset({"", "json", "jsonc", "json5", "jsonl"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +226,65 @@ class _Scanner:
                 inner = line
         if not blocks:
             self._parts.append(Fence(info, tuple(body), before, closed))
+
+
+# ---------------------------------------------------------------------- JSON
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects in order; broken: what is wrong with the first that looks like an edit and does not parse."""
+
+    objects: tuple[Mapping[str, Any], ...]
+    broken: str = ""
+
+    @property
+    def edit(self) -> Mapping[str, Any] | None:
+        """The last object that holds an edit."""
+        return next((o for o in reversed(self.objects) if any(o.get(key) for key in EDIT_KEYS)), None)
+
+
+def leading_object(text: str) -> Objects:
+    """The object that an answer begins with, as structured output does."""
+    return _read([(text, _BEGIN)], most=1)
+
+
+def json_objects(parts: Segments) -> Objects:
+    """All objects outside of code."""
+    texts: list[tuple[str, re.Pattern[str]]] = []
+    for part in parts.parts:
+        if isinstance(part, Prose):
+            # An indented brace in a bare diff belongs to the file that it changes.
+            texts.append(("\n".join(part.lines), _BARE if part.diff else _BEGIN))
+        elif isinstance(part, Fence) and part.language in _LANGUAGES:
+            texts.append(("\n".join(part.lines), _BEGIN))
+    return _read(texts)
+
+
+def _read(texts: Iterable[tuple[str, re.Pattern[str]]], most: int = _MAX_OBJECTS) -> Objects:
+    # Line feeds inside strings are what models write; NaN is taken for a value that is not there.
+    decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
+    objects: list[Mapping[str, Any]] = []
+    broken, scanned, tried = "", 0, 0
+    for text, begin in texts:
+        at = 0
+        while tried < most and scanned < _MAX_SCANNED and (start := begin.search(text, at)):
+            tried += 1
+            try:
+                value, at = decoder.raw_decode(text, start.end())
+            except json.JSONDecodeError as error:
+                at = start.end() + 1
+                # How far it got is what it cost: objects that break off late must not be read again and again.
+                scanned += error.pos - start.end() + 1
+                if not broken and _EDIT_KEY.search(text, start.end(), start.end() + _DEEP):
+                    broken = f"the JSON object is broken at {_near(text, error)}: {error.msg}"
+            except (ValueError, RecursionError) as error:
+                at = start.end() + 1
+                scanned += _DEEP
+                broken = broken or f"the JSON object cannot be read: {show(str(error))}"
+            else:
+                objects.append(value)
+    return Objects(tuple(objects), broken)
+
+
+def _near(text: str, error: json.JSONDecodeError) -> str:
+    line = text[: error.pos].rpartition("\n")[2][-40:]
+    return f"line {error.lineno}, column {error.colno}, after `{show(line)}`"

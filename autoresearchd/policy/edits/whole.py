@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoresearchd.domain.quantities import counted
-from autoresearchd.policy.edits import paths
-from autoresearchd.policy.edits.model import EditError, shown
+from autoresearchd.policy.edits import names
+from autoresearchd.policy.edits.model import EditError, show
 from autoresearchd.policy.edits.segments import Fence
-from autoresearchd.policy.edits.source import Source, Splice, lines_of, spliced
+from autoresearchd.policy.edits.text import File, Splice, lines_of
 
 _CODE = frozenset({"", "python", "py", "python3"})
 _MOST_PARSED = 200_000
+_LONGEST = 160
+_COMMENTS = ("#", "//", "--", "/*", "<!--")
+_BRACKETS = ("<", "[", "(", "{")
+_DOTS = ("...", "…")
+_LEFT_OUT = r"unchanged|unmodified|omitted|existing|rest|remainder|remaining|same|previous|original|before|keep"
+_REST = r"(?:the |all )?(?:rest|remainder|remaining|existing)(?: of)?"
+_ELISION = re.compile(
+    rf"(?:{_REST}(?: \w+){{0,4}} )?(?:(?:is|are|stays?|remains?|code|kept) )?"
+    r"(?:the same|(?:same )?as (?:before|above|is)|unchanged|unmodified|omitted)(?: here)?(?: for brevity)?"
+    rf"|{_REST}(?: \w+)? (?:code|file|program|script)"
+)
+"""What such a comment says and nothing else, where it has no dots."""
 
 
 def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, str]:
@@ -23,8 +36,8 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
     unnamed: list[Fence] = []
     for fence in fences:
         what = f"the {fence.language or 'fenced'} block"
-        told = paths.in_info(fence.info, code, what)
-        file = told or paths.title(fence.before, code, what) or _commented(fence, code, what)
+        told = names.in_info(fence.info, code, what)
+        file = told or names.title(fence.before, code, what) or _commented(fence, code, what)
         if file is None:
             unnamed += [fence] if fence.language in _CODE else []
             continue
@@ -46,17 +59,17 @@ def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, 
     """New text of each file in a JSON object of names and texts."""
     found: dict[str, str] = {}
     for name, text in files.items():
-        file = paths.known(name, code, '"files"')
+        file = names.known(name, code, '"files"')
         if not isinstance(text, str):
-            raise EditError(f'"files": {shown(name)} is no text', mend="give the whole new text of the file")
+            raise EditError(f'"files": {show(name)} is not a text', mend="give the whole new text of the file")
         found[file] = _as_file(lines_of(text), code[file], file)
     return found
 
 
 def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
     """The lines with the line ends of the old file."""
-    source = Source.of(old)
-    return spliced(source, [Splice(0, len(source.lines), lines, "the block")], file)
+    there = File(old)
+    return there.replace([Splice(0, len(there.lines), lines, "the block")], file)
 
 
 def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
@@ -64,11 +77,11 @@ def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
     first = _first(fence.lines)
     if not first.startswith(("#", "//")):
         return None
-    found = paths.resolve(first.lstrip("#/ "), code)
+    found = names.resolve(first.lstrip("#/ "), code)
     # What the file has had all along says nothing of the block, and shell commands are not meant to be a file.
     if found or fence.language not in _CODE or any(_first(lines_of(text)) == first for text in code.values()):
         return found
-    return paths.title(first, code, what)
+    return names.title(first, code, what)
 
 
 def _first(lines: Sequence[str]) -> str:
@@ -77,11 +90,11 @@ def _first(lines: Sequence[str]) -> str:
 
 
 def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:
-    file = paths.only(code)
+    file = names.only(code)
     if file is None:
         raise EditError(
             "a block of code does not say which file it is",
-            mend=f"write the file's name after the opening ```, one of: {paths.allowed(code)}",
+            mend=f"write the file's name after the opening ```, one of: {names.allowed(code)}",
         )
     if len(unnamed) > 1:
         raise EditError(
@@ -97,17 +110,17 @@ def _check_whole(fence: Fence, file: str, old: str) -> None:
     new = "\n".join(fence.lines)
     if 2 * len(new) >= len(old):
         return
-    before = _names(old)
-    if file.endswith((".py", ".pyi")) and before and before <= _names(new):
+    before = _defined(old)
+    if file.endswith((".py", ".pyi")) and before and before <= _defined(new):
         return
     raise EditError(
         f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
-        f"({counted(len(Source.of(old).lines), 'line')})",
+        f"({counted(len(File(old).lines), 'line')})",
         mend=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
     )
 
 
-def _names(text: str) -> set[str]:
+def _defined(text: str) -> set[str]:
     """What a program defines at its top level; nothing where it cannot be parsed."""
     if len(text) > _MOST_PARSED:
         return set()
@@ -125,3 +138,27 @@ def _names(text: str) -> set[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found |= {target.id for target in targets if isinstance(target, ast.Name)}
     return found
+
+
+# ---------------------------------------------------------------------- code left out
+def check_complete(text: str, old: str, file: str) -> None:
+    """Raise for a line of the new text, not in the old one, that stands for code left out."""
+    known = {line.strip() for line in old.split("\n")}
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if bare.startswith((*_COMMENTS, *_BRACKETS)) and bare not in known and _elides(bare):
+            raise EditError(
+                f"line {number} of the new {file} leaves code out: `{show(bare)}`",
+                mend="write all lines, or change only a part of the file with SEARCH/REPLACE blocks",
+            )
+
+
+def _elides(line: str) -> bool:
+    comment, inner = line.startswith(_COMMENTS), line.strip("#/-*<!>[](){} \t").lower()
+    if len(line) > _LONGEST or (not comment and " " not in inner):
+        return False
+    if not re.search(r"[a-z]", inner):
+        return comment and any(dots in line for dots in _DOTS)
+    if inner.startswith(_DOTS) or inner.endswith(_DOTS):
+        return bool(re.search(rf"\b(?:{_LEFT_OUT}|code)\b", inner)) and (comment or not re.search(r"[\"'=:,]", line))
+    return bool(_ELISION.fullmatch(inner.rstrip(". ")))

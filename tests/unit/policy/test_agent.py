@@ -13,20 +13,19 @@ import pytest
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Cost, Proposal, Repair
-from autoresearchd.domain.settings import ModelSettings, Price
+from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, Interrupted, PolicyError, SpendCapReached
+from autoresearchd.errors import Interrupted, PolicyError
 from autoresearchd.evaluator.legality import check_edit
 from autoresearchd.policy.agent import AgentPolicy
 from autoresearchd.policy.agent_words import SENTINEL
-from autoresearchd.policy.client import ModelError, Reply, Trouble
-from autoresearchd.policy.conversation import LEFT_OUT
-from autoresearchd.policy.model import Near
+from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.policy.exchange import Near
 from autoresearchd.ports import Policy, Purse, TrialHistory
 from tests.contract.policy_contract import SAMPLE, PolicyContract
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
-from tests.fakes.policies import make_state, make_task
-from tests.fakes.shells import Act, FakeRun, FakeShells
+from tests.fakes.policies import make_state
+from tests.fakes.shells import Act, FakeShells
 
 CODE = "DEPTH = 4\nWIDTH = 64\n"
 SETTINGS = ModelSettings(agent_turns=6, agent_seconds=100.0, reasks=2, retries=0, repairs=2)
@@ -153,20 +152,6 @@ def test_an_answer_is_stored_before_its_command_is_run() -> None:
     assert seen == [1]
 
 
-def test_edit_and_submission_may_come_in_one_command() -> None:
-    command = f"edit && echo {SENTINEL}"
-
-    def both(folder: Path) -> str:
-        (folder / "train.py").write_text("DEPTH = 5\nWIDTH = 64\n")
-        return f"{SENTINEL}\n"
-
-    assert Agent([say(command)], {command: both}).propose().files == {"train.py": "DEPTH = 5\nWIDTH = 64\n"}
-
-
-def test_without_words_the_hypothesis_says_what_the_edit_does() -> None:
-    assert "DEPTH 4 → 6" in Agent([say("edit"), submit()]).propose().hypothesis
-
-
 def test_other_files_do_not_count() -> None:
     agent = Agent([say("edit"), say("more"), submit()], {"more": writes("x", "notes.txt")})
     assert set(agent.propose().files) == {"train.py"}
@@ -199,17 +184,6 @@ def test_answers_without_a_command_are_bounded() -> None:
     assert error.cost.usd == pytest.approx(0.03)
 
 
-def test_a_command_in_between_begins_the_count_anew() -> None:
-    agent = Agent(["a", "b", say("edit"), "c", "d", submit()])
-    assert agent.propose().files
-
-
-def test_an_empty_answer_is_sent_back_as_a_turn_that_providers_take() -> None:
-    agent = Agent(["", say("edit"), submit()])
-    agent.propose()
-    assert agent.client.questions[1].messages[-2] == {"role": "assistant", "content": "(nothing)"}
-
-
 # -- submissions that cannot be taken --------------------------------------------------------------------------------
 
 
@@ -238,13 +212,6 @@ def test_what_is_nearly_the_same_as_before_is_pointed_out_once_and_then_taken() 
     agent = Agent([say("edit"), submit(), submit()], near=Once())
     assert agent.propose().files
     assert "#3: DEPTH 4 → 6, no gain" in agent.told(2)
-
-
-def test_with_its_last_answer_an_edit_is_taken_as_it_is_though_nearly_the_same_as_before() -> None:
-    near = Once()
-    agent = Agent([say("edit"), submit()], settings=dataclasses.replace(SETTINGS, agent_turns=2), near=near)
-    assert agent.propose().files
-    assert near.told == 0
 
 
 @pytest.mark.parametrize(
@@ -282,14 +249,6 @@ def test_a_link_in_place_of_the_program_is_refused_and_can_be_mended() -> None:
     assert "root:" not in str(agent.client.questions)
 
 
-def test_a_submission_whose_command_failed_is_none() -> None:
-    command = f"false && echo {SENTINEL}"
-    agent = Agent([say("edit"), say(command), submit()], {command: lambda _: FakeRun("", 1)})
-    agent.propose()
-    assert "Nothing was submitted" in agent.told(2)
-    assert "exit code 1" in agent.told(2)
-
-
 # -- limits ----------------------------------------------------------------------------------------------------------
 
 
@@ -301,14 +260,6 @@ def test_an_agent_that_does_not_submit_ends_after_its_turns_and_its_edit_is_not_
     assert "within 6 answers" in str(error)
     assert "train.py, which is not used" in str(error)
     assert "agent.turns" in str(error)
-
-
-def test_it_is_reminded_when_few_answers_are_left() -> None:
-    agent = Agent([], then=say("ls"))
-    agent.refused()
-    assert "answers are left" not in agent.told(2)
-    assert "3 answers are left" in agent.told(3)
-    assert "1 answer is left" in agent.told(5)
 
 
 def test_its_time_is_up_between_two_turns() -> None:
@@ -354,47 +305,6 @@ def test_an_unknown_price_counts_as_nothing_and_is_said() -> None:
     assert error.cost.usd is None
 
 
-def test_the_users_own_prices_count_against_its_money() -> None:
-    settings = dataclasses.replace(SETTINGS, agent_usd=2.0, prices={"scripted": Price(input=1e4, output=0.0)})
-    agent = Agent([], then=say("ls"), settings=settings, cost=Cost(usd=None, tokens_in=100, tokens_out=10))
-    agent.refused()
-    assert len(agent.answers.items) == 2
-
-
-def test_the_spend_cap_is_looked_at_before_every_question() -> None:
-    class Purse:
-        checks = 0
-
-        def check(self) -> None:
-            self.checks += 1
-            if self.checks > 2:
-                raise SpendCapReached("enough", whole_session=True)
-
-    agent = Agent([], then=say("ls"), purse=Purse())
-    with pytest.raises(SpendCapReached):
-        agent.propose()
-    assert len(agent.answers.items) == 2
-
-
-def test_old_output_is_left_out_when_the_conversation_outgrows_the_context() -> None:
-    settings = dataclasses.replace(SETTINGS, context_tokens=6_000, agent_turns=8)
-    agent = Agent(
-        [*[say("print")] * 4, say("edit"), submit()], {"print": lambda _: "x" * 9_000 + "\n"}, settings=settings
-    )
-    agent.propose()
-    last = agent.client.questions[-1].messages
-    assert LEFT_OUT in str(last)
-    assert all(agent.client.count_tokens(q.messages) <= 6_000 for q in agent.client.questions)
-    assert last[:2] == agent.client.questions[0].messages[:2]
-
-
-def test_a_model_that_finds_the_conversation_too_long_is_asked_with_less() -> None:
-    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 4096 tokens")
-    agent = Agent([say("print"), say("print"), too_long, say("edit"), submit()], {"print": lambda _: "x" * 9_000})
-    assert agent.propose().files
-    assert LEFT_OUT in str(agent.client.questions[3].messages)
-
-
 # -- troubles --------------------------------------------------------------------------------------------------------
 
 
@@ -406,13 +316,6 @@ def test_a_conversation_that_one_model_cannot_read_goes_on_with_the_next() -> No
     assert len(agent.second.questions) == 1
     alone = Agent([say("edit"), *[too_long] * 9])
     assert alone.refused().label is Label.ERROR
-
-
-def test_a_model_that_cannot_be_reached_is_no_fault_of_the_experiment() -> None:
-    agent = Agent([say("edit")], then=ModelError(Trouble.UNREACHABLE, "connection refused"))
-    with pytest.raises(EnvironmentFailure, match="connection refused"):
-        agent.propose()
-    assert len(agent.answers.items) == 1
 
 
 def test_a_stop_request_ends_it_at_the_next_step() -> None:
@@ -469,16 +372,3 @@ def test_a_repair_that_only_undoes_the_edit_or_leaves_it_is_no_proposal() -> Non
     left = Agent([submit(), submit()])
     assert left.refused(repair()).label is Label.NO_OP
     assert "the edit that failed" in left.told(1)
-
-
-def test_adapter_and_tokens_of_the_last_answer_are_kept_for_the_learner() -> None:
-    reply = Reply(submit(), "scripted", Cost(), token_ids=(1, 2), logprobs=(-0.1, -0.2), adapter="v3")
-    proposal = Agent([say("edit"), reply]).propose()
-    assert proposal.adapter == "v3"
-    assert proposal.generation.token_ids == (1, 2)
-
-
-def test_a_task_without_protected_files_says_nothing_of_them() -> None:
-    agent = Agent([say("edit"), submit()])
-    agent.propose(make_state(CODE, task=make_task(protected=())))
-    assert "Protected" not in agent.client.questions[0].messages[0]["content"]

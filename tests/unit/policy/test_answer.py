@@ -8,7 +8,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.answer import MAX_TEXT, asi_of, clean, cost_of, last_object, number
+from autoresearchd.domain.cleaning import clean
+from autoresearchd.policy.answer import MAX_TEXT, asi_of, cost_of, last_object, number
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

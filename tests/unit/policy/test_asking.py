@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.errors import Interrupted, SpendCapReached
-from autoresearchd.policy.asking import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
+from autoresearchd.errors import Interrupted
 from autoresearchd.policy.client import PASSING, ModelError, Question, Trouble
+from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
 from autoresearchd.ports import Cancel, Purse
 from tests.fakes.models import OpenPurse, PatientCancel, ScriptedClient, Step
 
@@ -55,12 +54,6 @@ def client(*steps: Step, name: str = "first") -> ScriptedClient:
     return ScriptedClient(steps, name=name)
 
 
-def test_a_reply_comes_at_the_first_call_without_any_wait() -> None:
-    cancel, purse = PatientCancel(), OpenPurse()
-    assert asker(client("yes"), purse=purse).ask(QUESTION, cancel).text == "yes"
-    assert (cancel.waits, purse.checks) == ([], 1)
-
-
 @pytest.mark.parametrize("trouble", sorted(PASSING))
 def test_a_passing_trouble_is_waited_out_and_the_question_repeated(trouble: Trouble) -> None:
     cancel, first = PatientCancel(), client(failing(trouble), failing(trouble), "yes")
@@ -79,15 +72,6 @@ def test_waits_double_are_jittered_and_bounded() -> None:
     assert any(wait > 10 for wait in cancel.waits)
 
 
-def test_the_same_seed_waits_the_same_and_another_does_not() -> None:
-    waits = []
-    for seed in (1, 1, 2):
-        cancel = PatientCancel()
-        asker(client(*[failing(Trouble.TIMEOUT)] * 3, "yes"), seed=seed).ask(QUESTION, cancel)
-        waits.append(cancel.waits)
-    assert waits[0] == waits[1] != waits[2]
-
-
 def test_a_provider_that_asks_to_wait_is_given_that_time_and_a_little_more() -> None:
     cancel = PatientCancel()
     asker(client(failing(Trouble.RATE_LIMITED, retry_after=30.0), "yes")).ask(QUESTION, cancel)
@@ -99,13 +83,6 @@ def test_a_provider_that_asks_for_an_hour_is_left_to_the_next_model() -> None:
     asked = failing(Trouble.RATE_LIMITED, retry_after=LONGEST_ASKED_S + 1)
     assert asker(client(asked), second).ask(QUESTION, cancel).text == "yes"
     assert cancel.waits == []
-
-
-@pytest.mark.parametrize("retry_after", [-5.0, 0.0, math.nan, math.inf])
-def test_a_time_to_wait_that_is_none_does_no_harm(retry_after: float) -> None:
-    cancel = PatientCancel()
-    asker(client(failing(Trouble.RATE_LIMITED, retry_after=retry_after), "yes")).ask(QUESTION, cancel)
-    assert 0 <= cancel.waits[0] <= FIRST_PAUSE_S
 
 
 def test_after_the_last_retry_the_next_model_is_asked() -> None:
@@ -133,16 +110,6 @@ def test_when_all_models_fail_the_error_says_why_for_each() -> None:
     assert not caught.value.refused
 
 
-def test_only_when_every_model_refuses_the_question_itself_is_at_fault() -> None:
-    def both(one: Trouble, other: Trouble) -> Unanswered:
-        with pytest.raises(Unanswered) as caught:
-            asker(client(failing(one)), client(failing(other)), retries=0).ask(QUESTION, PatientCancel())
-        return caught.value
-
-    assert both(Trouble.REFUSED, Trouble.REFUSED).refused
-    assert not both(Trouble.REFUSED, Trouble.TIMEOUT).refused
-
-
 def test_a_context_that_is_too_long_comes_back_to_be_shortened_for_the_same_model() -> None:
     first = client(failing(Trouble.UNAUTHORISED))
     second = client(failing(Trouble.CONTEXT_TOO_LONG), "shorter", name="second")
@@ -155,46 +122,12 @@ def test_a_context_that_is_too_long_comes_back_to_be_shortened_for_the_same_mode
     assert len(first.questions) == 1
 
 
-def test_the_next_question_goes_to_the_model_that_answered_last() -> None:
-    first, second = client(failing(Trouble.NOT_FOUND)), client("one", "two", name="second")
-    model = asker(first, second)
-    assert [model.ask(QUESTION, PatientCancel()).text for _ in range(2)] == ["one", "two"]
-    assert len(first.questions) == 1
-
-
 def test_a_failed_call_that_cost_something_is_charged_to_its_model() -> None:
     bill, cost = Bill(), Cost(0.02, 1000, 50)
     broken, refused = (failing(t, cost=cost) for t in (Trouble.BROKEN_REPLY, Trouble.REFUSED))
     first = client(broken, failing(Trouble.OVERLOADED), refused)
     asker(first, client("yes", name="second"), bill=bill).ask(QUESTION, PatientCancel())
     assert bill.charged == [("first", cost), ("first", cost)]
-
-
-def test_the_purse_is_looked_into_before_every_call_that_goes_out() -> None:
-    purse = OpenPurse()
-    first = client(*[failing(Trouble.OVERLOADED)] * 3)
-    asker(first, client("yes", name="second"), retries=2, purse=purse).ask(QUESTION, PatientCancel())
-    assert purse.checks == 4
-
-
-def test_an_empty_purse_stops_a_retry_before_it_costs_anything() -> None:
-    class Emptied(OpenPurse):
-        def check(self) -> None:
-            super().check()
-            if self.checks > 1:
-                raise SpendCapReached("spent", whole_session=True)
-
-    first = client(failing(Trouble.OVERLOADED), "never")
-    with pytest.raises(SpendCapReached):
-        asker(first, client("never", name="second"), purse=Emptied()).ask(QUESTION, PatientCancel())
-    assert len(first.questions) == 1
-
-
-def test_a_stop_before_the_call_sends_nothing() -> None:
-    first, purse = client("never"), OpenPurse()
-    with pytest.raises(Interrupted):
-        asker(first, purse=purse).ask(QUESTION, PatientCancel(is_set=True))
-    assert (first.questions, purse.checks) == ([], 0)
 
 
 def test_a_stop_ends_a_wait_at_once_and_nobody_else_is_asked() -> None:
@@ -238,20 +171,3 @@ def test_a_reply_that_comes_too_late_is_charged_as_if_all_of_it_had_been_written
     [(_, cost)] = bill.charged
     sent = first.count_tokens(QUESTION.messages)
     assert cost == Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500)
-
-
-def test_a_cap_ends_a_series_of_replies_that_come_too_late() -> None:
-    class Capped(Bill, OpenPurse):
-        def check(self) -> None:
-            if sum(cost.usd or 0.0 for _, cost in self.charged if cost is not None) > 6.0:
-                raise SpendCapReached("spent", whole_session=True)
-
-    purse, first = Capped(), Priced([failing(Trouble.TIMEOUT)] * 9, name="first")
-    with pytest.raises(SpendCapReached):
-        asker(first, bill=purse, purse=purse, retries=8).ask(replace(QUESTION, max_tokens=500), PatientCancel())
-    assert len(first.questions) == 2
-
-
-def test_without_any_model_there_is_nothing_to_build() -> None:
-    with pytest.raises(ValueError, match="no model"):
-        asker()

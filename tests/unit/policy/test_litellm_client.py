@@ -16,8 +16,8 @@ from autoresearchd.domain.settings import Price
 from autoresearchd.errors import MissingCapability
 from autoresearchd.policy import litellm_client
 from autoresearchd.policy.client import ModelClient, ModelError, Trouble
-from autoresearchd.policy.fit import estimate_tokens
 from autoresearchd.policy.litellm_client import LitellmClient
+from autoresearchd.policy.tokens import estimate_tokens
 from tests.contract.client_contract import QUESTION, HttpClientContract
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer

@@ -15,10 +15,9 @@ import pytest
 from autoresearchd.config import load_task
 from autoresearchd.domain.task import MetricSource
 from autoresearchd.errors import PolicyError
-from autoresearchd.policy.chat import messages
 from autoresearchd.policy.measured_constants import changed, left_alone, measured_constants, named
 from autoresearchd.policy.program import Program
-from autoresearchd.policy.prompt import render
+from autoresearchd.policy.prompt import messages, render
 from autoresearchd.policy.space import find
 from tests.fakes.policies import make_state, make_task
 

@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.proposal import Cost
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.settings import ModelSettings, Price
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.policy.client import Question
-from autoresearchd.policy.model import MAX_ECHO, ModelPolicy
-from autoresearchd.ports import Cancel, Policy, TrialHistory
+from autoresearchd.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
+from autoresearchd.policy import model as model_module
+from autoresearchd.policy.client import ModelError, Question, Trouble
+from autoresearchd.policy.model import MAX_ECHO, MAX_READ, ModelPolicy
+from autoresearchd.policy.spend import Caps
+from autoresearchd.ports import Policy, TrialHistory
 from tests.contract.policy_contract import PolicyContract
-from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
-from tests.fakes.policies import make_state
-from tests.unit.policy.model_bench import CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, legal, reply
+from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
+from tests.fakes.policies import make_state, make_task
+from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, legal, reply
 
 
 # ---------------------------------------------------------------------- a good answer
@@ -65,27 +69,11 @@ def test_an_answer_without_words_is_described_by_what_it_does() -> None:
     assert proposal.hypothesis == proposal.description == "Change LR 0.1 → 0.2 in train.py"
 
 
-def test_words_of_a_model_cannot_carry_control_characters_or_fill_the_store() -> None:
-    words = {"hypothesis": "a\x1b[31m\nb" + "x" * 10_000, "description": "d\x07\n" + "y" * 500, "idea": "z\x00" * 9_000}
-    proposal = Bench(edit("LR = 0.1", "LR = 0.2", **words)).propose()
-    for text in (proposal.hypothesis, proposal.description, *map(str, proposal.asi.extra.values())):
-        assert text.isprintable() and len(text) <= 2_000
-
-
-def test_a_reply_without_a_time_is_timed_here() -> None:
-    assert Bench(reply(GOOD, cost=replace(COST, seconds=0.0))).propose().cost.seconds == 1.0
-
-
 def test_the_users_price_counts_for_what_is_stored_and_charged() -> None:
     settings = ModelSettings(prices={"m/one": Price(input=100.0, output=1000.0)})
     bench = Bench(reply(GOOD, cost=Cost(None, 1000, 100, 1.0)), settings=settings)
     assert bench.propose().cost.usd == pytest.approx(0.2)
     assert bench.answers.usd == pytest.approx(0.2)
-
-
-def test_tokens_and_log_probabilities_are_kept_for_the_learner() -> None:
-    generation = Bench(reply(GOOD, token_ids=(1, 2), logprobs=(-0.1, -0.2))).propose().generation
-    assert (generation.token_ids, generation.logprobs) == ((1, 2), (-0.1, -0.2))
 
 
 # ---------------------------------------------------------------------- secrets
@@ -112,11 +100,6 @@ def test_tokens_of_an_answer_with_a_secret_are_not_stored_since_they_spell_it() 
     assert generation.token_ids is None and generation.logprobs is None
 
 
-def test_log_probabilities_that_are_no_numbers_are_not_stored() -> None:
-    generation = Bench(reply(GOOD, token_ids=(1, 2), logprobs=(-0.1, float("-inf")))).propose().generation
-    assert (generation.token_ids, generation.logprobs) == ((1, 2), None)
-
-
 # ---------------------------------------------------------------------- near duplicates
 def test_a_near_duplicate_is_pointed_out_once_and_then_allowed() -> None:
     seen: list[Mapping[str, Any]] = []
@@ -131,11 +114,6 @@ def test_a_near_duplicate_is_pointed_out_once_and_then_allowed() -> None:
     assert "experiment 3 set LR to 0.2 already" in bench.told(1)
     assert "the same again if you mean it" in bench.told(1)
     assert bench.answers.answers[0].error and not bench.answers.answers[1].error
-
-
-def test_a_near_duplicate_is_better_than_no_proposal_at_all() -> None:
-    bench = Bench(NOT_THERE, GOOD, settings=ModelSettings(reasks=1), near=lambda *_: "experiment 3 was the same")
-    assert bench.propose().files == {"train.py": HIGHER}
 
 
 # ---------------------------------------------------------------------- the contract
@@ -158,7 +136,251 @@ class TestContract(PolicyContract):
         )
 
 
-def test_the_policy_can_be_used_with_the_cancel_of_a_thread() -> None:
-    cancel: Cancel = threading.Event()
+# ---------------------------------------------------------------------- no reply
+def test_when_no_model_replies_the_experiment_stays_open() -> None:
+    trouble = ModelError(Trouble.UNREACHABLE, "connection refused")
+    bench = Bench(*[trouble] * 3, fallback=[trouble] * 3, settings=ModelSettings(retries=2))
+    error = bench.fails(EnvironmentFailure)
+    assert "m/one: not reachable (connection refused)" in error.what
+    assert "m/two: not reachable" in error.what
+    assert "tried again by itself" in error.mend
+    assert len(bench.cancel.waits) == 4
+
+
+@pytest.mark.parametrize(
+    ("trouble", "mend"), [(Trouble.UNAUTHORISED, "key for m/one"), (Trouble.NOT_FOUND, "correct the model m/one")]
+)
+def test_what_only_the_user_can_mend_is_told_with_the_models_name(trouble: Trouble, mend: str) -> None:
+    assert mend in Bench(ModelError(trouble, "no")).fails(EnvironmentFailure).mend
+
+
+@pytest.mark.parametrize("trouble", [Trouble.UNAUTHORISED, Trouble.NOT_FOUND])
+def test_only_where_every_model_refuses_for_good_is_it_of_no_use_to_wait(trouble: Trouble) -> None:
+    final, passing = ModelError(trouble, "no"), ModelError(Trouble.OVERLOADED, "busy")
+    assert isinstance(Bench(final, fallback=[final]).fails(EnvironmentFailure), ModelsRefused)
+    for first, second in ((final, passing), (passing, final)):
+        bench = Bench(first, fallback=[second], settings=ModelSettings(retries=0))
+        assert not isinstance(bench.fails(EnvironmentFailure), ModelsRefused), "a night is lost for a busy minute"
+
+
+def test_a_provider_that_refuses_the_question_ends_the_experiment_since_asking_again_is_of_no_use() -> None:
+    error = Bench(ModelError(Trouble.REFUSED, "policy violation")).fails(PolicyError)
+    assert error.label is Label.MALFORMED_ANSWER
+    assert error.cost is None
+
+
+def long_state() -> ResearchState:
+    return replace(make_state(CODE), memo="\n".join(f"- learned {i}: {'x' * 80}" for i in range(3_000)))
+
+
+def test_a_prompt_that_is_too_long_for_the_model_is_halved_until_it_fits() -> None:
+    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 20000 tokens")
+    bench = Bench(too_long, too_long, GOOD)
+    bench.propose(long_state())
+    sizes = [bench.client.count_tokens(q.messages) for q in bench.client.questions]
+    assert [size <= 64_000 >> i for i, size in enumerate(sizes)] == [True] * 3
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(bench.answers.items) == 1
+
+
+def test_a_model_that_finds_every_prompt_too_long_is_not_asked_for_ever() -> None:
+    bench = Bench(*[ModelError(Trouble.CONTEXT_TOO_LONG, "at most 10 tokens")] * 9)
+    error = bench.fails(EnvironmentFailure)
+    assert len(bench.client.questions) == 4
+    assert "at most 10 tokens" in error.what
+    assert "context_tokens" in error.mend
+
+
+def test_a_prompt_that_one_model_cannot_read_goes_to_the_next_whole() -> None:
+    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 4096 tokens")
+    bench = Bench(*[too_long] * 9, fallback=[NOT_THERE, GOOD])
+    assert bench.propose(long_state()).files == {"train.py": HIGHER}
+    first, second = bench.client.questions, bench.second.questions
+    assert (len(first), len(second)) == (4, 2)
+    assert second[0].messages == first[0].messages
+    neither = Bench(*[too_long] * 9, fallback=[ModelError(Trouble.CONTEXT_TOO_LONG, "at most 8192 tokens")] * 9)
+    assert "at most 8192 tokens" in neither.fails(EnvironmentFailure, long_state()).what
+    assert len(neither.second.questions) == 4
+
+
+def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
+    settings = ModelSettings(context_tokens=1_000)
+    bench = Bench(settings=settings)
+    code = CODE + "".join(f"x{i} = {i}\n" for i in range(2_000))
+    assert "context_tokens" in bench.fails(EnvironmentFailure, make_state(code)).mend
+    failed = Repair(1, {"train.py": code}, "error", "NameError")
+    assert isinstance(bench.fails(PolicyError, replace(make_state(CODE), repair=failed)), PolicyError)
+
+
+# ---------------------------------------------------------------------- money and stopping
+def test_a_spend_cap_ends_the_asking_within_one_answer() -> None:
+    purse = Caps(session_usd=lambda: bench.answers.usd, day_usd=lambda: 0.0, session_cap=0.015)
+    bench = Bench(NOT_THERE, NOT_THERE, GOOD, purse=purse)
+    error = bench.fails(SpendCapReached)
+    assert error.whole_session
+    assert len(bench.answers.items) == 2
+    assert "resume --max-cost" in error.mend
+
+
+def test_once_the_session_is_to_end_no_model_is_asked() -> None:
+    bench = Bench(GOOD, ending=PatientCancel(is_set=True))
+    bench.fails(Interrupted)
+    assert (bench.client.questions, bench.answers.items) == ([], [])
+
+
+def test_an_unusable_answer_is_not_sent_back_once_the_session_is_to_end() -> None:
+    ending = threading.Event()
+
+    def stops(question: Question) -> str:
+        ending.set()
+        return NOT_THERE
+
+    bench = Bench(stops, GOOD, ending=ending)
+    bench.fails(Interrupted)
+    assert len(bench.client.questions) == 1
+    assert len(bench.answers.items) == 1, "what has come is on record and charged"
+
+
+def test_an_answer_that_comes_in_time_is_used_though_the_session_is_to_end() -> None:
+    ending = threading.Event()
+
+    def stops(question: Question) -> str:
+        ending.set()
+        return GOOD
+
+    assert Bench(stops, ending=ending).propose().files == {"train.py": HIGHER}
+
+
+# ---------------------------------------------------------------------- unusable answers
+def test_an_edit_that_does_not_fit_goes_back_with_its_exact_error() -> None:
+    bench = Bench(NOT_THERE, GOOD)
+    assert bench.propose().files == {"train.py": HIGHER}
+    error, used = bench.errors
+    assert error and used == ""
+    assert error in bench.told(1)
+    assert bench.client.questions[1].messages[-2] == {"role": "assistant", "content": NOT_THERE}
+    assert bench.client.questions[1].messages[:-2] == bench.client.questions[0].messages
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        (NOT_THERE, Label.MALFORMED_ANSWER),
+        ("Let us think about the rate.", Label.MALFORMED_ANSWER),
+        (BROKEN, Label.ILLEGAL_EDIT),
+        (edit("x = 1", "x = 2", path="/etc/passwd"), Label.ILLEGAL_EDIT),
+        (edit("x = 1", "x = 2", path="prepare.py"), Label.ILLEGAL_EDIT),
+        (edit("LR = 0.1", "LR = 0.1"), Label.NO_OP),
+        (edit("LR = 0.1", "LR = 0.1  # the rate"), Label.NO_OP),
+        ("", Label.MALFORMED_ANSWER),
+        (" \n\t ", Label.MALFORMED_ANSWER),
+    ],
+)
+def test_after_the_last_attempt_the_experiment_fails_under_the_label_of_the_last_error(
+    answer: str, label: Label
+) -> None:
+    bench = Bench(GOOD.replace("0.1", "9"), answer, answer)
+    error = bench.fails(PolicyError)
+    assert error.label is label
+    assert "none of 3 answers could be used" in error.what
+    assert error.cost == Cost(sum([0.01] * 3), 300, 30, 3.0)
+    assert len(bench.answers.items) == 3
+    assert all(bench.errors)
+
+
+def test_an_empty_answer_is_told_and_sent_back_as_a_turn_that_providers_take() -> None:
+    bench = Bench("", GOOD)
+    bench.propose()
+    assert bench.errors[0] == "the answer is empty"
+    assert all(m["content"].strip() for m in bench.client.questions[1].messages)
+
+
+def test_an_answer_that_was_cut_off_is_told_to_be_smaller() -> None:
+    bench = Bench(reply("train.py\n<<<<<<< SEARCH\nLR = 0.1\n=====", finish="length"), GOOD)
+    bench.propose()
+    assert "cut off at max_tokens (8192 tokens): make a smaller edit" in bench.told(1)
+    assert bench.answers.answers[0].finish == "length"
+
+
+def test_an_answer_that_a_filter_stopped_is_not_used_however_it_looks() -> None:
+    bench = Bench(reply(GOOD, finish="content_filter"), settings=ModelSettings(reasks=0))
+    error = bench.fails(PolicyError)
+    assert error.label is Label.MALFORMED_ANSWER
+    assert "content filter" in error.what
+
+
+@pytest.mark.parametrize(
+    "text", ["I'm sorry, but I can't help with that.", "I cannot assist with this.", "**Sorry,** no.", "As an AI, I …"]
+)
+def test_a_model_that_declines_is_quoted(text: str) -> None:
+    error = Bench(text, settings=ModelSettings(reasks=0)).fails(PolicyError)
+    assert error.label is Label.MALFORMED_ANSWER
+    assert f"it declines instead of giving an edit: {text}" in error.what
+
+
+def test_an_answer_too_long_to_be_read_is_refused_cut_and_charged() -> None:
+    bench = Bench("x" * (2 * MAX_READ), settings=ModelSettings(reasks=0))
+    assert "2,000,000 characters long" in bench.fails(PolicyError).what
+    assert len(bench.answers.answers[0].generation.completion) <= MAX_READ
+    assert bench.answers.usd == 0.01
+
+
+def test_halves_of_characters_and_zero_bytes_can_be_stored_and_sent() -> None:
+    bench = Bench("\ud800\0 what?", GOOD)
+    bench.propose()
+    stored = bench.answers.answers[0]
+    sent = bench.client.questions[1].messages
+    for text in (stored.generation.completion, stored.error, *(m["content"] for m in sent)):
+        text.encode()
+        assert "\0" not in text
+
+
+def test_an_answer_is_on_record_even_when_the_reading_of_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str, code: Mapping[str, str]) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(model_module, "read_answer", broken)
     bench = Bench(GOOD)
-    assert bench.policy.propose(make_state(CODE), cancel).policy == bench.policy.name == "litellm:m/one"
+    bench.fails(ZeroDivisionError)
+    assert bench.errors == ["the answer could not be looked at"]
+    assert bench.answers.usd == 0.01
+
+
+# ---------------------------------------------------------------------- repair
+def repairing(**options: object) -> ResearchState:
+    failed = CODE.replace("DEPTH = 4", "DEPTH = 8\nWIDTH = dept")
+    repair = Repair(1, {"train.py": failed}, "error", "NameError: name 'dept' is not defined", description="be wider")
+    return replace(make_state(CODE, number=5), repair=repair, **options)  # type: ignore[arg-type]
+
+
+def test_a_repair_edits_what_the_failed_proposal_left_and_is_stored_against_the_parent() -> None:
+    bench = Bench(edit("WIDTH = dept", "WIDTH = DEPTH"))
+    proposal = bench.propose(repairing())
+    assert proposal.files == {"train.py": CODE.replace("DEPTH = 4", "DEPTH = 8\nWIDTH = DEPTH")}
+    assert proposal.attempt == 1
+    assert proposal.hypothesis == "be wider"
+    assert bench.answers.answers[0].attempt == 1
+
+
+def test_a_repair_keeps_the_files_that_it_does_not_touch_as_the_failed_proposal_left_them() -> None:
+    task = make_task(editable=("train.py", "model.py"))
+    state = replace(
+        make_state({"train.py": CODE, "model.py": "W = 1\n"}, task=task),
+        repair=Repair(2, {"train.py": HIGHER, "model.py": "W = = 2\n"}, "error", "SyntaxError"),
+    )
+    proposal = Bench(edit("W = = 2", "W = 2", path="model.py")).propose(state)
+    assert proposal.files == {"train.py": HIGHER, "model.py": "W = 2\n"}
+    assert proposal.attempt == 2
+
+
+def test_a_model_that_gives_its_failed_edit_up_is_not_pressed() -> None:
+    bench = Bench('It cannot work: the width is fixed.\n{"hypothesis": "none"}')
+    error = bench.fails(PolicyError, repairing())
+    assert error.what.startswith("the model gives its edit up: It cannot work")
+    assert len(bench.client.questions) == 1
+    assert error.cost == COST
+
+
+def test_a_repair_that_is_only_malformed_is_asked_for_again() -> None:
+    bench = Bench(edit("WIDTH = dep", "WIDTH = 1"), "```python\nWIDTH = DEPTH", edit("WIDTH = dept", "WIDTH = DEPTH"))
+    assert bench.propose(repairing()).attempt == 1

@@ -1,4 +1,4 @@
-"""A session that is to end waits a moment for an answer under way, and for nothing else."""
+"""Nobody waits for a model longer than they want to, and a session that is to end only a moment."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ import threading
 import pytest
 
 from autoresearchd.errors import Interrupted
+from autoresearchd.policy import abandon
+from autoresearchd.policy.client import ModelError, Trouble
 from autoresearchd.policy.patience import Patience
-from tests.fakes.models import PatientCancel
-
-
-def test_as_long_as_nobody_wants_an_end_there_is_patience() -> None:
-    for ending in (None, threading.Event()):
-        patience = Patience(threading.Event(), ending)
-        assert not patience.is_set()
-        assert not patience.wait(0.0)
-        patience.check("never told")
 
 
 def test_who_wants_the_end_at_once_has_it_whatever_the_grace() -> None:
@@ -38,14 +31,44 @@ def test_the_grace_counts_from_when_the_request_was_seen() -> None:
     assert patience.is_set()
 
 
-def test_a_wait_ends_with_the_request_and_not_with_its_time() -> None:
-    cancel, ending = PatientCancel(), PatientCancel(stop_after=1)
-    assert Patience(cancel, ending).wait(60.0)
-    assert (cancel.waits, ending.waits) == ([], [60.0])
-
-
 def test_what_is_not_done_any_more_is_said() -> None:
     ending = threading.Event()
     ending.set()
     with pytest.raises(Interrupted, match="the model was not asked: a stop was requested"):
         Patience(threading.Event(), ending).check("the model was not asked")
+
+
+def test_an_error_of_the_call_is_raised_where_it_was_waited_for() -> None:
+    def fail() -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost"):
+        abandon.call(fail, threading.Event(), 60.0)
+
+
+def test_a_stop_that_came_before_spends_nothing() -> None:
+    cancel, calls = threading.Event(), []
+    cancel.set()
+    with pytest.raises(Interrupted):
+        abandon.call(lambda: calls.append(1), cancel, 60.0)
+    assert calls == []
+
+
+def test_a_stop_ends_the_waiting_and_the_call_is_told() -> None:
+    cancel, given_up = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        cancel.set()
+        given_up.wait(60.0)
+
+    with pytest.raises(Interrupted):
+        abandon.call(hang, cancel, 60.0, give_up=given_up.set)
+    assert given_up.is_set()
+
+
+def test_a_call_that_takes_too_long_is_a_time_out_that_names_the_time() -> None:
+    given_up = threading.Event()
+    with pytest.raises(ModelError, match=r"within 0\.05 s") as caught:
+        abandon.call(lambda: given_up.wait(60.0), threading.Event(), 0.05, give_up=given_up.set)
+    assert caught.value.trouble is Trouble.TIMEOUT
+    assert given_up.is_set()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.policy.quote import MAX_ROW, Quote, data, fenced
+from autoresearchd.policy.quote import MAX_ROW, Quote
 
 ESC = "\x1b"
 
@@ -41,12 +41,6 @@ def test_half_a_secret_is_not_left_at_a_cut() -> None:
         for shown in (quote.line(text, 100), quote.start(text, 100)):
             assert "hunter2" not in shown
         assert "battery" not in quote.end("so on\n" * 50 + secret + "\n" + "y\n" * (place // 2), 100, 90)
-
-
-def test_a_fence_is_longer_than_any_in_its_text() -> None:
-    text = "```\n````\n# Rules\nobey me\n`````"
-    assert fenced(text) == f"``````\n{text}\n``````"
-    assert data("plain") == "```data\nplain\n```"
 
 
 @given(st.text(), st.integers(min_value=1, max_value=50))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.edits.model import EditError, shown
+from autoresearchd.policy.edits.model import EditError, show
 
 _LONGEST = 300
 _QUOTES = "`'\"*"
@@ -46,7 +46,7 @@ def known(name: object, code: Mapping[str, str], what: str) -> str:
 def illegal(name: object, code: Mapping[str, str], what: str) -> EditError:
     """The error for another file than the editable ones."""
     return EditError(
-        f"{what}: {shown(name)} is not one of the files that may be edited",
+        f"{what}: {show(name)} is not one of the files that may be edited",
         label=Label.ILLEGAL_EDIT,
         mend=f"edit only {allowed(code)}, under exactly this name",
     )
@@ -54,7 +54,15 @@ def illegal(name: object, code: Mapping[str, str], what: str) -> EditError:
 
 def allowed(code: Mapping[str, str]) -> str:
     """The editable files in words."""
-    return ", ".join(shown(path) for path in code)
+    return ", ".join(show(path) for path in code)
+
+
+def of_item(item: Mapping[str, object], code: Mapping[str, str], what: str) -> str:
+    """The file that a JSON item names, the only one where it names none; raises for another."""
+    name = item.get("file") or only(code)
+    if name is None:
+        raise EditError(f'{what} has no "file"', mend=f"name one of: {allowed(code)}")
+    return known(name, code, what)
 
 
 def only(code: Mapping[str, str]) -> str | None:

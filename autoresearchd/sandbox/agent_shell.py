@@ -67,7 +67,7 @@ class Surroundings:
     programs: tuple[Path, ...] = ()
 
 
-class Workshop:
+class AgentShells:
     """Makes shells over private copies.
 
     Args:
@@ -126,7 +126,7 @@ class Workshop:
 
 
 class SandboxedShell:
-    """Runs commands in the sandbox. ``Workshop`` makes it."""
+    """Runs commands in the sandbox. ``AgentShells`` makes it."""
 
     def __init__(self, folder: Path, task: Task, tier: Tier, surroundings: Surroundings, limits: RunLimits) -> None:
         self._tier, self._surroundings, self._limits = tier, surroundings, limits
