@@ -15,9 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationE
 
 from autoresearchd.config.document import Document, Place, dotted, parse_yaml, read_text
 from autoresearchd.config.explain import explain
-from autoresearchd.config.fields import Conflict, Flag, Line, Number, Seconds, in_conflict, wrong
 from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
-from autoresearchd.config.schema import Section
+from autoresearchd.config.schema import Conflict, Flag, Line, Number, Seconds, Section, in_conflict, wrong
 from autoresearchd.domain import secret_formats
 from autoresearchd.domain.settings import LearnSettings, ModelSettings, Price
 from autoresearchd.errors import ConfigError

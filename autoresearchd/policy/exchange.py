@@ -15,7 +15,7 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, ModelsRefused, PolicyError
-from autoresearchd.policy import abandon, answer, prices
+from autoresearchd.policy import abandon, answer, spend
 from autoresearchd.policy.asking import Asker, Failure, Unanswered
 from autoresearchd.policy.client import Message, ModelClient, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.patience import Patience
@@ -93,7 +93,7 @@ class Exchange:
     @property
     def cost(self) -> Cost:
         """Of all answers so far; unknown where that of any is."""
-        return prices.total(self._costs)
+        return spend.total(self._costs)
 
     @property
     def known_usd(self) -> float:
@@ -167,7 +167,7 @@ class Exchange:
         self._store(
             Answer(
                 model=answer.clean(reply.model, _NAME) or name,
-                cost=prices.priced(reply.cost, self._means.settings.prices, name, reply.model),
+                cost=spend.priced(reply.cost, self._means.settings.prices, name, reply.model),
                 generation=generation,
                 error=shown(self._state, error),
                 form=form,
@@ -179,7 +179,7 @@ class Exchange:
 
     def _charge_failure(self, model: str, error: ModelError) -> None:
         """A question that got no reply, but cost something."""
-        cost = prices.priced(error.cost or Cost(), self._means.settings.prices, model)
+        cost = spend.priced(error.cost or Cost(), self._means.settings.prices, model)
         what = f"no reply: {error.trouble} ({shown(self._state, error.what)})"
         self._store(Answer(model, cost, Generation(messages=self._asked), error=what, attempt=self._attempt))
 

@@ -26,7 +26,7 @@ from autoresearchd.policy import abandon, provider
 from autoresearchd.policy.answer import clean
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.fit import estimate_tokens
-from autoresearchd.policy.prices import priced
+from autoresearchd.policy.spend import priced
 from autoresearchd.policy.wire import Bounds, Line, TooLong, most_bytes
 from autoresearchd.ports import Cancel
 

@@ -8,7 +8,7 @@ import pytest
 
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import Price
-from autoresearchd.policy.prices import priced, total
+from autoresearchd.policy.spend import priced, total
 
 TABLE = {"anthropic/claude-x": Price(input=3.0, output=15.0)}
 CALL = Cost(usd=9.99, tokens_in=1_000_000, tokens_out=200_000, seconds=2.0)
