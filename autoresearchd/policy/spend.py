@@ -79,7 +79,7 @@ _CENT_FRACTION = 1e-9
 
 
 class Caps:
-    """The purse of a session: open until what was spent reaches a cap.
+    """The spend caps of a session.
 
     It is looked into before each question, so that no cap is overstepped by more than one answer.
 
@@ -150,7 +150,7 @@ class WatchedAnswers:
         )
 
 
-class Frugal:
+class CapFallbackPolicy:
     """A policy that asks a model, until a spend cap is reached; then another goes on in its place.
 
     Its ``name`` stays that of the model's policy, which is what the session was started with; a proposal carries the
@@ -183,7 +183,7 @@ class Frugal:
         except SpendCapReached as reached:
             self._say_spent(reached)
             if state.repair is not None:  # it is the model's own edit: nobody else knows what it was meant to do
-                raise PolicyError(f"not mended: {reached.what}", mend=reached.mend) from reached
+                raise PolicyError(f"not repaired: {reached.what}", mend=reached.mend) from reached
             return self._instead.propose(state, cancel)
         if self._spent:
             self._spent = False

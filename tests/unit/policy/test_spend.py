@@ -11,7 +11,7 @@ import pytest
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import PolicyError, SpendCapReached
-from autoresearchd.policy.spend import Caps, Frugal, WatchedAnswers
+from autoresearchd.policy.spend import CapFallbackPolicy, Caps, WatchedAnswers
 from autoresearchd.ports import Cancel
 from tests.fakes.models import MemoryAnswers
 from tests.fakes.policies import ScriptedPolicy, Step, make_state
@@ -92,11 +92,11 @@ def model_policy(steps: Iterable[Step], name: str = "litellm:m") -> ScriptedPoli
     return ScriptedPolicy(steps, name=name, repairs=2)
 
 
-def frugal(model: ScriptedPolicy, search: ScriptedPolicy, told: list[str]) -> Frugal:
-    return Frugal(model, search, told.append)
+def frugal(model: ScriptedPolicy, search: ScriptedPolicy, told: list[str]) -> CapFallbackPolicy:
+    return CapFallbackPolicy(model, search, told.append)
 
 
-def propose(policy: Frugal, state: ResearchState | None = None) -> Proposal:
+def propose(policy: CapFallbackPolicy, state: ResearchState | None = None) -> Proposal:
     cancel: Cancel = threading.Event()
     return policy.propose(state or make_state("LR = 0.1\n"), cancel)
 
@@ -119,6 +119,6 @@ def test_the_models_own_failed_edit_is_not_mended_by_a_search() -> None:
         make_state("LR = 0.1\n"), repair=Repair(1, {"train.py": "LR = 0.2 +\n"}, "error", "SyntaxError: invalid syntax")
     )
     search = ScriptedPolicy(["LR = 0.3\n"], name="search")
-    with pytest.raises(PolicyError, match="not mended: the cap"):
+    with pytest.raises(PolicyError, match="not repaired: the cap"):
         propose(frugal(model_policy([SPENT]), search, told), state)
     assert search.used == 0
