@@ -92,7 +92,7 @@ def _search(offer: Offer) -> Policy:
 
 def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     from autoresearchd.policy.following import Following, Renewable, Unloadable
-    from autoresearchd.policy.spend import Caps, Frugal, WatchedAnswers
+    from autoresearchd.policy.spend import CapFallbackPolicy, Caps, WatchedAnswers
 
     settings = offer.settings
     day = UsersDay(daybook(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
@@ -131,7 +131,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     offer.unloads.extend(client.unload for client in clients if isinstance(client, Unloadable))
     if isinstance(clients[0], Renewable):
         policy = Following(policy, clients[0])
-    return Frugal(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
+    return CapFallbackPolicy(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
 
 
 def _local_name(spec: PolicySpec, settings: ModelSettings) -> str | None:

@@ -19,8 +19,8 @@ from autoresearchd.errors import UsageError
 from autoresearchd.policy.client import FINAL, ModelClient, ModelError, Question, Trouble
 from autoresearchd.policy.exchange import Failure, Unanswered, mend
 from autoresearchd.policy.following import Unloadable
-from autoresearchd.policy.prices import priced
 from autoresearchd.policy.registry import PolicySpec
+from autoresearchd.policy.spend import priced
 
 MOST_TOKENS = 16
 """Of the answer, whatever it is: some providers refuse to be asked for fewer."""

@@ -1,7 +1,7 @@
 """What a task.yaml says, checked: from its text to the task that everything else works with."""
 
 from autoresearchd.config.codec import dump_task, parse_task
-from autoresearchd.config.detect import detect
+from autoresearchd.config.layouts import detect
 from autoresearchd.config.load import FILE_NAME, Overrides, load_task, read_task_text
 from autoresearchd.config.paths import check_files
 from autoresearchd.config.scaffold import TaskFields, write_task_yaml

@@ -10,9 +10,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from autoresearchd.config.document import Document, parse_yaml, read_text
 from autoresearchd.config.explain import explain
-from autoresearchd.config.fields import Conflict, InsidePath, Line, Number, Seconds, Share, Text
 from autoresearchd.config.problems import raise_all
-from autoresearchd.config.schema import PROFILES, Section
+from autoresearchd.config.schema import PROFILES, Conflict, InsidePath, Line, Number, Seconds, Section, Share, Text
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.task import Documented, Replacement, TaskCheck, Variant
 

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from autoresearchd.config.document import Document, Place, dotted
-from autoresearchd.config.fields import RULE
 from autoresearchd.config.problems import MISSING, Problem, did_you_mean, nearest, shown
-from autoresearchd.config.schema import TaskFile
+from autoresearchd.config.schema import RULE, TaskFile
 
 EXAMPLES: Mapping[str, str] = {
     "name": "name: my-task",

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.config.detect import detect
 from autoresearchd.config.document import parse_yaml, read_text
-from autoresearchd.config.environments import RUNNERS, how_to_run
-from autoresearchd.config.load import FILE_NAME, read_task_text
-from autoresearchd.config.paths import PathError, inside_path
+from autoresearchd.config.environments import RUNNERS, environment_of, how_to_run
+from autoresearchd.config.load import FILE_NAME, MAX_CHECK_EVERY, Overrides, clock, read_task_text
+from autoresearchd.config.paths import MAX_EDITABLE_BYTES, PathError, inside_path
+from autoresearchd.config.schema import DEFAULT_BUDGET
+from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.task import Curve, Direction, Execution, Metric, MetricSource, Scoring, Task
 from autoresearchd.errors import ConfigError, UsageError
 
 KARPATHY, PI, DISTILLATION = "karpathy/autoresearch", "pi-autoresearch", "autoresearch-distillation"
@@ -309,3 +311,53 @@ def _has_lines(path: Path, number: int) -> bool:
 def with_answers(draft: Draft, **answers: Any) -> Draft:
     """The draft with what was asked for in place of what was found; None leaves it."""
     return replace(draft, **{key: value for key, value in answers.items() if value is not None})
+
+
+METRIC = "val_bpb"
+SUMMARY_KEYS = (
+    METRIC,
+    "training_seconds",
+    "total_seconds",
+    "peak_vram_mb",
+    "mfu_percent",
+    "total_tokens_M",
+    "num_steps",
+    "num_params_M",
+    "depth",
+)
+CACHE = "~/.cache/autoresearch"
+
+
+def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None:  # noqa: B008
+    """The task of a folder laid out like https://github.com/karpathy/autoresearch, None for any other.
+
+    There ``train.py`` is edited, ``prepare.py`` is not, and the job prints its metric itself: it is self-reported.
+    """
+    if not (_mentions_metric(folder / "train.py") and (folder / "prepare.py").is_file()):
+        return None
+    by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
+    python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
+    budget = clock(overrides.budget or DEFAULT_BUDGET)
+    name = printable(folder.resolve().name, instead="-")
+    return Task(
+        name=name or "autoresearch",
+        editable=("train.py",),
+        protected=("prepare.py",),
+        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
+        execution=Execution(run_command="python train.py", budget=budget, python=python),
+        scoring=Scoring(
+            metric=Metric(METRIC, Direction.MINIMIZE),
+            source=MetricSource.STDOUT,
+            metrics=SUMMARY_KEYS,
+            display_metrics=("peak_vram_mb",),
+        ),
+        curve=Curve(check_every=min(MAX_CHECK_EVERY, budget.training / 10)),
+    )
+
+
+def _mentions_metric(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return METRIC.encode() in stream.read(MAX_EDITABLE_BYTES)
+    except OSError:
+        return False

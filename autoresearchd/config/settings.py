@@ -7,17 +7,16 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
 
-from autoresearchd.config.crontab import crontab
 from autoresearchd.config.document import Document, Place, dotted, parse_yaml, read_text
 from autoresearchd.config.explain import explain
-from autoresearchd.config.fields import Conflict, Flag, Line, Number, Seconds, in_conflict, wrong
 from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
-from autoresearchd.config.schema import Section
+from autoresearchd.config.schema import Conflict, Flag, Line, Number, Seconds, Section, in_conflict, wrong
 from autoresearchd.domain.secrets import find_secrets
 from autoresearchd.domain.settings import LearnSettings, ModelSettings, Price
 from autoresearchd.errors import ConfigError
@@ -140,11 +139,27 @@ def _plain_options(given: object) -> object:
     return found
 
 
+def _schedule(cron: str) -> str:
+    """The text itself where the scheduler can keep it; raises PydanticCustomError where it cannot."""
+    from apscheduler.triggers.cron import CronTrigger  # slow to import, and few files have a schedule
+
+    hint = 'write five fields, e.g. "0 4 * * *" for 4:00 UTC; days of the week by name, e.g. "0 4 * * sun"'
+    try:
+        due = CronTrigger.from_crontab(cron, timezone="UTC").get_next_fire_time(None, datetime.now(UTC))
+    except ValueError as error:
+        raise wrong(f"{shown(cron)} is not a valid cron schedule: {error}", hint) from error
+    if due is None:
+        raise wrong(f"{shown(cron)} is never due: there is no such day in these months", hint)
+    if any(character.isdigit() for character in cron.split()[-1]):  # 0 is Sunday to cron, Monday to the scheduler
+        raise wrong(f"{shown(cron)} has a number for the day of the week, which programs read differently", hint)
+    return cron
+
+
 class LearnFile(Section):
     """When and how the daemon makes its local policy better."""
 
     every: Annotated[Whole, _between(1, 1_000_000)] | None = None
-    cron: Annotated[Line, AfterValidator(crontab)] | None = None
+    cron: Annotated[Line, AfterValidator(_schedule)] | None = None
     algo: Literal["grpo", "ppo", "sdpo"] = "grpo"
     steps: Annotated[Whole, _between(1, 1_000_000)] | None = None
     memory_mb: Annotated[Whole, _between(500, 100_000_000)] | None = None

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.objectives import Generated
-from autoresearchd.policy.transformers_loading import library
-from autoresearchd.policy.transformers_sampling import Draw
+from autoresearchd.policy.transformers_loading import Draw, library
 
 
 def batches(

@@ -20,7 +20,7 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
-from autoresearchd.policy import abandon, answer, derived, prices
+from autoresearchd.policy import abandon, answer, derived, spend
 from autoresearchd.policy.client import (
     FINAL,
     PASSING,
@@ -299,7 +299,7 @@ class Exchange:
     @property
     def cost(self) -> Cost:
         """Of all answers so far; unknown where that of any is."""
-        return prices.total(self._costs)
+        return spend.total(self._costs)
 
     @property
     def known_usd(self) -> float:
@@ -373,7 +373,7 @@ class Exchange:
         self._store(
             Answer(
                 model=clean(reply.model, _NAME) or name,
-                cost=prices.priced(reply.cost, self._means.settings.prices, name, reply.model),
+                cost=spend.priced(reply.cost, self._means.settings.prices, name, reply.model),
                 generation=generation,
                 error=clean_error(self._state, error),
                 form=form,
@@ -414,7 +414,7 @@ class Exchange:
 
     def _charge_failure(self, model: str, error: ModelError) -> None:
         """A question that got no reply, but cost something."""
-        cost = prices.priced(error.cost or Cost(), self._means.settings.prices, model)
+        cost = spend.priced(error.cost or Cost(), self._means.settings.prices, model)
         what = f"no reply: {error.trouble} ({clean_error(self._state, error.what)})"
         self._store(Answer(model, cost, Generation(messages=self._asked), error=what, attempt=self._attempt))
 

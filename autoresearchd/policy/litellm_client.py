@@ -25,7 +25,7 @@ from autoresearchd.domain.settings import Price
 from autoresearchd.errors import MissingCapability
 from autoresearchd.policy import abandon, provider
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
-from autoresearchd.policy.prices import priced
+from autoresearchd.policy.spend import priced
 from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.policy.wire import Bounds, Line, TooLong, most_bytes
 from autoresearchd.ports import Cancel

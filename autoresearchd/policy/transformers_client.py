@@ -21,6 +21,7 @@ from autoresearchd.policy import abandon, provider
 from autoresearchd.policy.client import Message, ModelError, Question, Reply, Trouble
 from autoresearchd.policy.transformers_loading import (
     OFFLINE,
+    Draw,
     Hashes,
     Source,
     context_of,
@@ -34,7 +35,6 @@ from autoresearchd.policy.transformers_loading import (
     told,
     trouble,
 )
-from autoresearchd.policy.transformers_sampling import Draw
 from autoresearchd.ports import Adapters, Cancel
 
 _SHORTEST_REPLY = 256

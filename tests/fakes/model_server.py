@@ -83,6 +83,7 @@ class ScriptedServer:
         self._ids, self._logprobs, self._refuses, self._key = ids, logprobs, frozenset(refuses), key
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self.asked = threading.Event()
         self.hung_up = threading.Event()
         """Set when a client went away while the server kept it waiting."""
         self.requests: list[Request] = []
@@ -136,6 +137,8 @@ class ScriptedServer:
         """Write a request down."""
         with self._lock:
             self.requests.append(request)
+            if request.path == _QUESTIONS:
+                self.asked.set()
 
     def welcome(self, request: Request) -> bool:
         """Whether the request carries the key."""
