@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 
 from autoresearchd.domain.task import Search
 from autoresearchd.policy import comments
-from autoresearchd.policy.bounded import bounded, listed
-from autoresearchd.policy.choices import alternatives, writable
 from autoresearchd.policy.comments import Said
 from autoresearchd.policy.parameter import Parameter, Range, Value
-from autoresearchd.policy.ranges import choice, flag, is_seed, range_of, why_not
+from autoresearchd.policy.ranges import (
+    alternatives,
+    bounded,
+    choice,
+    flag,
+    is_seed,
+    listed,
+    range_of,
+    why_not,
+    writable,
+)
 
 _NUMBERED = re.compile(r"#\d+(?=$|\[)")
 BY_COMMENT = "fixed by a comment"

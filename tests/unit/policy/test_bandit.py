@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.bandit import choose
+from autoresearchd.policy.turn_rules import choose
 
 ARMS = ("architecture", "optimiser", "schedule", "data", "loss")
 

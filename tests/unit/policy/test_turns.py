@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.turns import INCUMBENT, PUCT, next_turn
+from autoresearchd.policy.turn_rules import INCUMBENT, PUCT, next_turn
 
 ROLES = ["architecture", "optimiser", "data"]
 
