@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,12 +37,6 @@ _RESTS = 6
 """For how many proposals a move that was discarded again in a bundle is put into no other."""
 _FAVOURED = 2
 """Unless so many trials favour it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    score: float
-    candidate: Candidate
 
 
 class SearchPolicy:
@@ -172,23 +165,25 @@ class _Turn:
             together = [c for n, v in changes.items() for c in self._surrogate.judge(self._all[n], [v])]
             if self._new(together):
                 return together
-        scored = sorted(self._singles(), key=lambda s: -s.score)
-        for first in scored:
-            chosen = self._combine(first.candidate, scored)
+        ranked = [c for _, c in sorted(self._singles(), key=lambda scored: -scored[0])]
+        for first in ranked:
+            chosen = self._combine(first, ranked)
             if self._new(chosen):
                 return chosen
-            alone = [first.candidate, *self._together(first.candidate)]
+            alone = [first, *self._together(first)]
             if self._new(alone):
                 return alone
         return self._anything()
 
     # -- candidates
 
-    def _singles(self) -> Iterator[_Scored]:
+    def _singles(self) -> Iterator[tuple[float, Candidate]]:
+        """Each change of one constant with its score."""
         for parameter in self._parameters.values():
-            values = self._values(parameter)
-            if values:
-                yield from self._score(self._surrogate.judge(parameter, values))
+            if values := self._values(parameter):
+                for candidate in self._surrogate.judge(parameter, values):
+                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
+                    yield self._gain([candidate]) * whim, candidate
 
     def _values(self, parameter: Parameter) -> list[Value]:
         if not parameter.numeric:
@@ -219,11 +214,6 @@ class _Turn:
             self._failed[name] = [r for r in rises if r[2].failed and len(r[2].changes) == 1]
         return self._failed[name]
 
-    def _score(self, candidates: Sequence[Candidate]) -> Iterator[_Scored]:
-        for candidate in candidates:
-            whim = math.exp(_WHIM * float(self._random.standard_normal()))
-            yield _Scored(self._gain([candidate]) * whim, candidate)
-
     def _gain(self, candidates: Sequence[Candidate]) -> float:
         mean = sum(c.mean for c in candidates)
         deviation = math.sqrt(sum(c.deviation**2 for c in candidates))
@@ -231,15 +221,15 @@ class _Turn:
 
     # -- the choice
 
-    def _combine(self, first: Candidate, scored: Sequence[_Scored]) -> list[Candidate]:
+    def _combine(self, first: Candidate, ranked: Sequence[Candidate]) -> list[Candidate]:
         """Add what helped or nearly helped in the past, where that makes success likelier.
 
         A move that was discarded in a bundle rests for a while: each time it is the others that are judged with it.
         """
         best: dict[str, Candidate] = {}
-        for candidate in (s.candidate for s in scored):
+        for candidate in ranked:
             name = candidate.parameter.name
-            known = name != first.parameter.name and self._surrogate.evidence(name) and candidate.mean > 0
+            known = name != first.parameter.name and candidate.mean > 0 and self._surrogate.rises(name) != []
             known = known and name not in self._coupling.doubtful and not self._rests(candidate)
             if known and (name not in best or candidate.mean > best[name].mean):
                 best[name] = candidate
@@ -313,7 +303,7 @@ class _Turn:
     def expected(self, chosen: Sequence[Candidate]) -> float | None:
         """Expected improvement: what the surrogate believes, else what keeps brought so far, else nothing."""
         mean = sum(c.mean for c in chosen)
-        if mean > 0 and all(self._surrogate.evidence(c.parameter.name) for c in chosen):
+        if mean > 0 and all(self._surrogate.rises(c.parameter.name) for c in chosen):
             return mean
         keeps = [e.gain for e in self._effects if e.kept and e.gain is not None]
         return statistics.median(keeps) if keeps else None

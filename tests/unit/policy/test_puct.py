@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Node
 from autoresearchd.domain.labels import Status
-from autoresearchd.policy.puct import Tree, select
+from autoresearchd.policy.puct import Tree
+
+
+def select(nodes: list[Node], visits: dict[int, int], *, maximize: bool) -> int:
+    tree = Tree(maximize=maximize)
+    tree.visited(visits)
+    tree.add(nodes)
+    return tree.select()
 
 
 def node(number: int, parent: int | None, value: float, status: Status = Status.DISCARD) -> Node:
