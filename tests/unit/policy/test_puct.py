@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Node
@@ -75,6 +75,7 @@ def test_a_run_that_diverged_does_not_flatten_the_differences() -> None:
         assert select(tame, {2: selections}, maximize=False) == select(wild, {2: selections}, maximize=False)
 
 
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=6), st.floats(-10, 10))
 def test_every_child_of_the_baseline_is_built_on_in_time(values: list[float], root: float) -> None:
     tree = Tree(maximize=True)
