@@ -23,6 +23,7 @@ from autoresearchd.errors import PolicyError
 from autoresearchd.policy.calls import GROUP_ARGUMENTS, POSITIONAL, arguments_of, is_recipe
 from autoresearchd.policy.gather import BY_COMMENT, FIXED, Gatherer, Hints, Space, fixed_above
 from autoresearchd.policy.parameter import Parameter, Value, number_of, write
+from autoresearchd.policy.program_parts import last_name
 from autoresearchd.policy.ranges import is_not_own, why_not
 
 _PROFILES = frozenset({"cpu", "cuda", "gpu"})
@@ -205,7 +206,7 @@ class _Finder:
             self._assignment(statement, f"{node.name}.", _SET if is_set else "")
 
     def _call(self, node: ast.Call, counts: Counter[str]) -> None:
-        callee = callee_of(node)
+        callee = last_name(node.func)
         wanted = arguments_of(callee, frozenset(k.arg for k in node.keywords if k.arg)) if callee else frozenset()
         if not wanted:
             return
@@ -335,7 +336,7 @@ def _entries(node: ast.Dict) -> Iterator[tuple[str, ast.expr]]:
 
 def _field(node: ast.Call) -> ast.expr | None:
     """The default in ``field(default=…)`` of a dataclass, and in its like."""
-    callee = callee_of(node)
+    callee = last_name(node.func)
     if callee not in _FIELDS:
         return None
     named = next((k.value for k in node.keywords if k.arg == "default"), None)
@@ -350,11 +351,6 @@ def _computed(name: str, node: ast.expr) -> str:
     if isinstance(node, ast.Call) and _ENVIRONMENT.search(ast.unparse(node)):
         return "read from the environment"
     return ""
-
-
-def callee_of(node: ast.Call) -> str:
-    """The last name of what is called: ``normal`` of ``rng.normal``."""
-    return getattr(node.func, "attr", "") or getattr(node.func, "id", "")
 
 
 def _text(node: ast.expr | None) -> str:
@@ -397,7 +393,7 @@ class _Calls(ast.NodeVisitor):
         """Take a node and what is in it."""
         if isinstance(node, ast.Call):
             self.calls.append(node)
-            self._by_name[callee_of(node)].append(node)
+            self._by_name[last_name(node.func)].append(node)
             for value in (*node.args, *(k.value for k in node.keywords)):
                 if isinstance(value, ast.Name):  # partial(f, lr=0.1), pool.submit(f, 0.1)
                     self._by_name[value.id].append(node)
@@ -436,7 +432,7 @@ class _Calls(ast.NodeVisitor):
             found |= {k.arg or _ALL for k in call.keywords}
             found |= {_ALL} if any(isinstance(a, ast.Starred) for a in call.args) else set()
             free = [a for a in call.args if not isinstance(a, ast.Starred)]
-            if callee_of(call) == name:
+            if last_name(call.func) == name:
                 found |= set(places[: len(free)])
             else:  # handed on, maybe with its own arguments behind it
                 own = next((i for i, a in enumerate(free) if getattr(a, "id", "") == name), len(free))
@@ -447,7 +443,7 @@ class _Calls(ast.NodeVisitor):
 def _defaults(calls: _Calls, given: Collection[str]) -> Iterator[_Default]:
     """Defaults that may be constants of the program, those of options first. given: options of the run command."""
     for call in calls.calls:
-        if callee_of(call) in ("add_argument", "option"):
+        if last_name(call.func) in ("add_argument", "option"):
             yield from _option(call, calls, given)
     for function in calls.functions:
         yield from _arguments(function, calls, given)
@@ -471,7 +467,7 @@ def _option(call: ast.Call, calls: _Calls, given: Collection[str]) -> Iterator[_
 
 def _choices(node: ast.expr | None) -> tuple[Value, ...]:
     """The literals of a list or tuple, also as ``click.Choice`` has it; nothing where there is another entry."""
-    if isinstance(node, ast.Call) and callee_of(node) == "Choice" and node.args:
+    if isinstance(node, ast.Call) and last_name(node.func) == "Choice" and node.args:
         node = node.args[0]
     if not isinstance(node, (ast.List, ast.Tuple)):
         return ()
@@ -511,7 +507,7 @@ def _arguments(function: _Function, calls: _Calls, given: Collection[str]) -> It
 
 def _typed(default: ast.expr | None) -> ast.expr | None:
     """The default in ``typer.Option(1e-3, "--lr")``, else what is there."""
-    if isinstance(default, ast.Call) and callee_of(default) in ("Option", "Argument"):
+    if isinstance(default, ast.Call) and last_name(default.func) in ("Option", "Argument"):
         first = default.args[0] if default.args else None
         return first or next((k.value for k in default.keywords if k.arg == "default"), None)
     return default
