@@ -73,7 +73,7 @@ def make_policy(spec: PolicySpec, offer: Offer) -> Policy:
         case "auto" | "search":
             return _search(offer)
         case "random":
-            from autoresearchd.policy.random_policy import RandomPolicy
+            from autoresearchd.policy.search import RandomPolicy
 
             return RandomPolicy()
         case "command":

@@ -66,10 +66,15 @@ def start(
     ] = None,
     parents: Annotated[
         str | None,
-        typer.Option("--parents", metavar="incumbent|puct", help="What edits are made on: the best, or any by PUCT."),
+        typer.Option(
+            "--parents",
+            metavar="incumbent|puct",
+            help="What edits are made on: the best, or any by PUCT (experimental).",
+        ),
     ] = None,
     roles: Annotated[
-        bool | None, typer.Option("--roles/--no-roles", help="Specialists take turns.", show_default=False)
+        bool | None,
+        typer.Option("--roles/--no-roles", help="Specialists take turns (experimental).", show_default=False),
     ] = None,
     turns: Annotated[
         str | None,

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from autoresearchd.domain.quantities import counted
 from autoresearchd.evaluator.reward import changed_lines, novelty
-from autoresearchd.policy.derived import Value, changes
+from autoresearchd.policy.derived import changes
+from autoresearchd.policy.parameter import Value
 
 MOST = 300
 """Of a session's runs, the latest that are compared with."""

@@ -16,7 +16,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Direction
 from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.policy.puct import Tree
-from autoresearchd.policy.turns import LONG_STREAK, PUCT, next_turn
+from autoresearchd.policy.turn_rules import LONG_STREAK, PUCT, next_turn
 
 if TYPE_CHECKING:
     from autoresearchd.loop.standing import Standing

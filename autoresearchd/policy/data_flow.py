@@ -10,34 +10,108 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from autoresearchd.policy.flow_calls import (
+from autoresearchd.policy.program_parts import (
     ARRAYS,
     EVALUATES,
     FITS,
     MEASURES,
     MODELS,
+    NOTHING,
     RANDOM,
     SAMPLES,
-    usual,
-)
-from autoresearchd.policy.flow_printed import Printed, all_of
-from autoresearchd.policy.flow_sources import Scope, Sources
-from autoresearchd.policy.flow_syntax import (
+    Constant,
+    Reached,
+    Scope,
+    Sources,
+    Strength,
+    Value,
+    Way,
+    at_least,
     blocks,
     holds_data,
     index_bounds,
     index_parts,
     is_model_class,
+    join,
     last_name,
+    mixed,
     model_names,
     trained_names,
     trains,
+    usual,
     way_of,
 )
-from autoresearchd.policy.flow_value import NOTHING, Constant, Reached, Strength, Value, Way, at_least, join, mixed
 from autoresearchd.policy.ranges import words_of
+
+_PRINTS = frozenset({"print", "write", "info", "echo"})
+_LOGS = frozenset({"log", "log_metric", "report", "add_scalar"})
+
+
+class Printed:
+    """Finds what stands behind the name of a metric."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self._name = re.compile(rf"(?<!\w){re.escape(metric)}(?!\w)")
+
+    def named(self, value: object) -> bool:
+        """Whether a text has the name of the metric in it."""
+        return bool(self._metric) and isinstance(value, str) and self._name.search(value) is not None
+
+    def by_dict(self, node: ast.Dict) -> Iterator[ast.expr]:
+        """The entry of a dictionary under the name of the metric."""
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and self.named(key.value):
+                yield value
+
+    def by_call(self, node: ast.Call) -> Iterator[ast.expr]:
+        """What a call prints or logs under the name of the metric."""
+        callee = last_name(node.func)
+        yield from (k.value for k in node.keywords if k.arg and k.arg == self._metric)
+        if callee in _LOGS and node.args and isinstance(node.args[0], ast.Constant) and self.named(node.args[0].value):
+            yield from node.args[1:2]
+        if callee not in _PRINTS:
+            return
+        for i, argument in enumerate(node.args):
+            if isinstance(argument, ast.JoinedStr):
+                yield from self._behind(argument)
+            elif any(isinstance(n, ast.Constant) and self.named(n.value) for n in ast.walk(argument)):
+                if isinstance(argument, ast.Constant):
+                    yield from node.args[i + 1 : i + 2]
+                else:
+                    yield from _filled(argument)
+
+    def _behind(self, text: ast.JoinedStr) -> Iterator[ast.expr]:
+        """The field that stands behind the metric's name in an f-string."""
+        named = False
+        for part in text.values:
+            if isinstance(part, ast.Constant):
+                named = self.named(part.value)
+            elif named and isinstance(part, ast.FormattedValue):
+                yield part.value
+                return
+
+
+def all_of(node: ast.Call) -> Iterator[ast.expr]:
+    """All that a call prints, each field of an f-string by itself."""
+    for argument in node.args if last_name(node.func) in _PRINTS else ():
+        if isinstance(argument, ast.JoinedStr):
+            yield from (part.value for part in argument.values if isinstance(part, ast.FormattedValue))
+        else:
+            yield argument
+
+
+def _filled(node: ast.expr) -> Iterator[ast.expr]:
+    """What is filled into a text by % or format, or joined to it."""
+    if isinstance(node, ast.Call) and last_name(node.func) in ("format", "join"):
+        yield from (*node.args, *(k.value for k in node.keywords))
+    elif isinstance(node, ast.BinOp):
+        yield from _filled(node.left)
+        yield node.right
+
 
 _PASSES = 12
 _MOST_DEPTH = 60
@@ -70,6 +144,9 @@ def reached(tree: ast.Module, text: str, metric: str = "") -> tuple[Reached, ...
 def constants_of(tree: ast.Module, text: str) -> tuple[Constant, ...]:
     """All constants with a name, in the order of the program."""
     return tuple(c for c in Sources(tree, text).constants if not c.inline)
+
+
+_Key = TypeVar("_Key")
 
 
 class _Flow:
@@ -134,8 +211,9 @@ class _Flow:
         elif isinstance(node, ast.Return) and node.value is not None:
             scope = self._where[-1]
             given = self._value(node.value)
-            if scope.name:
-                self._update(scope, given)
+            joined = join(scope.gives, given)
+            if scope.name and joined != scope.gives:
+                scope.gives, self._changed = joined, True
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             self._loop(node)
         elif isinstance(node, ast.While):
@@ -155,15 +233,10 @@ class _Flow:
             for block in blocks(node):
                 self._body(block)
 
-    def _update(self, scope: Scope, value: Value) -> None:
-        joined = join(scope.gives, value)
-        if joined != scope.gives:
-            scope.gives, self._changed = joined, True
-
     def _loop(self, node: ast.For | ast.AsyncFor) -> None:
         value = self._value(node.iter)
         training = trains(node)
-        self._assign(node.target, value._replace(kinds=value.kinds))
+        self._assign(node.target, value)
         # A loop that trains a new model each time repeats the measurement: how often is part of the metric.
         repeats = training and any(isinstance(n, ast.Call) and self._is_model_call(n) for n in ast.walk(node))
         self._within(NOTHING if training and not repeats else value, node.body, training=training and not repeats)
@@ -192,10 +265,7 @@ class _Flow:
             base = self._value(target.value)
             kinds = base.kinds or (frozenset({self._where[-1].owner}) if self._where[-1].owner else frozenset())
             for kind in kinds:
-                key = (kind, target.attr)
-                joined = join(self._sources.attributes.get(key, NOTHING), value)
-                if joined != self._sources.attributes.get(key):
-                    self._sources.attributes[key], self._changed = joined, True
+                self._take_up(self._sources.attributes, (kind, target.attr), value)
         elif isinstance(target, ast.Subscript):
             base_node: ast.expr = target
             while isinstance(base_node, (ast.Subscript, ast.Attribute)):
@@ -207,14 +277,18 @@ class _Flow:
 
     def _store(self, name: str, value: Value) -> None:
         scope = self._where[-1]
-        if scope.name and name not in scope.local:
-            scope = self._module
-        if name in scope.trained or name in self._models:
-            value = Value(model=True, seen=True)
-        before = scope.names.get(name)
+        self._bind(self._module if scope.name and name not in scope.local else scope, name, value)
+
+    def _bind(self, scope: Scope, name: str, value: Value) -> None:
+        trained = name in scope.trained or name in self._models
+        self._take_up(scope.names, name, Value(model=True, seen=True) if trained else value)
+
+    def _take_up(self, values: dict[_Key, Value], key: _Key, value: Value) -> None:
+        """Join a value to what is under a key already."""
+        before = values.get(key)
         joined = value if before is None else join(before, value)
         if joined != before:
-            scope.names[name], self._changed = joined, True
+            values[key], self._changed = joined, True
 
     # -- expressions
     def _value(self, node: ast.expr | None) -> Value:
@@ -444,7 +518,7 @@ class _Flow:
             result = Value(kinds=frozenset({callee}))
             for name, value in keywords.items():
                 if not name.startswith("**") and f"{callee}.__init__" not in self._sources.functions:
-                    self._set(callee, name, value)
+                    self._take_up(self._sources.attributes, (callee, name), value)
             found = self._sources.functions.get(f"{callee}.__init__")
             if found is None:
                 return result
@@ -467,19 +541,6 @@ class _Flow:
         if self._training and not EVALUATES.search(scope.name):
             given = given._replace(taints=at_least(given.taints, Strength.DATA))
         return given
-
-    def _set(self, kind: str, name: str, value: Value) -> None:
-        joined = join(self._sources.attributes.get((kind, name), NOTHING), value)
-        if joined != self._sources.attributes.get((kind, name)):
-            self._sources.attributes[kind, name], self._changed = joined, True
-
-    def _bind(self, scope: Scope, name: str, value: Value) -> None:
-        if name in scope.trained or name in self._models:
-            value = Value(model=True, seen=True)
-        before = scope.names.get(name, NOTHING)
-        joined = join(before, value)
-        if joined != before:
-            scope.names[name], self._changed = joined, True
 
     # -- where it ends
     def _metric(self, node: ast.Call) -> None:

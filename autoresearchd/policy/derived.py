@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import ast
-import math
-import operator
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoresearchd.config.markup import kind_of
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.quantities import counted
 from autoresearchd.policy.answer import MAX_LINE
-
-Value = int | float | str | bool
+from autoresearchd.policy.parameter import Value, number_of
 
 _CONSTANT = re.compile(
     r"(?P<indent>[ \t]*)(?P<name>[A-Za-z_]\w{0,80})[ \t]*(?::[^=#]{1,60})?=(?!=)[ \t]*(?P<value>.{1,200})"
 )
 _NAMED = 3
 _MAX_FACTS = 50
-_Operator = Callable[[int | float, int | float], int | float]
-_OPERATORS: Mapping[type[ast.operator], _Operator] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +127,7 @@ def _value(node: ast.expr) -> Value | None:
         case ast.Constant(value=str() as text):
             return text if text.isprintable() else None
         case _:
-            return _number(node)
-
-
-def _number(node: ast.expr) -> int | float | None:
-    match node:
-        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            return _bounded(value)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = _number(operand)
-            return None if inner is None else -inner
-        case ast.BinOp(left=left, op=op, right=right):
-            return _calculated(_number(left), op, _number(right))
-        case _:
-            return None
-
-
-def _calculated(left: int | float | None, op: ast.operator, right: int | float | None) -> int | float | None:
-    if left is None or right is None:
-        return None
-    try:
-        if isinstance(op, ast.Pow):  # bounded before it is computed: 9**9**9 would not end
-            power = left**right if abs(left) <= 1e6 and abs(right) <= 60 else None
-            return _bounded(power) if isinstance(power, (int, float)) else None
-        function = _OPERATORS.get(type(op))
-        return None if function is None else _bounded(function(left, right))
-    except (ArithmeticError, ValueError):
-        return None
-
-
-def _bounded(value: int | float) -> int | float | None:
-    return value if math.isfinite(value) and abs(value) < 1e18 else None
+            return number_of(node)
 
 
 def _source(text: str) -> str:

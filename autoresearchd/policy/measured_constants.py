@@ -15,8 +15,7 @@ from functools import lru_cache
 
 from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.policy.data_flow import constants_of, reached
-from autoresearchd.policy.flow_calls import usual
-from autoresearchd.policy.flow_value import Constant, Reached, Way
+from autoresearchd.policy.program_parts import Constant, usual
 from autoresearchd.policy.ranges import bag, words_of
 
 LEAVES_ALONE = frozenset({"search", "random"})
@@ -51,26 +50,18 @@ def left_alone(task: Task, text: str) -> tuple[tuple[Constant, str], ...]:
     return tuple((c, why) for c, why in _look(text, task.metric.name) if not c.inline)
 
 
-def reasons_of(task: Task, text: str) -> dict[str, str]:
-    """The same by name: name → reason, as a listing of the search space wants it."""
-    return {c.name: why for c, why in left_alone(task, text)}
-
-
-def of_files(task: Task, code: Mapping[str, str]) -> dict[str, str]:
-    """The same of all editable files, by name; with the file where there are several."""
+def _names(task: Task, code: Mapping[str, str]) -> list[str]:
+    """Their names in all editable files; with the file where there are several."""
     paths = [path for path in task.editable if path.endswith(".py") and path in code]
-    return {
-        (name if len(paths) == 1 else f"{path}:{name}"): why
-        for path in paths
-        for name, why in reasons_of(task, code[path]).items()
-    }
+    names = {path: dict.fromkeys(c.name for c, _ in left_alone(task, code[path])) for path in paths}
+    return [name if len(paths) == 1 else f"{path}:{name}" for path in paths for name in names[path]]
 
 
 def warnings_of(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
     """What nothing protects where a program computes its own score, and what is left alone; empty where it does not."""
     if task.scoring.source is MetricSource.EVALUATOR:
         return ()
-    found = list(of_files(task, code))
+    found = _names(task, code)
     alone = f"search and random leave alone what reaches it: {named(found)}" if found else ""
     return (
         f"{task.metric.name} is self-reported: the program that is edited computes and prints its own score, so an "
@@ -84,7 +75,7 @@ def rule(task: Task, code: Mapping[str, str]) -> str:
     """What a policy with a model is told of it, in a sentence or two; empty where the evaluator measures."""
     if task.scoring.source is MetricSource.EVALUATOR:
         return ""
-    found = list(of_files(task, code))
+    found = _names(task, code)
     constants = f", and with them {named(found)}," if found else ""
     return (
         "What is measured stays as it is: the data, how it is made, read, split and seeded, and the computation of "
@@ -133,7 +124,10 @@ def _look(text: str, metric: str) -> tuple[tuple[Constant, str], ...]:
     with warnings.catch_warnings(action="ignore"):
         try:
             tree = ast.parse(text)
-            flows = {r.constant: _by_flow(r, metric) for r in reached(tree, text, metric)}
+            flows = {
+                r.constant: r.way.replace("the metric", metric or "what is measured")
+                for r in reached(tree, text, metric)
+            }
             everything = constants_of(tree, text)
         except _UNPARSABLE:
             return ()
@@ -142,16 +136,6 @@ def _look(text: str, metric: str) -> tuple[tuple[Constant, str], ...]:
         if why:
             flows.setdefault(constant, why)
     return tuple(sorted(flows.items(), key=lambda item: item[0].start))
-
-
-def _by_flow(found: Reached, metric: str) -> str:
-    return {
-        Way.READS: "it says which data is read",
-        Way.SPLITS: "it splits the data",
-        Way.SEEDS: "it seeds the random numbers",
-        Way.MAKES: "it makes the data that is measured",
-        Way.METRIC: f"it reaches {metric or 'what is measured'} other than through the model",
-    }[found.way]
 
 
 def _by_name(name: str) -> str:

@@ -6,8 +6,11 @@ logarithm of 1 − β for averages, octaves for powers of two, the value itself 
 
 from __future__ import annotations
 
+import ast
 import math
+import operator
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -19,6 +22,42 @@ _PLAIN = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[A-Za-z][\w+-]*"
 _POWER = re.compile(r"2(\s*)\*\*(\s*)\d+")
 _PRODUCT = re.compile(r"(\d[\d_]*)(\s*\*\s*)([^*].*)", re.DOTALL)
 _SAFE_FACTOR = re.compile(r"[\d_\s*()]{1,40}")
+
+
+_OPERATORS: Mapping[type[ast.operator], Callable[[int | float, int | float], int | float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def number_of(node: ast.expr | None) -> int | float | None:
+    """The value of a number, or of simple arithmetic on numbers; None for all else."""
+    value: object = None
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            pass
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            inner = number_of(operand)
+            value = -inner if inner is not None and isinstance(sign, ast.USub) else inner
+        case ast.BinOp(left=left, op=op, right=right):
+            value = _calculated(number_of(left), op, number_of(right))
+        case _:
+            return None
+    return value if isinstance(value, (int, float)) and abs(value) < 1e18 and not isinstance(value, bool) else None
+
+
+def _calculated(left: int | float | None, op: ast.operator, right: int | float | None) -> int | float | None:
+    if left is None or right is None:
+        return None
+    try:
+        if isinstance(op, ast.Pow):  # bounded before it is computed: 9**9**9 would not end
+            power = left**right if abs(left) <= 1e6 and abs(right) <= 60 else None
+            return power if isinstance(power, (int, float)) else None
+        return _OPERATORS[type(op)](left, right) if type(op) in _OPERATORS else None
+    except ArithmeticError:
+        return None
 
 
 class Kind(StrEnum):

@@ -12,7 +12,6 @@ on neither unit nor origin of the metric, and a run that diverged cannot flatten
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Iterable, Mapping
 
 from autoresearchd.domain.experiment import Node
@@ -22,38 +21,16 @@ CONSIDERED = 1000
 """How many nodes are scored at most: the best ones. Any other has a lower value, and a prior below 1 / 7,000."""
 
 _MEASURED = frozenset({Status.KEEP, Status.DISCARD})
-_BULK = 64
 _TIE = 1e-12
-
-
-def select(nodes: Iterable[Node], visits: Mapping[int, int], *, maximize: bool, c: float = 1.0) -> int:
-    """Number of the experiment to build on; see ``Tree``, which does the same as the tree grows.
-
-    Args:
-        nodes: the tree, in any order.
-        visits: how often each was itself selected before; those of ancestors follow from it.
-        maximize: whether larger values are better.
-        c: weight of exploration.
-
-    Raises:
-        ValueError: no node has been measured.
-    """
-    tree = Tree(maximize=maximize, c=c)
-    tree.visited(visits)
-    tree.add(nodes)
-    return tree.select()
+_EXPLORATION = 1.0
+"""The c of the formula."""
 
 
 class Tree:
-    """The tree of one segment's experiments. Adding a node and selecting one cost the same however large it is.
+    """The tree of one segment's experiments. maximize: whether larger values are better."""
 
-    Args:
-        maximize: whether larger values are better.
-        c: weight of exploration.
-    """
-
-    def __init__(self, *, maximize: bool, c: float = 1.0) -> None:
-        self._sign, self._c = (-1.0 if maximize else 1.0), c
+    def __init__(self, *, maximize: bool) -> None:
+        self._sign = -1.0 if maximize else 1.0
         self._parents: dict[int, int | None] = {}
         self._ranked: list[tuple[float, int]] = []  # (value, smaller for better; number) of all that can be selected
         self._visits: dict[int, int] = {}  # of a node and its descendants
@@ -73,11 +50,7 @@ class Tree:
             if node.status in _MEASURED and math.isfinite(node.value):
                 found.append((self._sign * node.value, node.number))
             self._count(node.number, self._awaited.pop(node.number, 0))
-        if len(found) > _BULK:
-            self._ranked = sorted([*self._ranked, *found])
-        else:
-            for entry in found:
-                insort(self._ranked, entry)
+        self._ranked = sorted([*self._ranked, *found])
 
     def visited(self, visits: Mapping[int, int]) -> None:
         """Count earlier selections: how often each node was itself selected."""
@@ -110,7 +83,7 @@ class Tree:
         floor = self._ranked[len(self._ranked) // 2][0]
         span = floor - self._ranked[0][0]
         prior = sum(1.0 / rank for rank in range(1, len(considered) + 1))
-        weight = self._c * math.sqrt(1 + self._selections) / prior
+        weight = _EXPLORATION * math.sqrt(1 + self._selections) / prior
         chosen, highest = -1, -math.inf
         for rank, (value, number) in enumerate(considered, start=1):
             quality = max(0.0, (floor - value) / span) if span > 0 else 0.0

@@ -1,4 +1,7 @@
-"""What the names of constants tell: what may be tuned, on which scale, how far, and how much it usually matters."""
+"""What the names of constants tell: what may be tuned, on which scale, how far, and how much it usually matters.
+
+Also what else a text could be, and the ranges and choices that a person gives: nothing outside of those is legal.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 import re
 from dataclasses import replace
 
-from autoresearchd.policy.parameter import Kind, Range, Scale, Value
+from autoresearchd.policy.parameter import Kind, Parameter, Range, Scale, Value
 
 
 def bag(text: str) -> frozenset[str]:
@@ -279,3 +282,102 @@ def _steps(words: frozenset[str], value: int) -> Range:
     if value <= 16:
         return _small(value, 0.6, "steps")
     return Range(Kind.INT, Scale.LOG, max(1, value // 4), value * 4, math.log(1.5), 0.6, family="steps")
+
+
+_LISTED = re.compile(r"(?:one of|choices|choose from|options|alternatives)\s*:?\s*(.+)", re.IGNORECASE)
+_QUOTED = re.compile(r"""["']([^"']+)["']""")
+_SAFE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,39}")
+_ACTIVATIONS = bag("relu gelu silu swish relu2 relu_squared squared_relu tanh swiglu geglu mish")
+_MOST = 12
+
+
+def alternatives(name: str, value: str, comment: str, text: str) -> tuple[str, ...]:
+    """All values that a string constant may take, its own among them; empty where no other is known."""
+    if not _SAFE.fullmatch(value):
+        return ()
+    words = set(words_of(name))
+    found = _listed(comment)
+    if not found and words & {"pattern", "window"}:
+        found = _patterns(value)
+    if not found and words & {"activation", "act", "nonlinearity", "mlp"} and value in _ACTIVATIONS:
+        found = tuple(a for a in sorted(_ACTIVATIONS) if re.search(rf"""["']{a}["']""", text))
+    options = tuple(dict.fromkeys((value, *found)))[:_MOST]
+    return tuple(sorted(options)) if len(options) > 1 else ()
+
+
+def writable(text: str) -> bool:
+    """Whether a string can stand between the quotes of the literal that it replaces."""
+    return text.isprintable() and not set(text) & set("\"'\\")
+
+
+def _listed(comment: str) -> tuple[str, ...]:
+    """What ``one of: "a", "b"`` or ``choices: a, b, c.`` lists."""
+    match = _LISTED.search(comment)
+    if match is None:
+        return ()
+    quoted = _QUOTED.findall(match[1])
+    if quoted:
+        return tuple(q for q in quoted if _SAFE.fullmatch(q))
+    plain = re.split(r"[.;)](?:\s|$)", match[1])[0]
+    parts = [p.strip() for p in re.split(r"[,|/]|\bor\b", plain)]
+    return tuple(p for p in parts if _SAFE.fullmatch(p))
+
+
+def _patterns(value: str) -> tuple[str, ...]:
+    """Periodic patterns over the two letters of a window pattern such as ``SSSL``."""
+    letters = set(value)
+    if letters <= {"S", "L"}:
+        first, last = "S", "L"
+    elif len(letters) == 2 and value.isupper() and len(value) <= 8:
+        first, last = value[0], next(c for c in value if c != value[0])
+    else:
+        return ()
+    return tuple(first * n + last for n in range(5))
+
+
+_DECADE = 10.0
+_STEPS_ACROSS = 5
+"""At least so many moderate steps lie between the ends."""
+
+
+def bounded(usual: Range | None, value: int | float, low: float, high: float) -> Range:
+    """The range from ``low`` to ``high``, on the axis that the constant has anyway where that can be.
+
+    usual: what its name and value give, None where they give nothing. Over a decade or more the axis is logarithmic.
+    """
+    low, high = float(low), float(high)
+    whole = isinstance(value, int) and low.is_integer() and high.is_integer()
+    kind = Kind.INT if whole else Kind.FLOAT
+    usual = usual or Range(kind, Scale.LINEAR)
+    scale = _scale(usual.scale, whole=whole, low=low, high=high)
+    quantum = usual.quantum if whole and usual.quantum < high - low else 1
+    found = replace(usual, kind=kind, scale=scale, low=low, high=high, hard=True, quantum=quantum)
+    if scale is Scale.LOG1P:
+        found = replace(found, pivot=min(usual.pivot, high / 10))
+    ends = Parameter("", "", value, found, 0, 0, "").bounds()
+    across = (ends[1] - ends[0]) / _STEPS_ACROSS
+    step = usual.step if scale is usual.scale else math.log(1.5) if scale is Scale.LOG else across
+    step = min(step, across)
+    if whole and scale is Scale.LINEAR:
+        step = float(max(1, round(step)))
+    elif whole and scale is Scale.LOG:
+        step = max(step, math.log1p(1 / low))
+    return replace(found, step=step)
+
+
+def _scale(usual: Scale, *, whole: bool, low: float, high: float) -> Scale:
+    if usual is Scale.OCTAVE and whole and low >= 1 and math.floor(math.log2(high)) - math.ceil(math.log2(low)) >= 2:
+        return Scale.OCTAVE
+    if usual is Scale.COMPLEMENT and not whole and low >= 0 and high < 1:
+        return Scale.COMPLEMENT
+    if low > 0 and (high / low >= _DECADE or usual in (Scale.LOG, Scale.OCTAVE)):
+        return Scale.LOG
+    return Scale.LOG1P if usual is Scale.LOG1P and low >= 0 else Scale.LINEAR
+
+
+def listed(value: Value, options: tuple[Value, ...]) -> Range | None:
+    """The choice among ``options``, in the kind that ``value`` has; None where they are of another kind, or too few."""
+    if isinstance(value, float):
+        options = tuple(float(o) if isinstance(o, int) and not isinstance(o, bool) else o for o in options)
+    options = tuple(dict.fromkeys(options))
+    return choice(options) if len(options) > 1 and all(type(o) is type(value) for o in options) else None

@@ -12,7 +12,7 @@ KINDS: dict[str, str] = {
     "litellm:MODEL": "any provider's model, e.g. litellm:anthropic/claude-sonnet-4-5",
     "local[:MODEL]": "a model of your own behind an OpenAI-compatible endpoint (autoresearchd serve), or a folder",
     "agent:MODEL": "a model with a shell in a sandboxed copy of the workspace; agent:local for the local one",
-    "search": "constants of the program, moved by a sampler; no model",
+    "search": "constants of the program, moved by what earlier moves brought; no model",
     "random": "the same constants, moved at random",
     "command:CMD": "a tool of your own that edits a copy of the workspace",
 }

@@ -7,12 +7,15 @@ outside of them is flagged, never refused.
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autoresearchd.domain.task import Role, Task
-from autoresearchd.policy.definitions import touched
 from autoresearchd.policy.ranges import bag, range_of, words_of
 
 SMALL_ARTEFACT = 100_000_000
@@ -89,6 +92,10 @@ _SHARED = frozenset({"main", "train", "run"})
 """Where everything is put together: touched by all, and flagged for nobody."""
 _FILLERS = bag("the a an of its their all in for on with every each other what how")
 _BRITISH = re.compile(r"is(e|er|ed|ing|ation)$")
+_CONFIG = re.compile(r"^\w*(?:config|args|arguments|params|settings)$", re.IGNORECASE)
+_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+_MOST_CHARACTERS = 400_000
+_LARGEST = 1e15
 _STEM = 4
 """A word of a term stands for all words that begin with it, from so many letters on."""
 
@@ -167,3 +174,91 @@ def _terms(surface: str) -> frozenset[frozenset[str]]:
 def _spelled(word: str) -> str:
     """One spelling for both sides of the ocean."""
     return _BRITISH.sub(r"iz\1", word)
+
+
+# ---------------------------------------------------------------------- what an edit touches
+@dataclass(slots=True)
+class _Definition:
+    """What stands under a name. value: of the last number assigned to it; code: its statements, without comments."""
+
+    value: int | float | None = None
+    code: list[str] = field(default_factory=list)
+
+
+def touched(before: str, after: str) -> dict[str, int | float | None]:
+    """Top-level names that an edit changed or removed, with the numbers that they stood for, None where that is none.
+
+    Entries of dictionaries and fields of classes of settings have names of their own: ``CONFIG.lr``. New names are not
+    among them. Nothing where a file cannot be parsed or is larger than any program.
+    """
+    if max(len(before), len(after)) > _MOST_CHARACTERS:
+        return {}
+    try:
+        was, became = _definitions(before), _definitions(after)
+    except _UNPARSABLE:
+        return {}
+    changed = (name for name in was if name not in became or was[name].code != became[name].code)
+    return {name: was[name].value for name in sorted(changed)}
+
+
+def _definitions(text: str) -> dict[str, _Definition]:
+    found: dict[str, _Definition] = defaultdict(_Definition)
+    with warnings.catch_warnings(action="ignore"):  # a doubtful escape is the model's affair
+        _collect(ast.parse(text.removeprefix("\ufeff")).body, "", found)
+    return found
+
+
+def _collect(body: Iterable[ast.stmt], context: str, found: dict[str, _Definition]) -> None:
+    """Take the definitions of a block; ``context``: the conditions under which it applies."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and _CONFIG.search(node.name):
+            for inner in node.body:  # its fields count each by itself, the rest of it together
+                if isinstance(inner, (ast.Assign, ast.AnnAssign)):
+                    _collect_assignment(inner, f"{node.name}.", "", found)
+                elif not (isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant)):
+                    found[node.name].code.append(ast.unparse(inner))
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found[node.name].code.append(context + ast.unparse(node))
+        elif isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
+            test = getattr(node, "test", None)
+            inner_context = context + (ast.unparse(test) if test is not None else "")
+            for block in ("body", "orelse", "finalbody"):
+                _collect(getattr(node, block, ()), f"{inner_context}/{block}:", found)
+            for handler in getattr(node, "handlers", ()):
+                _collect(handler.body, f"{inner_context}/except:", found)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            _collect_assignment(node, "", context, found)
+
+
+def _collect_assignment(
+    node: ast.Assign | ast.AnnAssign | ast.AugAssign, owner: str, context: str, found: dict[str, _Definition]
+) -> None:
+    kind = type(node.op).__name__ if isinstance(node, ast.AugAssign) else "="
+    for name, assigned in _bindings(node):
+        for entry, value in _entries(owner + name, assigned):
+            definition = found[entry]
+            definition.code.append(context + kind + (ast.unparse(value) if value is not None else ""))
+            number = value.value if kind == "=" and isinstance(value, ast.Constant) else None
+            if isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) < _LARGEST:
+                definition.value = number
+
+
+def _bindings(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[tuple[str, ast.expr | None]]:
+    """Names and what is assigned to each."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        value = node.value
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            pairs = zip(target.elts, value.elts, strict=True)
+            yield from ((left.id, right) for left, right in pairs if isinstance(left, ast.Name))
+        else:
+            yield from ((n.id, value) for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _entries(name: str, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+    """What a name holds: each entry of a dictionary by itself, where all keys can stand in a name."""
+    keys = [getattr(k, "value", None) for k in value.keys] if isinstance(value, ast.Dict) else []
+    if isinstance(value, ast.Dict) and keys and all(isinstance(k, str) and k.isidentifier() for k in keys):
+        for key, entry in zip(keys, value.values, strict=True):
+            yield from _entries(f"{name}.{key}", entry)
+    else:
+        yield name, value

@@ -1,19 +1,16 @@
-"""The policy ``search``: constants of the program, moved one to three at a time, with an Optuna sampler and no model.
+"""The policies without a model: ``search``, which learns from what was tried, and ``random``, the honest floor.
 
-Candidate values come from moderate steps around the present value and from a tree-structured Parzen estimator
-(Bergstra et al. 2011, as in Optuna) over the values tried so far; an additive surrogate of past effects judges them and
-picks what most likely pays. So it looks along one axis at first, goes on in directions that helped, turns round where a
-step hurt, and combines near misses. It keeps nothing that the history does not have: with the same history, state and
-seed a new object proposes the same.
+Candidate values of ``search`` are moderate steps around the present value; an additive Gaussian process over past
+effects judges them and picks what most likely pays. So it looks along one axis at first, goes on in directions that
+helped, turns round where a step hurt, and combines near misses. It keeps nothing that the history does not have: with
+the same history, state and seed a new object proposes the same.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,16 +37,6 @@ _RESTS = 6
 """For how many proposals a move that was discarded again in a bundle is put into no other."""
 _FAVOURED = 2
 """Unless so many trials favour it."""
-_ASKED = 1
-"""For how many of the most promising constants the sampler is asked."""
-_SHOWN = 30
-"""How many of its past values the sampler is shown, half of them the best, half the latest."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    score: float
-    candidate: Candidate
 
 
 class SearchPolicy:
@@ -81,11 +68,14 @@ class SearchPolicy:
         effects = memory.effects(_values(state), state.baseline)
         lineage = self._lineage(state)
         coupling = Coupling(parameters, memory, lineage)
-        told = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
-        surrogate = Surrogate(parameters, lineage, told, state.parent, state.sigma)
+        telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
+        surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma)
         turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
         chosen = turn.choose()
-        return self._proposal(state, chosen, turn.expected(chosen), turn.reason(chosen))
+        changes = {c.parameter.name: c.value for c in chosen}
+        return _proposal(
+            self.name, self._program, state, changes, parameters, turn.reason(chosen), turn.expected(chosen)
+        )
 
     def _lineage(self, state: ResearchState) -> dict[str, dict[str, Value]]:
         """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
@@ -102,23 +92,51 @@ class SearchPolicy:
             known[commit] = values
         return {**known, state.parent: current}
 
-    def _proposal(
-        self, state: ResearchState, chosen: Sequence[Candidate], expected: float | None, reason: str
-    ) -> Proposal:
-        moves = [(c.parameter, c.value) for c in chosen]
-        hypothesis = words.hypothesis(moves, reason)
-        return Proposal(
-            files=self._program.files(state, {c.parameter.name: c.value for c in chosen}),
-            hypothesis=hypothesis,
-            policy=self.name,
-            description=words.subject(moves),
-            expected_delta=expected,
-            changes={c.parameter.name: c.value for c in chosen},
-            role=state.role,
-            asi=ASI(hypothesis=hypothesis, arch_change=words.architecture(moves), next_action_hint=words.hint(moves)),
-            state_id=state.state_id,
-            round_id=state.round_id,
-        )
+
+class RandomPolicy:
+    """Draws one to three constants and their values uniformly; what it draws follows from the state's seed alone."""
+
+    name = "random"
+    repairs = 0
+
+    def __init__(self) -> None:
+        self._program = Program()
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """A random change."""
+        if cancel.is_set():
+            raise Interrupted("the policy was asked to stop")
+        parameters = self._program.parameters(state)
+        random = np.random.default_rng(state.seed)
+        for _ in range(100):
+            if changes := draw(parameters, random):
+                return _proposal(self.name, self._program, state, changes, parameters, "drawn at random")
+        raise PolicyError("no constant has another value in its range", label=Label.NO_OP)
+
+
+def _proposal(
+    policy: str,
+    program: Program,
+    state: ResearchState,
+    changes: Mapping[str, Value],
+    parameters: Mapping[str, Parameter],
+    reason: str,
+    expected: float | None = None,
+) -> Proposal:
+    moves = [(parameters[name], value) for name, value in changes.items()]
+    hypothesis = words.hypothesis(moves, reason)
+    return Proposal(
+        files=program.files(state, changes),
+        hypothesis=hypothesis,
+        policy=policy,
+        description=words.subject(moves),
+        expected_delta=expected,
+        changes=changes,
+        role=state.role,
+        asi=ASI(hypothesis=hypothesis, arch_change=words.architecture(moves), next_action_hint=words.hint(moves)),
+        state_id=state.state_id,
+        round_id=state.round_id,
+    )
 
 
 class _Turn:
@@ -147,24 +165,25 @@ class _Turn:
             together = [c for n, v in changes.items() for c in self._surrogate.judge(self._all[n], [v])]
             if self._new(together):
                 return together
-        scored = sorted(self._singles(), key=lambda s: -s.score)
-        scored = sorted((*scored, *self._sampled(scored)), key=lambda s: -s.score)
-        for first in scored:
-            chosen = self._combine(first.candidate, scored)
+        ranked = [c for _, c in sorted(self._singles(), key=lambda scored: -scored[0])]
+        for first in ranked:
+            chosen = self._combine(first, ranked)
             if self._new(chosen):
                 return chosen
-            alone = [first.candidate, *self._together(first.candidate)]
+            alone = [first, *self._together(first)]
             if self._new(alone):
                 return alone
         return self._anything()
 
     # -- candidates
 
-    def _singles(self) -> Iterator[_Scored]:
+    def _singles(self) -> Iterator[tuple[float, Candidate]]:
+        """Each change of one constant with its score."""
         for parameter in self._parameters.values():
-            values = self._values(parameter)
-            if values:
-                yield from self._score(self._surrogate.judge(parameter, values))
+            if values := self._values(parameter):
+                for candidate in self._surrogate.judge(parameter, values):
+                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
+                    yield self._gain([candidate]) * whim, candidate
 
     def _values(self, parameter: Parameter) -> list[Value]:
         if not parameter.numeric:
@@ -195,40 +214,22 @@ class _Turn:
             self._failed[name] = [r for r in rises if r[2].failed and len(r[2].changes) == 1]
         return self._failed[name]
 
-    def _score(self, candidates: Sequence[Candidate]) -> Iterator[_Scored]:
-        for candidate in candidates:
-            whim = math.exp(_WHIM * float(self._random.standard_normal()))
-            yield _Scored(self._gain([candidate]) * whim, candidate)
-
     def _gain(self, candidates: Sequence[Candidate]) -> float:
         mean = sum(c.mean for c in candidates)
         deviation = math.sqrt(sum(c.deviation**2 for c in candidates))
         return expected_gain(mean, deviation, self._threshold)
 
-    def _sampled(self, scored: Sequence[_Scored]) -> list[_Scored]:
-        """Values that Optuna's sampler suggests for the most promising constants."""
-        names = list(dict.fromkeys(s.candidate.parameter.name for s in scored))
-        asked = [n for n in names if self._parameters[n].numeric and self._surrogate.evidence(n) >= 4][:_ASKED]
-        found: list[_Scored] = []
-        for index, name in enumerate(asked):
-            parameter = self._parameters[name]
-            value = parameter.at(suggest(parameter, self._surrogate, self._state.seed + index))
-            far = abs(where(parameter, value)) >= 0.4  # less is hardly measurable
-            if far and not self._barred(parameter, value):
-                found.extend(self._score(self._surrogate.judge(parameter, [value])))
-        return found
-
     # -- the choice
 
-    def _combine(self, first: Candidate, scored: Sequence[_Scored]) -> list[Candidate]:
+    def _combine(self, first: Candidate, ranked: Sequence[Candidate]) -> list[Candidate]:
         """Add what helped or nearly helped in the past, where that makes success likelier.
 
         A move that was discarded in a bundle rests for a while: each time it is the others that are judged with it.
         """
         best: dict[str, Candidate] = {}
-        for candidate in (s.candidate for s in scored):
+        for candidate in ranked:
             name = candidate.parameter.name
-            known = name != first.parameter.name and self._surrogate.evidence(name) and candidate.mean > 0
+            known = name != first.parameter.name and candidate.mean > 0 and self._surrogate.rises(name) != []
             known = known and name not in self._coupling.doubtful and not self._rests(candidate)
             if known and (name not in best or candidate.mean > best[name].mean):
                 best[name] = candidate
@@ -302,7 +303,7 @@ class _Turn:
     def expected(self, chosen: Sequence[Candidate]) -> float | None:
         """Expected improvement: what the surrogate believes, else what keeps brought so far, else nothing."""
         mean = sum(c.mean for c in chosen)
-        if mean > 0 and all(self._surrogate.evidence(c.parameter.name) for c in chosen):
+        if mean > 0 and all(self._surrogate.rises(c.parameter.name) for c in chosen):
             return mean
         keeps = [e.gain for e in self._effects if e.kept and e.gain is not None]
         return statistics.median(keeps) if keeps else None
@@ -345,34 +346,3 @@ def _values(state: ResearchState) -> dict[str, float]:
     return (
         values if state.incumbent_value is None else {**values, state.incumbent or state.parent: state.incumbent_value}
     )
-
-
-def suggest(parameter: Parameter, surrogate: Surrogate, seed: int) -> float:
-    """Where Optuna's TPE sampler would try a constant next, on the constant's axis."""
-    import optuna  # here, so that other policies do not pay for it
-    from optuna.distributions import FloatDistribution
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    low, high = parameter.bounds()
-    axis = FloatDistribution(low, high)
-    here, step = parameter.home, parameter.range.step
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        sampler = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=3)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        trials = []
-        for place, gain in ((0.0, 0.0), *_shown(surrogate, parameter.name)):
-            at = here + place * step
-            if low <= at <= high:
-                trials.append(optuna.trial.create_trial(params={"at": at}, distributions={"at": axis}, value=gain))
-        study.add_trials(trials)
-        return float(study.ask({"at": axis}).params["at"])
-
-
-def _shown(surrogate: Surrogate, name: str) -> list[tuple[float, float]]:
-    """Places and gains of a constant's best and latest trials."""
-    places = [(place, surrogate.gain(effect)) for place, effect in surrogate.places(name)]
-    if len(places) <= _SHOWN:
-        return places
-    older = sorted(places[: -_SHOWN // 2], key=lambda p: -p[1])
-    return [*older[: _SHOWN // 2], *places[-_SHOWN // 2 :]]

@@ -80,22 +80,9 @@ class Surrogate:
         self.scale, self.noise = self._scales(sigma)
         self._fit()
 
-    def evidence(self, name: str) -> int:
-        """In how many past trials a constant was changed."""
-        return len(self._touched[name].rows) if name in self._touched else 0
-
-    def places(self, name: str) -> list[tuple[float, Effect]]:
-        """Where a constant was tried (in steps from its present value), with the trial."""
-        touched = self._touched.get(name)
-        if touched is None:
-            return []
-        return [(new, self._rows[row]) for row, new in zip(touched.rows, touched.new, strict=True)]
-
     def rises(self, name: str) -> list[tuple[float, float, Effect]]:
-        """Like ``places``, with where it came from: (before, after, trial)."""
-        touched = self._touched.get(name)
-        if touched is None:
-            return []
+        """Where a constant was tried, in steps from its present value: (before, after, trial)."""
+        touched = self._touched.get(name) or _Touched([], [], [])
         return [(o, n, self._rows[r]) for r, o, n in zip(touched.rows, touched.old, touched.new, strict=True)]
 
     def _add(self, effect: Effect, before: Mapping[str, Value] | None) -> None:
@@ -134,7 +121,7 @@ class Surrogate:
         self._weights: Array = np.zeros(0)
         if not count:
             return
-        gains = np.array([self.gain(e) for e in self._rows])
+        gains = np.array([self._gain(e) for e in self._rows])
         covariance: Array = np.zeros((count, count))
         prior: Array = np.zeros(count)
         for name, touched in self._touched.items():
@@ -148,10 +135,10 @@ class Surrogate:
         covariance += (which[:, None] == which[None, :]) * (0.5 * self.noise**2)
         stale = np.array([_STALE * self.scale * (e.parent != self._incumbent) for e in self._rows])
         covariance[np.diag_indices(count)] += self.noise**2 + (0.15 * gains) ** 2 + stale**2
-        self._inverse = invert(covariance)
+        self._inverse = _invert(covariance)
         self._weights = (self._inverse * (gains - prior)).sum(axis=1)
 
-    def gain(self, effect: Effect) -> float:
+    def _gain(self, effect: Effect) -> float:
         """What a trial counts for: its gain, cut off below; failures count as worse than the worst."""
         if effect.failed:
             return -(_WORST + 1) * self.scale
@@ -167,7 +154,7 @@ class Surrogate:
         return result
 
     def _amplitude(self, parameter: Parameter) -> float:
-        return float((self.scale * weight(parameter)) ** 2)
+        return float((self.scale * _weight(parameter)) ** 2)
 
     def _between(self, parameter: Parameter, old: Array, new: Array, old2: Array, new2: Array) -> Array:
         """Covariance of f(new) − f(old) with f(new2) − f(old2)."""
@@ -178,7 +165,7 @@ class Surrogate:
 
     def _prior(self, parameter: Parameter, place: Array) -> Array:
         size = np.abs(place) if parameter.numeric else (place != 0) * 1.0
-        result: Array = -_COST * self.scale * weight(parameter) * size
+        result: Array = -_COST * self.scale * _weight(parameter) * size
         return result
 
     def judge(self, parameter: Parameter, values: Sequence[Value]) -> list[Candidate]:
@@ -197,12 +184,12 @@ class Surrogate:
         return [Candidate(parameter, v, float(m), float(d)) for v, m, d in zip(values, mean, deviation, strict=True)]
 
 
-def weight(parameter: Parameter) -> float:
+def _weight(parameter: Parameter) -> float:
     """How large its effects are thought to be at first; what a name tells is not trusted fully."""
     return (1 - _TRUST) + _TRUST * parameter.range.priority
 
 
-def invert(matrix: Array) -> Array:
+def _invert(matrix: Array) -> Array:
     """Inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination row by row.
 
     Not by LAPACK: its threads would fight with the running job for the processor, and for these sizes it is not faster

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.policy.command import CommandPolicy
-from autoresearchd.policy.random_policy import RandomPolicy
-from autoresearchd.policy.search import SearchPolicy
+from autoresearchd.policy.search import RandomPolicy, SearchPolicy
 from autoresearchd.ports import Policy, TrialHistory
 from tests.contract.policy_contract import SAMPLE, PolicyContract
 from tests.fakes.policies import ScriptedPolicy

@@ -73,18 +73,6 @@ def test_a_name_that_no_constant_has_is_an_error_that_lists_near_ones(command: C
         assert "did you mean 'LR'?" in answer.err
 
 
-def test_a_name_that_is_near_to_none_of_many_is_answered_by_names_and_not_by_the_command_itself(
-    command: Command, folder: Path
-) -> None:
-    (folder / "train.py").write_text("".join(f"SIZE_{letter} = 32\n" for letter in "ABCDEFGHIJKLMNO"))
-    (folder / "task.yaml").write_text(TASK + "search: {fixed: [momentum]}\n")
-    answer = command("task", "space", str(folder))
-    assert answer.code == 2
-    assert "known here: SIZE_A, SIZE_B, " in answer.err
-    assert "SIZE_L and 3 more" in answer.err
-    assert "task space` lists" not in answer.err
-
-
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [

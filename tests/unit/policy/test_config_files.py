@@ -12,7 +12,6 @@ import yaml
 
 from autoresearchd.domain.task import Search
 from autoresearchd.errors import PolicyError
-from autoresearchd.policy.edits.parse import read_answer
 from autoresearchd.policy.parameter import Value
 from autoresearchd.policy.program import draw
 from autoresearchd.policy.space import apply, find, look
@@ -117,27 +116,3 @@ def test_whatever_is_drawn_is_read_back(path: str, text: str) -> None:
 def test_a_file_that_cannot_be_read_is_a_clear_error(path: str, text: str) -> None:
     with pytest.raises(PolicyError, match=rf"{path}.*cannot be searched for constants: not (YAML|JSON|TOML)"):
         find(text, path=path)
-
-
-@pytest.mark.parametrize(("path", "text"), [("conf/a.yaml", YAML), ("a.toml", TOML), ("a.json", JSON)])
-def test_the_edit_forms_of_models_work_on_such_files(path: str, text: str) -> None:
-    number, old = next((n, line) for n, line in enumerate(text.splitlines(), 1) if "64" in line)
-    new = old.replace("64", "96")
-    operation = {"file": path, "op": "replace", "line": number, "end": number, "expect": old, "text": new}
-    for answer in (
-        f"{path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n",
-        f"```diff\n--- a/{path}\n+++ b/{path}\n@@ -{number},1 +{number},1 @@\n-{old}\n+{new}\n```\n",
-        f"{path}\n```{path[-4:]}\n{text.replace(old, new)}```\n",
-        f"```json\n{json.dumps({'edits': [operation]})}\n```",
-    ):
-        files = read_answer(answer, {"train.py": "LR = 1\n", path: text}).files
-        assert files == {path: text.replace(old, new)}, answer
-
-
-def test_keys_that_only_set_how_often_something_is_printed_or_saved_are_left_alone() -> None:
-    keys = ["report_every", "log_interval", "print_every", "verbose", "save_every", "num_workers", "n_jobs"]
-    text = "".join(f"{key}: 20\n" for key in keys) + "clip_percentile: 95\n"
-    found = look(text, path="c.yaml")
-    assert [p.label for p in found.parameters] == ["clip_percentile"]
-    assert found.parameters[0].range.high == 100
-    assert len(found.left_out) == len(keys)

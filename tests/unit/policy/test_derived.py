@@ -73,12 +73,6 @@ def test_constants_have_the_names_that_the_search_gives_them() -> None:
     assert found.keys() <= known.keys()
 
 
-def test_changes_in_several_files_are_all_found_or_none() -> None:
-    before = {"a.py": "X = 1\n", "b.py": "Y = 1\n"}
-    assert changes(before, {"a.py": "X = 2\n", "b.py": "Y = 3\n"}) == {"a.py:X": 2, "b.py:Y": 3}
-    assert changes(before, {"a.py": "X = 2\n", "b.py": "Y = f()\n"}) == {}
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-import pytest
-
 from autoresearchd.domain.proposal import Proposal, Repair
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import PolicyError
-from autoresearchd.policy.following import Following, Renewable
+from autoresearchd.policy.following import Following
 from autoresearchd.ports import Cancel
 from tests.fakes.policies import make_state
 
@@ -59,12 +57,3 @@ def test_each_round_looks_once_and_a_repair_not_at_all() -> None:
 
 def test_without_rounds_each_experiment_looks() -> None:
     assert looks([replace(STATE, round_id="")] * 3) == ["1", "2", "3"]
-
-
-def test_it_stands_for_the_policy_that_it_wraps() -> None:
-    client = Client()
-    policy = Following(Asking(client), client)
-    assert (policy.name, policy.repairs) == ("local:m", 2)
-    assert isinstance(client, Renewable)
-    with pytest.raises(PolicyError, match="no usable answer"):
-        policy.propose(replace(STATE, number=13), threading.Event())

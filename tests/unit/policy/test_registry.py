@@ -26,20 +26,18 @@ def test_known_policies_are_parsed(text: str, spec: PolicySpec) -> None:
     assert parse_spec(str(spec)) == spec
 
 
-@pytest.mark.parametrize("text", ["", "command", "command:", "search:x", "nonsense", "command: \0"])
-def test_wrong_policies_are_usage_errors_with_a_way_out(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_spec(text)
-    assert caught.value.mend
-
-
-def test_a_typing_error_gets_a_suggestion() -> None:
-    with pytest.raises(UsageError, match="did you mean search"):
-        parse_spec("serach")
-
-
-@pytest.mark.parametrize("text", ["litellm", "litellm:", "agent", "litellm:-x", "local:a\nb", "agent:" + "x" * 300])
-def test_a_policy_with_a_model_needs_a_name_that_can_be_one(text: str) -> None:
-    with pytest.raises(UsageError, match="model") as caught:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, ".") for text in ("", "command", "command:", "search:x", "nonsense", "command: \0")),
+        ("serach", "did you mean search"),
+        *(
+            (text, "model")
+            for text in ("litellm", "litellm:", "agent", "litellm:-x", "local:a\nb", "agent:" + "x" * 300)
+        ),
+    ],
+)
+def test_wrong_policies_are_usage_errors_with_a_way_out(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
         parse_spec(text)
     assert caught.value.mend

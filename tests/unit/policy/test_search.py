@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
-import numpy as np
 import pytest
 
 from autoresearchd.domain.experiment import Trial
@@ -19,15 +15,11 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Direction, Metric, Search
 from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.pace import HELD
 from autoresearchd.policy.memory import Memory
 from autoresearchd.policy.parameter import Value
-from autoresearchd.policy.random_policy import RandomPolicy
-from autoresearchd.policy.search import SearchPolicy
+from autoresearchd.policy.search import RandomPolicy, SearchPolicy
 from autoresearchd.policy.space import apply, find
-from autoresearchd.policy.surrogate import invert
 from tests.fakes.policies import MemoryHistory, make_state, make_task
-from tests.timing import seconds
 
 from .synthetic import PROBLEMS, TOY, research
 
@@ -77,8 +69,8 @@ def long_history(count: int) -> MemoryHistory:
     ],
 )
 def test_forty_experiments_of_search_end_better_than_forty_at_random(problem: str) -> None:
-    searched = [research(SearchPolicy, PROBLEMS[problem], seed=s).best for s in range(10)]
-    drawn = [research(lambda *_: RandomPolicy(), PROBLEMS[problem], seed=s).best for s in range(10)]
+    searched = [research(SearchPolicy, PROBLEMS[problem], seed=s).best for s in range(4)]
+    drawn = [research(lambda *_: RandomPolicy(), PROBLEMS[problem], seed=s).best for s in range(4)]
     assert statistics.mean(searched) < statistics.mean(drawn)
 
 
@@ -176,11 +168,6 @@ def test_a_move_that_was_discarded_is_not_put_into_bundle_after_bundle() -> None
     assert bundled(discard(2, rate, 0.998), failed, number=10) > 0, "not for ever"
 
 
-def test_a_near_miss_that_two_trials_favour_may_be_bundled_again() -> None:
-    better = discard(3, {"train.py:MATRIX_LR": 0.05, "train.py:MOMENTUM": 0.97}, 0.996)
-    assert bundled(discard(2, {"train.py:MATRIX_LR": 0.05}, 0.998), better, number=4) > 0
-
-
 def test_nothing_is_tried_twice_on_one_incumbent() -> None:
     history = long_history(300)
     done = {frozenset(t.changes.items()) for t in history.items}
@@ -194,13 +181,6 @@ def test_what_ran_out_of_memory_is_not_tried_again_nor_anything_beyond() -> None
     for changes in proposals(history, 60):
         assert float(changes.get("train.py:DEPTH", 4)) < 5
         assert changes.get("train.py:MLP_RATIO") != 5
-
-
-def test_what_took_longer_than_the_baseline_may_is_not_tried_again_nor_anything_beyond() -> None:
-    long = "constraint: loss 0.9, but training took 57 s; the baseline takes 4 s and 5 s are allowed " + HELD
-    discarded = Trial(1, BASE, f"{1:040x}", {"train.py:DEPTH": 5}, Status.DISCARD, Label.CONSTRAINT, None, reason=long)
-    for changes in proposals(MemoryHistory([BASELINE, discarded]), 60):
-        assert float(changes.get("train.py:DEPTH", 4)) < 5
 
 
 def test_a_larger_metric_is_sought_where_larger_is_better() -> None:
@@ -237,10 +217,6 @@ def test_a_hypothesis_quotes_the_delta_that_the_table_shows_and_not_the_differen
     assert "the other way cost -0.05 over its parent's value in experiment 1" in unknown
 
 
-def test_a_hypothesis_never_calls_a_loss_what_was_decided_to_be_none() -> None:
-    assert "cost" not in after_a_lower_rate(delta=0.001).hypothesis
-
-
 def test_a_keep_that_lost_its_place_is_remembered_as_after_a_restart() -> None:
     """Else a search would go on to build on what it has seen to fail."""
     kept = Trial(1, BASE, "b" * 40, {"LR": 0.2}, Status.KEEP, Label.NONE, 0.5, 0.5)
@@ -269,18 +245,6 @@ def test_a_better_value_that_may_not_be_kept_is_no_gain_to_go_on_from(label: Lab
     memory.refresh(MemoryHistory([replace(discard(1, {"LR": 0.08}, 0.8), label=label)]))
     (effect,) = memory.effects({}, 1.0)
     assert (effect.failed, effect.gain) == (True, None)
-
-
-def test_the_expected_delta_is_unknown_at_first_and_then_comes_from_the_history() -> None:
-    cancel = threading.Event()
-    assert SearchPolicy(MemoryHistory([BASELINE])).propose(make_state(TOY, parent=BASE), cancel).expected_delta is None
-    kept = Trial(1, BASE, "b" * 40, {"train.py:MATRIX_LR": 0.06}, Status.KEEP, Label.NONE, 0.95)
-    state = make_state(apply(TOY, kept.changes), parent="b" * 40, sigma=0.002)
-    expected = (
-        SearchPolicy(MemoryHistory([BASELINE, kept]), lambda _: {"train.py": TOY}).propose(state, cancel).expected_delta
-    )
-    assert expected is not None
-    assert 0 < expected < 0.2
 
 
 @pytest.mark.parametrize("policy", [SearchPolicy(MemoryHistory()), RandomPolicy()], ids=["search", "random"])
@@ -313,24 +277,3 @@ def test_trials_of_other_policies_do_not_confuse_it() -> None:
         ]
     )
     assert all(proposals(history, 5, parent="d" * 40))
-
-
-def test_a_proposal_takes_milliseconds_after_a_thousand_experiments() -> None:
-    history, cancel = long_history(1000), threading.Event()
-    policy = SearchPolicy(history)
-    policy.propose(make_state(TOY, parent=BASE, sigma=0.002), cancel)
-    states = [make_state(TOY, seed=seed, parent=BASE, sigma=0.002) for seed in range(20)]
-    took = [seconds(partial(policy.propose, state, cancel), 1) for state in states]
-    assert statistics.median(took) < 0.08  # 20 ms on a quiet machine; CPU time of all threads is counted here
-
-
-def test_the_daemon_does_not_pay_for_the_search_before_it_proposes() -> None:
-    code = "import autoresearchd.policy.search, sys; sys.exit('optuna' in sys.modules or 'torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_surrogates_inverse_is_the_inverse() -> None:
-    random = np.random.default_rng(1)
-    half = random.standard_normal((60, 60))
-    matrix = half @ half.T + np.eye(60)
-    assert np.allclose(invert(matrix), np.linalg.inv(matrix))

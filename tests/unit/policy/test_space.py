@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.errors import PolicyError
 from autoresearchd.policy.parameter import Kind, Parameter, Value
-from autoresearchd.policy.space import apply, find
+from autoresearchd.policy.space import apply, find, look
 
 from .synthetic import TOY
 
@@ -297,15 +297,6 @@ def test_a_file_that_is_not_python_is_a_clear_error(text: str) -> None:
         find(text)
 
 
-def test_the_bundled_program_offers_its_recipe_on_both_profiles() -> None:
-    text = TEMPLATE.read_text(encoding="utf-8")
-    for profile in ("cpu", "cuda"):
-        found = values(text, profile)
-        wanted = {"MATRIX_LR", "EMBEDDING_LR", "DEPTH", "TOTAL_BATCH_SIZE", "WEIGHT_DECAY", "WARMDOWN_RATIO"}
-        assert wanted <= set(found)
-        assert not {"UNTIMED_STEPS", "CUDA"} & set(found)
-
-
 def anywhere(parameter: Parameter, share: float) -> Value:
     if parameter.kind is Kind.CHOICE:
         return parameter.range.choices[int(share * (len(parameter.range.choices) - 1))]
@@ -316,7 +307,7 @@ def anywhere(parameter: Parameter, share: float) -> Value:
 @settings(max_examples=12, deadline=None)
 @given(st.dictionaries(st.integers(0, 60), st.floats(0, 1), max_size=12), st.sampled_from(["toy", "template"]))
 def test_a_changed_program_holds_exactly_the_new_values(picks: dict[int, float], which: str) -> None:
-    text = TOY if which == "toy" else _template()
+    text = TOY if which == "toy" else TEMPLATE.read_text(encoding="utf-8")
     parameters = find(text)
     changes = {
         parameters[i % len(parameters)].name: anywhere(parameters[i % len(parameters)], s) for i, s in picks.items()
@@ -328,15 +319,6 @@ def test_a_changed_program_holds_exactly_the_new_values(picks: dict[int, float],
     altered = {n for n, v in changes.items() if v != before[n]}
     lines = [d for d in difflib.ndiff(text.splitlines(), new.splitlines()) if d.startswith("+ ")]
     assert len(lines) <= len(altered)
-
-
-_CACHE: list[str] = []
-
-
-def _template() -> str:
-    if not _CACHE:
-        _CACHE.append(TEMPLATE.read_text(encoding="utf-8"))
-    return _CACHE[0]
 
 
 @settings(max_examples=150, deadline=None)
@@ -372,3 +354,60 @@ def test_every_value_in_range_can_be_written_and_read_back(name: str, value: flo
             assert values(apply(text, {parameter.name: new}))[parameter.label] == new
             if 0 < value < 1 and name in {"DROPOUT", "BETA2", "WARMUP_RATIO"}:
                 assert 0 <= float(new) <= 1
+
+
+# ---------------------------------------------------------------------- what is left alone is listed
+def test_a_constant_with_a_reason_against_it_is_left_alone_and_listed() -> None:
+    """Without it the search would turn what makes the data, and show the easier data as an improvement."""
+    text = "N = 400\nSIZES = (3, 4)\nLR = 0.1\n\ndef f(p):\n    return AdamW(p, lr=0.5, weight_decay=0.1)\n"
+    reasons = {"N": "makes the data", "SIZES": "makes the data", "AdamW.lr": "why not"}
+    space = look(text, reasons=reasons)
+    assert [p.label for p in space.parameters] == ["LR", "AdamW.weight_decay#1"]
+    assert [(left.label, left.source, left.why) for left in space.left_out] == [
+        ("N", "400", "makes the data"),
+        ("SIZES[0]", "3", "makes the data"),
+        ("SIZES[1]", "4", "makes the data"),
+        ("AdamW.lr#1", "0.5", "why not"),
+    ]
+    assert find(text, reasons=reasons) == space.parameters
+
+
+def test_everything_that_is_left_alone_is_listed_with_its_reason() -> None:
+    """A user who misses a constant sees why, and can mend it."""
+    text = """
+SEED = 1
+DATA_DIR = "x"
+EVAL_STEPS = 5
+HEADS = 4  # fixed
+WIDTH = HEADS * 16
+LR = float(os.environ.get("LR", "0.1"))
+MODE = "fast"
+IGNORE = -1
+BETAS = (  # fixed
+    0.9, 0.99)
+model = build()
+loss = a + b
+DEPTH = 4
+"""
+    space = look(text)
+    assert [p.label for p in space.parameters] == ["DEPTH"]
+    assert {left.label: left.why for left in space.left_out} == {
+        "SEED": "its name is that of a seed",
+        "DATA_DIR": "its name: path, address or name",
+        "EVAL_STEPS": "its name: what is measured",
+        "HEADS": "fixed by a comment",
+        "WIDTH": "derived: computed from other values",
+        "LR": "read from the environment",
+        "MODE": "no other value is known: a comment can list them (# one of: a, b)",
+        "IGNORE": "below zero: it may stand for all or none",
+        "BETAS[0]": "fixed by a comment",
+        "BETAS[1]": "fixed by a comment",
+    }
+
+
+def test_a_range_that_a_person_has_written_is_stronger_than_the_look_at_the_data() -> None:
+    """The look may be wrong, and its author knows the program."""
+    text = "N = 400  # range: 100..800\nFEATURES = 60\n"
+    space = look(text, reasons={"N": "makes the data", "FEATURES": "makes the data"})
+    assert [p.label for p in space.parameters] == ["N"]
+    assert [left.label for left in space.left_out] == ["FEATURES"]

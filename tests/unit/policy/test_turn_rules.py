@@ -1,11 +1,15 @@
-"""Roles take turns, and ten failures in a row change something, in words that the log can show."""
+"""Roles take turns, or those that pay do; ten failures in a row change something, in words that the log can show."""
 
 from __future__ import annotations
+
+import math
+import random
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.turns import INCUMBENT, PUCT, next_turn
+from autoresearchd.policy.turn_rules import INCUMBENT, PUCT, choose, next_turn
 
 ROLES = ["architecture", "optimiser", "data"]
 
@@ -20,22 +24,6 @@ def test_roles_take_turns_and_go_on_after_the_last_one() -> None:
     assert next_turn(2, ROLES, INCUMBENT, history, 0).role == "data"
     assert next_turn(3, ROLES, INCUMBENT, [*history, ("data", 0.0)], 0).role == "architecture"
     assert next_turn(3, ROLES, INCUMBENT, [*history, ("gone", 0.0), ("", 0.0)], 0).role == "data"
-
-
-def test_a_usual_turn_needs_no_words_and_keeps_the_parents_as_they_were_set() -> None:
-    for parents in (INCUMBENT, PUCT):
-        turn = next_turn(9, ROLES, parents, failed(*ROLES), 0)
-        assert (turn.parent, turn.reason) == (parents, "")
-
-
-def test_without_roles_there_is_none() -> None:
-    assert next_turn(0, [], INCUMBENT, [], 0).role == ""
-
-
-def test_roles_that_pay_get_the_turns_where_that_was_asked_for() -> None:
-    history = [(role, 0.0) for role in ROLES] * 8 + [("data", 1.0), ("optimiser", 0.0)] * 8
-    chosen = [next_turn(1, ROLES, INCUMBENT, history, seed, bandit=True).role for seed in range(50)]
-    assert chosen.count("data") > 30
 
 
 def test_after_ten_failures_a_role_that_had_no_turn_in_that_time_gets_one() -> None:
@@ -73,3 +61,48 @@ def test_a_turn_is_always_one_that_can_be_taken(
     assert turn.parent in (INCUMBENT, PUCT)
     assert bool(turn.reason) == (streak > 0 and streak % 10 == 0)
     assert turn == next_turn(streak, roles, parents, history, seed, bandit=bandit)
+
+
+# ---------------------------------------------------------------------- turns by what they pay
+ARMS = ("architecture", "optimiser", "schedule", "data", "loss")
+
+
+def play(rates: dict[str, float], turns: int, history: list[tuple[str, float]], seed: int) -> Counter[str]:
+    """Add so many turns to the history, with keeps at the given rates; how often each arm had one."""
+    luck = random.Random(seed)
+    for turn in range(turns):
+        arm = choose(ARMS, history, seed * 10_000 + len(history) + turn)
+        history.append((arm, float(luck.random() < rates.get(arm, 0.05))))
+    return Counter(arm for arm, _ in history[-turns:])
+
+
+def test_most_turns_go_to_the_arm_that_pays_and_follow_it_when_that_changes() -> None:
+    first, second = [], []
+    for seed in range(20):
+        history: list[tuple[str, float]] = []
+        play({"data": 0.5}, 60, history, seed)
+        first.append(play({"data": 0.5}, 60, history, seed)["data"])
+        play({"loss": 0.5}, 60, history, seed)
+        second.append(play({"loss": 0.5}, 60, history, seed)["loss"])
+    assert sum(first) / len(first) > 30
+    assert sum(second) / len(second) > 25
+
+
+@given(st.integers(1, 12), st.integers(0, 2**31))
+def test_every_arm_is_tried_before_any_is_tried_again(count: int, seed: int) -> None:
+    arms = [f"role{i}" for i in range(count)]
+    history: list[tuple[str, float]] = []
+    for _ in arms:
+        history.append((choose(arms, history, seed), 0.0))
+    assert [arm for arm, _ in history] == arms
+
+
+def test_an_arm_that_only_failed_is_still_tried_now_and_then() -> None:
+    history = [(arm, 0.0) for arm in ARMS] * 10 + [("data", 1.0)] * 5
+    assert {choose(ARMS, history, seed) for seed in range(3000)} == set(ARMS)
+
+
+def test_a_reward_that_is_no_number_pays_nothing() -> None:
+    nothing = [(arm, 0.0) for arm in ARMS] * 4
+    broken = [(arm, math.nan) for arm in ARMS] * 4
+    assert [choose(ARMS, nothing, s) for s in range(20)] == [choose(ARMS, broken, s) for s in range(20)]
