@@ -10,8 +10,6 @@ from autoresearchd.domain.experiment import Session
 from autoresearchd.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.loop.lock import holder, holders, without_store
 from autoresearchd.store import backups, health
-from autoresearchd.store.migrate import open_store
-from autoresearchd.store.redacting import RedactingStore
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 
@@ -56,7 +54,7 @@ class Project:
         self._refuse_lost()
         self._refuse_gone()
         self._refuse_upgrade()
-        return RedactingStore.over(open_store(f"sqlite:///{self.database}"), keys.redactor(folder=self.root))
+        return SqlStore.open(f"sqlite:///{self.database}").hide(keys.redactor(folder=self.root))
 
     def existing_store(self) -> SqlStore:
         """The store of a repository that has sessions already; UsageError when it has none."""
