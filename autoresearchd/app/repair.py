@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.app.compose import make_executor, open_workspace
-from autoresearchd.app.journal import check_journal
+from autoresearchd.app.integrity import check_journal
 from autoresearchd.app.project import Project
 from autoresearchd.app.restore import Restorer, plan_session
 from autoresearchd.config import parse_task

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.journal import check_database, check_journal
+from autoresearchd.app.integrity import check_database, check_journal
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import Report, repair
 from autoresearchd.app.restore import _limits_in_log, ends_after
