@@ -50,18 +50,9 @@ from autoresearchd.policy.space import find
 from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.ports import NewSession, Workspace
 from autoresearchd.resources import bundled
-from autoresearchd.store import sums
-from autoresearchd.store.columns import core_table
+from autoresearchd.store import tables as t
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.tables import (
-    AsiTable,
-    ExperimentTable,
-    ProposalBodyTable,
-    ProposalTable,
-    RunTable,
-    SessionTable,
-    TotalsTable,
-)
+from autoresearchd.store.steps import recount
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.policies import MemoryHistory, ScriptedPolicy, make_state, make_task
 
@@ -131,8 +122,8 @@ def fill(store: SqlStore, session: int, count: int, *, bodies: bool = True) -> N
     for role in ("", RARE.name, RARE.name):
         first(store, session, role)
     with store._db.write() as c:
-        more = (ProposalBodyTable, AsiTable, RunTable) if bodies else ()
-        for table in map(core_table, (ExperimentTable, ProposalTable, *more)):
+        more = (t.proposal_bodies, t.asi, t.runs) if bodies else ()
+        for table in (t.experiments, t.proposals, *more):
             columns = [column for column in table.c if column.name != "id"]
             base = c.execute(table.select().with_only_columns(*columns).where(table.c.number == 2)).mappings().one()
             copies = []
@@ -144,9 +135,9 @@ def fill(store: SqlStore, session: int, count: int, *, bodies: bool = True) -> N
             for i in range(0, len(copies), 1000):
                 c.execute(insert(table), copies[i : i + 1000])
         done = {"opened": count, "experiments": count, "discards": count - 1, "keeps": 1}
-        c.execute(update(TotalsTable).where(TotalsTable.session_id == session).values(**done))
-        c.execute(update(SessionTable).where(SessionTable.id == session).values(incumbent=BASE))
-        sums.recount(c, session)
+        c.execute(update(t.totals).where(t.totals.c.session_id == session).values(**done))
+        c.execute(update(t.sessions).where(t.sessions.c.id == session).values(incumbent=BASE))
+        recount(c, session)
 
 
 def session_of(folder: Path, count: int, *, bodies: bool = True) -> tuple[SqlStore, int]:

@@ -25,17 +25,9 @@ from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, R
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.ports import NewSession
+from autoresearchd.store import tables as t
 from autoresearchd.store.database import Database
-from autoresearchd.store.model_tables import AnswerBodyTable, AnswerTable
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.tables import (
-    AsiTable,
-    ExperimentTable,
-    ProposalBodyTable,
-    ProposalTable,
-    RunTable,
-    TotalsTable,
-)
 
 ROUNDS = 40
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -97,17 +89,9 @@ def fill(url: str, session_id: int, template: int, count: int) -> None:
     """Copies of one experiment, until there are ``count``."""
     database = Database(url)
     with database.write() as c:
-        for table in (
-            ExperimentTable,
-            ProposalTable,
-            ProposalBodyTable,
-            AsiTable,
-            RunTable,
-            AnswerTable,
-            AnswerBodyTable,
-        ):
-            columns = [col.name for col in table.__table__.columns if (table, col.name) != (RunTable, "id")]
-            row = c.execute(table.__table__.select().where(table.number == template)).mappings().first()
+        for table in (t.experiments, t.proposals, t.proposal_bodies, t.asi, t.runs, t.answers, t.answer_bodies):
+            columns = [col.name for col in table.c if col.name != "id"]
+            row = c.execute(table.select().where(table.c.number == template)).mappings().first()
             base = {name: row[name] for name in columns}
             copies = []
             for n in range(template + 1, count):
@@ -118,7 +102,7 @@ def fill(url: str, session_id: int, template: int, count: int) -> None:
             for i in range(0, len(copies), 1000):
                 c.execute(insert(table), copies[i : i + 1000])
         done = {"opened": count, "experiments": count, "discards": count}
-        c.execute(update(TotalsTable).where(TotalsTable.session_id == session_id).values(**done))
+        c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**done))
     database.close()
 
 

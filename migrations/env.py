@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from autoresearchd.store.tables import Base
+from autoresearchd.store.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=metadata,
     # The caller began the transaction, and SQLite can change a schema inside one.
     transactional_ddl=True,
     # SQLite changes a column by copying its table.

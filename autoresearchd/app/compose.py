@@ -34,7 +34,6 @@ from autoresearchd.loop.stopping import StopSwitch
 from autoresearchd.policy.registry import parse_spec
 from autoresearchd.ports import EventSink, Executor, Store
 from autoresearchd.sandbox.tiers import AUTO, check_name
-from autoresearchd.store.redacting import RedactingStore
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace
@@ -99,7 +98,7 @@ def laboratory(
     secrets = (*secrets_of_environment(task.execution.env), *model_secrets(settings))
     redactor = keys.redactor(folder=project.root).with_values(secrets)
     if isinstance(store, SqlStore):
-        store = RedactingStore.over(store, redactor)
+        store.hide(redactor)
     clock = SystemClock()
     sink = Fanout(
         [FileSink(layout.daemon_log(project.root), session.tag), StoreSink(store, session.id), *sinks], redactor

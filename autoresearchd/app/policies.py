@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoresearchd.app.checks import EditCheck
-from autoresearchd.app.spending import Roomy, SessionAnswers, UsersDay, daybook
+from autoresearchd.app.spending import Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.domain.secrets import secret_parts
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.state import ResearchState
@@ -95,7 +95,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     from autoresearchd.policy.spend import CapFallbackPolicy, Caps, WatchedAnswers
 
     settings = offer.settings
-    day = UsersDay(daybook(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
+    day = UsersDay(daily_spend(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
     day.catch_up()
     offer.ended.append(day.close)
     caps = Caps(

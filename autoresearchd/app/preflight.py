@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autoresearchd.app.policies import make_clients
-from autoresearchd.app.spending import daybook
+from autoresearchd.app.spending import daily_spend
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.errors import UsageError
@@ -57,7 +57,7 @@ def ask_models(
     """
     if not spec.asks_model:
         return
-    book, at = daybook(environment), now()
+    book, at = daily_spend(environment), now()
 
     def charge(cost: Cost, *names: str) -> None:
         usd = priced(cost, settings.prices, *names).usd

@@ -87,12 +87,11 @@ class Project:
 
     def open_store(self) -> SqlStore:
         """The store, created or upgraded when needed; never created in the place of one that was lost."""
-        from autoresearchd.store.migrate import open_store
-        from autoresearchd.store.redacting import RedactingStore
+        from autoresearchd.store.repository import SqlStore
 
         self._refuse_gone()
         self._refuse_upgrade()
-        return RedactingStore.over(open_store(f"sqlite:///{self.database}"), keys.redactor(folder=self.root))
+        return SqlStore.open(f"sqlite:///{self.database}").hide(keys.redactor(folder=self.root))
 
     def existing_store(self) -> SqlStore:
         """The store of a repository that has sessions already; NoSession when it has none."""

@@ -1,4 +1,4 @@
-"""``doctor --repair``: a new database from the newest good backup, what can be read of the damaged one, and git.
+"""``doctor --repair``: a new database from the newest good copy of it, and what git and the logs of runs know beside.
 
 The damaged file is moved aside and kept. Nothing takes its place before it has passed every check.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.app.compose import make_executor, open_workspace
-from autoresearchd.app.journal import check_journal
+from autoresearchd.app.integrity import check_journal
 from autoresearchd.app.project import Project
 from autoresearchd.app.restore import Restorer, plan_session
 from autoresearchd.config import parse_task
@@ -29,7 +29,6 @@ from autoresearchd.ports import Executor
 from autoresearchd.store import backups, health
 from autoresearchd.store.rebuild import Draft
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.salvage import salvage
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.history import recorded_sessions
@@ -45,7 +44,6 @@ class Report:
     faults: list[str]
     kept: Path | None = None
     base: Path | None = None
-    rows: int = 0
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,7 +52,6 @@ class Report:
             "faults": self.faults,
             "kept": None if self.kept is None else str(self.kept),
             "backup": None if self.base is None else str(self.base),
-            "rows": self.rows,
             "notes": self.notes,
         }
 
@@ -65,7 +62,6 @@ class Report:
         found = [f"damage: {fault}" for fault in self.faults]
         if self.base is not None:
             found.append(f"built on the backup {self.base.name}")
-        found.append(f"{counted(self.rows, 'row was', 'rows were')} read from the damaged database")
         found += self.notes
         if self.kept is not None:
             found.append(f"the damaged database is kept in {self.kept}")
@@ -166,17 +162,9 @@ def _rebuild(project: Project, tags: list[str], faults: list[str], executor: Exe
     try:
         with tempfile.TemporaryDirectory(prefix="repair-", dir=state) as name:
             folder = Path(name)
-            report.base = _newest_good(project, report)
-            (folder / "scratch").mkdir()
-            sound = report.base or _fresh(folder / "fresh.db")
-            found = salvage(project.database, folder / "scratch", sound)
-            report.rows = found.count
-            if found.unreadable or found.rejected:
-                places, rows = counted(found.unreadable, "place"), counted(found.rejected, "row")
-                report.notes.append(f"{places} could not be read, {rows} held nonsense")
             new = folder / "state.db"
-            with Draft(new, report.base) as draft:
-                draft.merge(found)
+            base = _newest_good(project, report, folder)
+            with Draft(new, base) as draft:
                 _complete(project, draft, tags, report, executor)
                 draft.finish(REASON)
             _accept(project, new)
@@ -189,19 +177,42 @@ def _rebuild(project: Project, tags: list[str], faults: list[str], executor: Exe
     return report
 
 
-def _newest_good(project: Project, report: Report) -> Path | None:
+def _newest_good(project: Project, report: Report, folder: Path) -> Path | None:
+    """The copy to build on: of the database itself, where all of it can be read and no backup is newer, or a backup."""
+    base, written = None, datetime.min.replace(tzinfo=UTC)
     for path in backups.generations(project.backups):
-        found = health.faults(path)
-        if not found:
-            return path
-        report.notes.append(f"the backup {path.name} is damaged as well: {found[0]}")
-    return None
+        fault, written = _read_through(path, folder / "probe.db")
+        if not fault:
+            report.base = base = path
+            break
+        report.notes.append(f"the backup {path.name} is damaged as well: {fault}")
+    itself = folder / "itself.db"
+    if health.has_content(project.database) and not health.faults(project.database):
+        with project.open_store() as store:
+            store.backup(itself)
+        fault, latest = _read_through(itself, folder / "probe.db")
+        if not fault and (base is None or latest >= written):
+            report.base = None
+            return itself
+    if base is not None:
+        report.notes.append(f"what was written after {written:%Y-%m-%d %H:%M:%S} UTC is lost but for what git tells")
+    return base
 
 
-def _fresh(path: Path) -> Path:
-    with Draft(path, None) as draft:
-        draft.finish(REASON)
-    return path
+def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:
+    """What is wrong with a copy of the database, empty where all of it can be read; and when it was last written."""
+    written = datetime.min.replace(tzinfo=UTC)
+    if faults := health.faults(path):
+        return faults[0], written
+    try:
+        with Draft(probe, path) as draft:
+            for session in draft.store.sessions():
+                written = max(written, session.heartbeat_at or session.started_at)
+                for experiment in draft.store.experiments(session.id):
+                    written = max(written, experiment.finished_at or experiment.started_at)
+    except StoreError as error:
+        return error.what, written
+    return "", written
 
 
 def _complete(project: Project, draft: Draft, tags: list[str], report: Report, executor: Executor) -> None:

@@ -61,15 +61,12 @@ class Restorer:
         notes = []
         numbers = self._draft.numbers(self._session.id)
         last = self._last(set(numbers))
-        whole = set(numbers) - set(self._draft.without_proposal(self._session.id))
         for number in range(last + 1):
             phase, commit = numbers.get(number, (None, None))
-            if number in whole and phase == Phase.DECIDED and not self._kept_since(number, commit):
+            if phase == Phase.DECIDED and not self._kept_since(number, commit):
                 self._parent = commit if commit in self._on_branch and commit is not None else self._parent
                 continue
             notes += self._restore(number, is_last=number == last)
-        for number in self._draft.without_runs(self._session.id):
-            self._add_runs(self._draft.store.experiment(self._session.id, number))
         return notes
 
     def _last(self, rows: set[int]) -> int:
@@ -102,8 +99,6 @@ class Restorer:
         if is_last and decided_before is None and not kept and is_whole(e) and not self._ahead(e, record):
             return []  # the loop goes on with it
         e, told = self._with_proposal(e, record, is_baseline=is_baseline)
-        if decided_before is not None and not self._kept_since(number, e.commit):
-            return [f"experiment {number}: its decision was read, its proposal is {told}"]
         self._draft.close_runs(session_id, number, self._at, LOST)
         e = self._draft.store.experiment(session_id, number)
         if not e.counted_runs:
@@ -157,7 +152,7 @@ class Restorer:
     ) -> tuple[Experiment, str]:
         """The experiment with a proposal, where there is any; and where that came from."""
         if e.proposal is not None:
-            return e, "read from the damaged database or a backup"
+            return e, "that of the backup"
         if record is not None and record.parent is not None and record.number == e.number:
             self._draft.set_parent(self._session.id, e.number, record.parent, record.at)
         before = self._code(record.parent if record and record.number == e.number and record.parent else e.parent)

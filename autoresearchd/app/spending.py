@@ -16,7 +16,7 @@ from autoresearchd.domain.proposal import Answer
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.ports import Clock, Purse, Store
-from autoresearchd.store.daybook import Daybook
+from autoresearchd.store.daily_spend import DailySpend
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class UsersDay:
     """
 
     def __init__(
-        self, book: Daybook | None, journal: Journal, clock: Clock, warn: Callable[[str], None], what: str
+        self, book: DailySpend | None, journal: Journal, clock: Clock, warn: Callable[[str], None], what: str
     ) -> None:
         self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
         self._told = False
@@ -164,7 +164,7 @@ class UsersDay:
             unwritten = math.fsum(amount.usd for amount in self._pending if _day(amount.at) == _day(now))
             return max(here, self._known.get(_day(now), 0.0) + unwritten)
 
-    def _write(self, book: Daybook) -> None:
+    def _write(self, book: DailySpend) -> None:
         """Add what is not in the book yet, oldest first, as long as it takes it."""
         while self._pending:
             amount = self._pending[0]
@@ -195,7 +195,7 @@ def _day(at: datetime) -> date:
     return at.astimezone(UTC).date()
 
 
-def daybook(environment: Mapping[str, str]) -> Daybook | None:
+def daily_spend(environment: Mapping[str, str]) -> DailySpend | None:
     """The user's book: below ``$XDG_STATE_HOME``, else below ``~/.local/state``; None where there is no such place.
 
     See https://specifications.freedesktop.org/basedir-spec/latest/.
@@ -205,4 +205,4 @@ def daybook(environment: Mapping[str, str]) -> Daybook | None:
         if not home.startswith("/"):
             return None
         state = f"{home}/.local/state"
-    return Daybook(Path(state) / "autoresearchd")
+    return DailySpend(Path(state) / "autoresearchd")

@@ -23,7 +23,7 @@ from autoresearchd.app.compose import (
     require_sandbox,
 )
 from autoresearchd.app.importing import IMPORTED
-from autoresearchd.app.journal import check_database, check_journal
+from autoresearchd.app.integrity import check_database, check_journal
 from autoresearchd.app.pinned import empty_submodules, with_large_files
 from autoresearchd.app.policies import require_model
 from autoresearchd.app.preflight import ask_models

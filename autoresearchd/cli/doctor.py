@@ -51,7 +51,7 @@ def doctor(
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Rebuild a damaged database from a backup, its readable rows, git and the runs' logs."
+            "--repair", help="Rebuild a damaged database from its newest good backup, git and the runs' logs."
         ),
     ] = False,
     session: Annotated[

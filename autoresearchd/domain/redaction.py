@@ -52,10 +52,14 @@ class Redactor:
 
     def with_values(self, values: Iterable[str]) -> Redactor:
         """A redactor that knows these values too."""
-        more = Redactor(values)
-        more._forms = tuple(sorted({*self._forms, *more._forms}, key=lambda form: (-len(form), form)))
-        more._shortest = min((len(form) for form in more._forms), default=0)
-        return more
+        return self.joined(Redactor(values))
+
+    def joined(self, other: Redactor) -> Redactor:
+        """A redactor that knows what both know."""
+        both = Redactor()
+        both._forms = tuple(sorted({*self._forms, *other._forms}, key=lambda form: (-len(form), form)))
+        both._shortest = min((len(form) for form in both._forms), default=0)
+        return both
 
     def text(self, text: str) -> str:
         """The text with marks for secrets; the same object when there is none."""

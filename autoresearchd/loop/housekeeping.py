@@ -184,7 +184,7 @@ class Housekeeping:
         try:
             stamp = overwritten.stamp(self._database)
             trace = "" if stamp == self._stamp else overwritten.traces(self._database, self._mark)
-        except (OSError, sqlite3.Error):
+        except (OSError, sqlite3.Error, StoreError):
             return  # it cannot be told now; the next look does
         self._stamp = stamp
         if not trace:

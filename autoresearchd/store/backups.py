@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.errors import EnvironmentFailure, StoreDamaged
+from autoresearchd.errors import EnvironmentFailure, StoreDamaged, StoreError
 from autoresearchd.store import health
+from autoresearchd.store.repository import SqlStore
 
 NEWEST = 3
 DAYS = 7
@@ -70,13 +69,12 @@ def make(copy: Callable[[Path], None], folder: Path, at: datetime) -> Path:
 
 def knows(backup: Path, tag: str, seed: int, limits: Limits) -> bool:
     """Whether a backup holds a session with the limits that it has now."""
-    asked = "SELECT max_experiments, max_seconds, max_usd FROM session WHERE tag = ? AND seed = ?"
     try:
-        with closing(sqlite3.connect(f"{backup.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-            row = db.execute(asked, (tag, seed)).fetchone()
-    except sqlite3.Error:
+        with SqlStore.open_readonly(backup) as store:
+            session = store.session(tag)
+    except (StoreError, KeyError):
         return False
-    return row is not None and tuple(row) == (limits.max_experiments, limits.max_seconds, limits.max_usd)
+    return (session.seed, session.limits) == (seed, limits)
 
 
 def superseded(found: Sequence[Path]) -> list[Path]:

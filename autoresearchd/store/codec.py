@@ -12,11 +12,22 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from autoresearchd.domain.experiment import CurvePoint
-from autoresearchd.store.inflate import MOST_BYTES, inflate
+
+MOST_BYTES = 64 * 2**20
+"""The largest values are the files of a proposal: a few of at most 1 MiB each, six times as long where all is escaped.
+
+A few bytes of a database could otherwise stand for gigabytes.
+"""
+
+UNREADABLE = (
+    ValueError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error, struct.error,
+)  # fmt: skip
+"""What reading a value may raise that was never written like that."""
 
 _MAX_DEPTH = 64
 _MAX_INT = 1 << 63  # Python refuses to write very long integers in decimal, and other readers take 64 bits at most
@@ -64,14 +75,20 @@ def dumps(value: Any) -> str:
     return json.dumps(jsonable(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
 
 
-def or_null(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A mapping for a JSON column: None where it is empty, which is most often and costs nothing."""
-    return dict(value) or None
-
-
 def metrics(stored: Mapping[str, Any] | None) -> dict[str, float]:
     """Metrics as they were before they were stored: NaN and infinities are numbers again."""
     return {name: _NON_FINITE.get(v, math.nan) if isinstance(v, str) else v for name, v in (stored or {}).items()}
+
+
+def inflate(blob: bytes) -> bytes:
+    """What was compressed; ValueError or zlib.error where that is damaged, cut off, or too long to be ours."""
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(blob, MOST_BYTES)
+    if not unpacking.eof and (unpacking.unconsumed_tail or len(data) == MOST_BYTES):
+        raise ValueError(f"a compressed value is longer than {MOST_BYTES:,} bytes")
+    if not unpacking.eof:
+        raise ValueError("a compressed value is cut off")
+    return data
 
 
 def pack_text(value: str) -> bytes:
@@ -91,10 +108,19 @@ def pack_json(value: Any) -> bytes:
 
 def unpack_json(blob: bytes) -> Any:
     """What ``pack_json`` was given, as JSON sees it; ValueError where it is none, or has more parts than we write."""
-    found = inflate(blob)
-    if sum(map(found.count, (b"[", b"{", b","))) > _MOST_PARTS:
+    data = inflate(blob)
+    if sum(map(data.count, (b"[", b"{", b","))) > _MOST_PARTS:
         raise ValueError(f"a JSON value has more than {_MOST_PARTS:,} parts")
-    return json.loads(found)
+    return json.loads(data)
+
+
+@lru_cache(maxsize=64)
+def unpack_messages(blob: bytes) -> tuple[Any, ...]:
+    """Messages to a model; prompts that are the same share one in memory."""
+    messages = unpack_json(blob)
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise TypeError("what was asked is no list of messages")
+    return tuple(messages)
 
 
 def pack_numbers(values: Sequence[float] | Sequence[int], kind: Literal["d", "q"]) -> bytes:
@@ -175,3 +201,15 @@ def _little_endian(numbers: array[Any]) -> array[Any]:
         numbers = numbers[:]
         numbers.byteswap()
     return numbers
+
+
+FORMS: dict[str, tuple[Callable[[Any], bytes | None], Callable[[bytes], Any]]] = {
+    "text": (pack_text, unpack_text),
+    "json": (pack_json, unpack_json),
+    "messages": (pack_json, unpack_messages),
+    "files": (pack_json, PackedFiles),
+    "ids": (lambda ids: pack_numbers(ids, "q"), lambda blob: unpack_numbers(blob, "q")),
+    "reals": (lambda reals: pack_numbers(reals, "d"), lambda blob: unpack_numbers(blob, "d")),
+    "curve": (pack_curve, unpack_curve),
+}
+"""How long values are compressed, and read again."""

@@ -19,6 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.errors import (
     AutoresearchdError,
     ConfigError,
@@ -28,8 +29,7 @@ from autoresearchd.errors import (
     StoreError,
 )
 from autoresearchd.store import codec, health
-from autoresearchd.store.inflate import UNREADABLE
-from autoresearchd.store.readonly import open_readonly
+from autoresearchd.store.tables import redacting
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
@@ -66,7 +66,7 @@ def hidden(url: str) -> str:
 
 
 class Database:
-    """A database by its URL.
+    """A database by its URL. What is written goes through ``redactor``, column by column (see ``tables``).
 
     Args:
         url: of SQLAlchemy, e.g. ``sqlite:////home/me/task/.git/autoresearchd/state.db``.
@@ -84,7 +84,7 @@ class Database:
             raise ConfigError("the journal must be a file, it has to outlive the process", key=url, file="store")
         options: dict[str, Any] = {"json_serializer": codec.dumps, "json_deserializer": json.loads}
         if self.path is not None and readonly:
-            options["creator"] = partial(_reader, self.path)
+            options["creator"] = partial(_connect_readonly, self.path)
         elif self.is_sqlite:
             options["connect_args"] = {"timeout": busy_timeout}
         try:
@@ -97,6 +97,7 @@ class Database:
             ) from error
         if self.is_sqlite:
             _prepare_sqlite(self.engine, () if readonly else _PRAGMAS)
+        self.redactor = Redactor()
         self._writers = self.engine.execution_options(**{_WRITE: True})
         self.refusal: StoreDamaged | None = None
         """Raised instead of beginning to write, where somebody has put another journal into this one's place."""
@@ -115,7 +116,7 @@ class Database:
         try:
             with self._translated(), self.engine.begin() as connection:
                 yield connection
-        except UNREADABLE as error:
+        except codec.UNREADABLE as error:
             # What was written is always readable: a value that is not has been changed on the disk.
             raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", mend=health.MEND) from error
 
@@ -123,14 +124,14 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """A transaction that is on disk when the block ends, or has not happened when the block raises."""
         self._require_own()
-        with self._translated(), self._writers.begin() as connection:
+        with self._translated(), redacting(self.redactor), self._writers.begin() as connection:
             yield connection
 
     @contextmanager
     def write_lazily(self) -> Iterator[Connection]:
         """As ``write``, but a power cut (not a crash of the process) may undo it until the next ``write`` ends."""
         self._require_own()
-        with self._translated(), self._writers.connect() as connection:
+        with self._translated(), redacting(self.redactor), self._writers.connect() as connection:
             if self.is_sqlite:
                 raw = _raw(connection)
                 raw.execute("PRAGMA synchronous=NORMAL")
@@ -200,7 +201,7 @@ class Database:
         for prefix, mend in _MENDS.items():
             if code.startswith(prefix):
                 return EnvironmentFailure(what, mend=mend)
-        if isinstance(error, sqlite3.Error) and health.is_damage(error):
+        if isinstance(error, sqlite3.Error) and (health.is_damage(error) or "no such table" in str(error)):
             return StoreDamaged(what, mend=health.MEND)
         if not self.is_sqlite and type(error).__name__ in ("OperationalError", "InterfaceError"):
             return EnvironmentFailure(what, mend="make sure that the database server runs and can be reached")
@@ -228,10 +229,52 @@ def _raw(connection: Connection) -> sqlite3.Connection:
     return driver
 
 
-def _reader(path: Path) -> sqlite3.Connection:
-    connection = open_readonly(path, threads=True)
-    connection.row_factory = None  # rows are SQLAlchemy's here
-    return connection
+def _connect_readonly(path: Path) -> sqlite3.Connection:
+    """A connection for reading: while the daemon writes, after it died, on a read-only disk."""
+    if not path.is_file():
+        raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
+    if not health.has_content(path):
+        raise StoreDamaged(f"{path} {health.lack_of(path)}", mend=health.MEND)
+    uri = path.resolve().as_uri()
+    try:
+        return _checked(path, f"{uri}?mode=ro")
+    except sqlite3.OperationalError:
+        # On a read-only disk SQLite cannot make the index of the WAL. Without a WAL, all is in the file itself.
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        return _checked(path, f"{uri}?mode=ro&immutable=1")
+
+
+def _checked(path: Path, uri: str) -> sqlite3.Connection:
+    """A connection to a journal of this version's revision."""
+    db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'alembic_version'").fetchone() is None:
+            if db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None:  # a start was killed while it made it
+                raise StoreError(f"{path} holds nothing yet", mend="autoresearchd start begins a session in it")
+            raise StoreError(f"{path} is no database of autoresearchd", mend="autoresearchd start makes one")
+        row = db.execute("SELECT version_num FROM alembic_version").fetchone()
+        revision = row[0] if row else ""
+        # Revisions are numbered, so that the direction is known without reading the migrations.
+        if revision and revision < health.HEAD_REVISION:
+            raise StoreError(
+                f"{path} was written by an older version (revision {revision}, this one reads {health.HEAD_REVISION})",
+                mend="autoresearchd resume in its repository upgrades it, after a backup",
+            )
+        if revision != health.HEAD_REVISION:
+            raise health.too_new(str(path), revision or "none")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _decoded(raw: bytes) -> str | bytes:
+    """Text of a column; bytes that are none are left as they are: of all rows, only theirs is then unreadable."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw
 
 
 def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
@@ -239,6 +282,7 @@ def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
     def _connected(connection: Any, _record: Any) -> None:
         # Transactions are begun below: left to itself, the driver would begin them late and without the write lock.
         connection.isolation_level = None
+        connection.text_factory = _decoded
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
 

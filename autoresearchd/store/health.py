@@ -12,10 +12,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.errors import StoreDamaged
-from autoresearchd.store.revision import HEAD_REVISION
+from autoresearchd.errors import SchemaTooNew, StoreDamaged
 
-MEND = "autoresearchd doctor --repair rebuilds it from the newest good backup, its readable rows and git"
+HEAD_REVISION = "0005"
+"""The newest file in ``migrations/versions``, with which this version works (a test holds the two together)."""
+
+MEND = "autoresearchd doctor --repair rebuilds it from the newest good backup and git"
 QUICK_SECONDS = 1.0
 SHORTEST = 512
 """Bytes of the smallest database that SQLite makes; it takes a shorter file for one that has yet to be made."""
@@ -31,6 +33,15 @@ class Health:
 
     faults: tuple[str, ...]
     complete: bool = True
+
+
+def too_new(where: str, revision: str) -> SchemaTooNew:
+    """The error for a database whose revision this version has never heard of."""
+    return SchemaTooNew(
+        f"{where} is at revision {revision}, this version of autoresearchd knows revisions up to {HEAD_REVISION}: "
+        "a newer version wrote it",
+        mend="pip install --upgrade autoresearchd",
+    )
 
 
 def gone(path: Path) -> StoreDamaged:

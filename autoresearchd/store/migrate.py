@@ -13,19 +13,10 @@ from sqlalchemy import Connection, inspect, text
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreError
 from autoresearchd.resources import bundled
 from autoresearchd.store.database import Database
-from autoresearchd.store.revision import HEAD_REVISION, too_new
+from autoresearchd.store.health import HEAD_REVISION, too_new
 
 if TYPE_CHECKING:
     from alembic.config import Config
-
-    from autoresearchd.store.repository import SqlStore
-
-
-def open_store(url: str) -> SqlStore:
-    """``SqlStore.open``, for those who hold the migrations already."""
-    from autoresearchd.store.repository import SqlStore
-
-    return SqlStore.open(url)
 
 
 def upgrade(

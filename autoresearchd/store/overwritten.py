@@ -9,12 +9,12 @@ The file is never opened by other means than SQLite: closing it would give up th
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.errors import StoreDamaged
 from autoresearchd.store import health
+from autoresearchd.store.repository import SqlStore
 
 MEND = (
     "end the daemons that use it, move {path} (with its -wal and -shm) elsewhere, and `autoresearchd doctor --repair` "
@@ -41,7 +41,7 @@ def stamp(path: Path) -> tuple[int, int]:
 def traces(path: Path, mark: Mark) -> str:
     """In words, what shows that the file was written over; empty: nothing does.
 
-    Raises sqlite3.OperationalError where it cannot be told now.
+    Raises StoreError or sqlite3.OperationalError where it cannot be told now.
     """
     if path.stat().st_size < health.SHORTEST:
         return health.lack_of(path)
@@ -49,16 +49,16 @@ def traces(path: Path, mark: Mark) -> str:
     if found.faults:
         return f"is damaged: {found.faults[0]}"
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
-            own = "SELECT id FROM session WHERE tag = ? AND seed = ? AND base_commit = ?"
-            row = db.execute(own, (mark.tag, mark.seed, mark.base_commit)).fetchone()
-            if row is None:
-                return f"does not know session {mark.tag}"
-            newest = db.execute("SELECT max(number) FROM experiment WHERE session_id = ?", row).fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        if health.is_damage(error) or "no such table" in str(error):
-            return f"is not a journal: {error}"
-        raise
+        with SqlStore.open_readonly(path) as store:
+            session = store.session(mark.tag)
+            latest = store.latest(session.id)
+    except KeyError:
+        return f"does not know session {mark.tag}"
+    except StoreDamaged as error:
+        return f"is not a journal: {error.what}"
+    if (session.seed, session.base_commit) != (mark.seed, mark.base_commit):
+        return f"does not know session {mark.tag}"
+    newest = None if latest is None else latest.number
     if mark.newest >= 0 and (newest is None or newest < mark.newest):
         return f"ends with experiment {'none' if newest is None else newest}, and had {mark.newest}"
     return ""

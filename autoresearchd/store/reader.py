@@ -1,34 +1,36 @@
-"""A fast, read-only look at the journal for ``status`` and ``experiments``: plain ``sqlite3``, no SQLAlchemy.
+"""The journal as the JSON that commands print: ``status``, ``experiments``, ``show``, ``sessions``, ``adapters list``.
 
-Importing SQLAlchemy takes longer than these commands may. The names are those of ``tables.py``, and a test holds this
-reader and the repository together. It works while the daemon writes, after it died, and on a read-only disk.
+It reads while the daemon writes, after it died, and on a read-only disk; it writes nothing.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median, stdev
 from typing import Any, NamedTuple
 
-from autoresearchd.errors import StoreDamaged
-from autoresearchd.store import figures, lineage, session_status, transcripts
-from autoresearchd.store.documents import (
-    EXPERIMENTS,
-    RUNS,
-    experiment,
-    moment,
-    runs_by_experiment,
-    task_facts,
-)
-from autoresearchd.store.health import MEND
-from autoresearchd.store.inflate import UNREADABLE
-from autoresearchd.store.readonly import explain, open_readonly, tuples
+from sqlalchemy import Connection, case, func, select
 
-_LAST = 1 << 62
+from autoresearchd.domain.experiment import Experiment, Run
+from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
+from autoresearchd.domain.limits import limit_reached, noise_has_grown
+from autoresearchd.domain.proposal import ASI
+from autoresearchd.errors import StoreDamaged
+from autoresearchd.evaluator.confidence import mad_confidence
+from autoresearchd.store import health, records
+from autoresearchd.store import tables as t
+from autoresearchd.store.database import Database, sqlite_url
+from autoresearchd.store.history import role_stats
+from autoresearchd.store.records import AnyRow
+
+_ALIVE = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
+_OVERHEADS = 1000
+_COSTS = ("usd", "tokens_in", "tokens_out", "gpu_s")
+s, e, p, r, n = t.sessions, t.experiments, t.proposals, t.runs, t.answers
 
 
 class SessionRow(NamedTuple):
@@ -53,8 +55,9 @@ class Reader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._db = open_readonly(path)
+        self._db = Database(sqlite_url(path), readonly=True)
+        with self._db.read():  # refuses what cannot be read
+            pass
 
     def __enter__(self) -> Reader:
         return self
@@ -68,21 +71,13 @@ class Reader:
 
     def sessions(self) -> list[SessionRow]:
         """All sessions, oldest first."""
-        with self._instant():
-            return [
-                SessionRow(
-                    id=row["id"],
-                    tag=row["tag"],
-                    branch=row["branch"],
-                    folder=row["folder"],
-                    task=task_facts(row["task_json"])["name"],
-                    policy=row["policy"],
-                    state=row["state"],
-                    pid=row["pid"],
-                    started_at=moment(row["started_at"]),
-                )
-                for row in self._db.execute("SELECT * FROM session ORDER BY id")
-            ]
+        names = [name for name in SessionRow._fields if name != "task"]
+        with self._db.read() as c:
+            rows = c.execute(select(*(s.c[name] for name in names), s.c.task_json).order_by(s.c.id)).all()
+        return [
+            SessionRow(task=task_facts(row.task_json)["name"], **{name: getattr(row, name) for name in names})
+            for row in rows
+        ]
 
     def status(self, tag: str, *, alive: bool | None = None, now: datetime | None = None) -> dict[str, Any]:
         """What ``status --json`` prints.
@@ -92,16 +87,36 @@ class Reader:
             alive: whether a process holds the session; None: not known, the stored state is believed.
             now: the time, for how long the current phase has lasted.
         """
-        with self._instant():
-            session = self._session(tag)
-            totals = self._one("SELECT * FROM totals WHERE session_id = ?", session["id"])
-            return session_status.status(self._db, session, totals, alive=alive, now=now or datetime.now(UTC))
+        with self._db.read() as c:
+            session = _session(c, tag)
+            totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
+            if totals is None:
+                raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", mend=health.MEND)
+            task, state = task_facts(session.task_json), session.state
+            if alive is False and state in _ALIVE:
+                state = "crashed"
+            metric = _metric_block(c, session, task)
+            return {
+                "session": _session_block(c, session, totals, task, state, metric["baseline"] is not None),
+                "metric": metric,
+                "current": _current_block(c, session, task, state, now or datetime.now(UTC)),
+                "abort": _abort_block(c, session.id, totals.aborted),
+                "cost": {name: getattr(totals, name) for name in _COSTS},
+                "overhead": _overhead_block(c, session.id),
+                "policy": {"name": session.policy, "adapter": _adapter(c, session.id)},
+                "roles": [
+                    {"name": name, "experiments": decided, "keeps": keeps, "reward": reward / decided}
+                    for name, (decided, keeps, reward) in role_stats(c, session.id).items()
+                    if name and decided
+                ],
+            }
 
     def heartbeat(self, tag: str) -> datetime:
         """When a daemon of the session last wrote."""
-        with self._instant():
-            row = self._session(tag)
-            return moment(row["heartbeat_at"] or row["started_at"])
+        with self._db.read() as c:
+            session = _session(c, tag)
+        at: datetime = session.heartbeat_at or session.started_at
+        return at
 
     def experiments(
         self, tag: str, status: str | None = None, last: int | None = None, role: str | None = None
@@ -114,126 +129,342 @@ class Reader:
             last: only so many of the newest (of those with the status and the role).
             role: only those that this role proposed.
         """
-        with self._instant():
-            session_id = self._session(tag)["id"]
-            first = self._first(session_id, status, last) if role is None else 0
-            where = "e.session_id = ? AND e.number >= ? AND (? IS NULL OR e.status = ?) AND (? IS NULL OR p.role = ?)"
-            found = tuples(
-                self._db,
-                f"{EXPERIMENTS} WHERE {where} ORDER BY e.number",
-                session_id,
-                first,
-                status,
-                status,
-                role,
-                role,
-            ).fetchall()
-            if role is not None and last is not None:
-                found = found[max(0, len(found) - last) :]
-            runs = self._runs(session_id, first)
-            costs = transcripts.costs(self._db, session_id, first, _LAST)
-        return self._each(found, runs, costs)
-
-    def _each(
-        self, found: list[tuple[Any, ...]], runs: dict[int, list[dict[str, Any]]], costs: dict[int, float | None]
-    ) -> Iterator[dict[str, Any]]:
-        with self._understood():
-            for row in found:
-                yield experiment(row, runs, costs)
+        with self._db.read() as c:
+            session_id = _session(c, tag).id
+            wanted = records.LISTED.where(e.c.session_id == session_id)
+            if status is not None:
+                wanted = wanted.where(e.c.status == status)
+            if role is not None:
+                wanted = wanted.where(p.c.role == role)
+            newest = wanted.order_by(e.c.number.desc()).limit(None if last is None else max(0, last))
+            found = records.load_experiments(c, session_id, newest)[::-1]
+            costs = _costs(c, session_id, found[0].number, found[-1].number) if found else {}
+        return (_document(experiment, costs) for experiment in found)
 
     def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
-        """One experiment as in ``experiments``, with its phase, reason, σ, diff, attempts and answers.
+        """What ``show --json`` prints: the experiment with phase, reason, σ, diff, attempts and answers.
 
         full: the answers with their messages and completions.
         """
-        with self._instant():
-            session_id = self._session(tag)["id"]
-            key = (session_id, number)
-            row = tuples(self._db, f"{EXPERIMENTS} WHERE e.session_id = ? AND e.number = ?", *key).fetchone()
-            if row is None:
-                raise KeyError(f"session {tag!r} has no experiment {number}")
-            more = self._one("SELECT * FROM experiment WHERE session_id = ? AND number = ?", *key)
-            diff = self._db.execute(
-                "SELECT diff FROM proposal_body WHERE session_id = ? AND number = ? AND attempt = ?",
-                (*key, more["attempt"]),
-            ).fetchone()
+        with self._db.read() as c:
+            session_id = _session(c, tag).id
+            found = records.load_experiment(c, session_id, number, records.LISTED)
+            bodies = (
+                select(e.c.reason, e.c.sigma, t.proposal_bodies.c.diff).select_from(e).outerjoin(p, records.CURRENT)
+            )
+            row = c.execute(
+                bodies.outerjoin(t.proposal_bodies, records.BODY).where(
+                    e.c.session_id == session_id, e.c.number == number
+                )
+            ).one()
+            checks = select(t.abort_checks.c.details).join(r, r.c.id == t.abort_checks.c.run_id)
+            of_it = (r.c.session_id == session_id, r.c.number == number)
             return {
-                **experiment(
-                    row,
-                    self._runs(session_id, number, number),
-                    transcripts.costs(self._db, session_id, number, number),
-                ),
-                "phase": more["phase"],
-                "segment": more["segment"],
-                "reason": more["reason"] or "",
-                "sigma": more["sigma"],
-                "looks": self._looks(session_id, number),
-                "attempts": transcripts.attempts(self._db, session_id, number),
-                "answers": transcripts.answers(self._db, session_id, number, full=full),
-                "diff": figures.unpack_text(diff["diff"]) if diff else "",
+                **_document(found, _costs(c, session_id, number, number)),
+                "phase": found.phase,
+                "segment": found.segment,
+                "reason": row.reason or "",
+                "sigma": row.sigma,
+                "looks": [d or {} for d in c.execute(checks.where(*of_it).order_by(t.abort_checks.c.id)).scalars()],
+                "attempts": _attempts(c, session_id, found),
+                "answers": _answers(c, session_id, number, full=full),
+                "diff": row.diff or "",
             }
 
     def versions(self) -> list[dict[str, Any]]:
         """Versions of the local policy as ``adapters list --json`` prints them, oldest first."""
-        with self._instant():
-            return lineage.versions(self._db)
+        from autoresearchd.store.versions import select_versions
 
-    def _looks(self, session_id: int, number: int) -> list[dict[str, Any]]:
-        """What early abort saw at each look at the experiment's runs."""
-        found = self._db.execute(
-            "SELECT details FROM look JOIN run ON run.id = look.run_id WHERE session_id = ? AND number = ? "
-            "ORDER BY look.id",
-            (session_id, number),
+        v = t.policy_versions.c
+        with self._db.read() as c:
+            rows = c.execute(
+                select_versions(s.c.tag).outerjoin(s, s.c.id == t.policy_versions.c.session_id).order_by(v.id)
+            ).all()
+        return [
+            {
+                "version": row.version,
+                "status": row.status,
+                "algo": row.algo or "",
+                "parent": row.parent,
+                "session": row.tag,
+                "learner_run": row.learner_run_id,
+                "created_at": _iso(row.created_at),
+                "promoted_at": _iso(row.promoted_at),
+                "reason": row.reason,
+                "metrics": row.metrics or {},
+                "model_hash": row.model_hash,
+                "folder": row.adapter_path,
+            }
+            for row in rows
+        ]
+
+
+# ---------------------------------------------------------------------- one experiment
+def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict[str, Any]:
+    """An experiment as ``experiments --json`` lists it. costs: where they are not those of its one proposal."""
+    d, proposal = experiment.decision, experiment.proposal
+    metrics = d.metrics if d else {}
+    asi = experiment.asi if d else proposal.asi if proposal else ASI()
+    return {
+        "experiment": experiment.number,
+        "segment": experiment.segment,
+        "status": d.status if d else None,
+        "label": d.label if d else "",
+        "metric": d.value if d else None,
+        # JSON has no word for what is not finite.
+        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        "delta": d.delta if d else None,
+        "description": proposal.description or proposal.hypothesis if proposal else "",
+        "asi": asi.as_dict(),
+        "commit": experiment.commit,
+        "parent": experiment.parent,
+        "policy": proposal.policy if proposal else None,
+        "role": proposal.role if proposal else None,
+        "adapter": proposal.adapter or None if proposal else None,
+        "runs": [_run(run) for run in experiment.runs],
+        "confidence": d.confidence if d else None,
+        "reward": d.reward if d else None,
+        "cost_usd": costs.get(experiment.number, proposal.cost.usd if proposal else None),
+        "overhead_ms": experiment.overhead_ms,
+        "started_at": _iso(experiment.started_at),
+        "finished_at": _iso(experiment.finished_at),
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "seed": run.seed,
+        "metric": run.value,
+        "duration_s": None if run.open else run.duration_s,
+        "exit_code": run.exit_code,
+        "label": run.label,
+        "of": run.of,
+        "attempt": run.attempt,
+    }
+
+
+def _costs(c: Connection, session_id: int, first: int, final: int) -> dict[int, float | None]:
+    """US dollars by experiment: of its answers where there are any, else of its proposals; None: not known in full.
+
+    Left out are experiments with one proposal and no answer: their cost is the proposal's.
+    """
+    costs: dict[int, float | None] = {}
+    for table, more in ((p, [func.max(p.c.attempt) > 0]), (n, [])):
+        known = case((func.count(table.c.usd) == func.count(), func.sum(table.c.usd)))
+        of_these = (table.c.session_id == session_id, table.c.number.between(first, final))
+        grouped = select(table.c.number, known).where(*of_these).group_by(table.c.number).having(*more)
+        costs.update(dict(c.execute(grouped).all()))
+    return costs
+
+
+def _attempts(c: Connection, session_id: int, experiment: Experiment) -> list[dict[str, Any]]:
+    """Proposals of an experiment in order, each with how its run failed (empty where none did)."""
+    failed = {
+        run.attempt: (run.label, run.detail)
+        for run in experiment.runs
+        if run.of is None and run.label is not Label.NONE and RULES[run.label].status is not None
+    }
+    proposals = select(p.c.attempt, p.c.description, p.c.hypothesis).where(
+        p.c.session_id == session_id, p.c.number == experiment.number
+    )
+    attempts = []
+    for attempt, description, hypothesis in c.execute(proposals.order_by(p.c.attempt)):
+        label, detail = failed.get(attempt, ("", ""))
+        attempts.append(
+            {"attempt": attempt, "description": description or hypothesis, "label": label, "reason": detail}
         )
-        return [json.loads(row["details"] or "{}") for row in found]
+    return attempts
 
-    # -- queries
-    def _session(self, tag: str) -> sqlite3.Row:
-        row: sqlite3.Row | None = self._db.execute("SELECT * FROM session WHERE tag = ?", (tag,)).fetchone()
-        if row is None:
-            raise KeyError(f"no session {tag!r}")
-        return row
 
-    def _one(self, query: str, *values: Any) -> sqlite3.Row:
-        row: sqlite3.Row | None = self._db.execute(query, values).fetchone()
-        if row is None:
-            raise StoreDamaged(f"{self._path} is damaged: no row for {query}", mend=MEND)
-        return row
+def _answers(c: Connection, session_id: int, number: int, *, full: bool) -> list[dict[str, Any]]:
+    """All answers given for an experiment, oldest first; ``full``: with their messages and completions."""
+    of_it = (n.c.session_id == session_id, n.c.number == number)
+    names = ("attempt", "at", "model", "form", "error", "finish", "usd", "tokens_in", "tokens_out", "seconds")
+    told = [
+        dict(row._mapping)
+        for row in c.execute(select(*(n.c[k] for k in names)).where(*of_it).order_by(n.c.answer_index))
+    ]
+    for answer in told:
+        answer["at"] = _iso(answer["at"])
+        answer["cost_usd"] = answer.pop("usd")
+    if full:
+        rows = c.execute(records.ANSWERS.where(*of_it).order_by(n.c.answer_index)).all()
+        for answer, whole in zip(told, records.answers_of(rows), strict=True):
+            if whole is not None:
+                answer["messages"] = list(whole.generation.messages)
+                answer["completion"] = whole.generation.completion
+    return told
 
-    def _first(self, session_id: int, status: str | None, last: int | None) -> int:
-        """Number of the oldest experiment that ``last`` asks for."""
-        if last is None:
-            return 0
-        if last <= 0:
-            return _LAST
-        row = self._db.execute(
-            "SELECT min(number) FROM (SELECT number FROM experiment WHERE session_id = ? AND (? IS NULL OR status = ?) "
-            "ORDER BY number DESC LIMIT ?)",
-            (session_id, status, status, last),
-        ).fetchone()
-        return row[0] or 0
 
-    def _runs(self, session_id: int, first: int, final: int = _LAST) -> dict[int, list[dict[str, Any]]]:
-        query = f"{RUNS} WHERE session_id = ? AND number BETWEEN ? AND ? ORDER BY number, run_index"
-        return runs_by_experiment(tuples(self._db, query, session_id, first, final))
+# ---------------------------------------------------------------------- status, block by block
+def _session_block(
+    c: Connection, session: AnyRow, totals: AnyRow, task: Mapping[str, Any], state: str, measured: bool
+) -> dict[str, Any]:
+    """The session with its counts; baselines, one for each segment, are not counted (``measured``: the latest is).
 
-    # -- the connection
-    @contextmanager
-    def _instant(self) -> Iterator[None]:
-        try:
-            self._db.execute("BEGIN")
-            try:
-                with self._understood():
-                    yield
-            finally:
-                self._db.rollback()
-        except sqlite3.Error as error:
-            raise explain(self._path, error) from error
+    ``extend``: the option by which ``resume`` goes on beyond the limit that the session has reached.
+    """
+    of_it = select(func.count()).where(t.segments.c.session_id == session.id)
+    segments = c.execute(of_it).scalar_one()
+    baselines = segments if measured else max(0, segments - 1)
+    tried = max(0, totals.experiments - baselines)
+    block = {
+        "tag": session.tag,
+        "task": task["name"],
+        "branch": session.branch,
+        "state": state,
+        "pid": session.pid if state in _ALIVE else None,
+        "started_at": _iso(session.started_at),
+        "experiments": tried,
+        "keeps": max(0, totals.keeps - baselines),
+        "discards": totals.discards,
+        "crashes": totals.crashes,
+        "checks_failed": totals.checks_failed,
+    }
+    over = state == "crashed" and session.state == SessionState.RUNNING  # what it waited for has died with it
+    if (state == SessionState.BACKING_OFF or session.reason) and not over:
+        block["reason"] = session.reason
+    reached = limit_reached(
+        max_experiments=session.max_experiments,
+        max_seconds=session.max_seconds,
+        max_usd=session.max_usd,
+        experiments=tried,
+        seconds=session.active_seconds,
+        usd=totals.usd,
+    )
+    if state == SessionState.STOPPED and measured and reached is not None:
+        block["extend"] = reached.more
+    return block
 
-    @contextmanager
-    def _understood(self) -> Iterator[None]:
-        """A value that was not written like that has been changed on the disk, which SQLite does not notice."""
-        try:
-            yield
-        except UNREADABLE as error:
-            raise StoreDamaged(f"{self._path} holds a value that cannot be read: {error}", mend=MEND) from error
+
+def _metric_block(c: Connection, session: AnyRow, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Baseline, best and noise of the current segment: results of another one cannot be compared with them."""
+    g, of_session = t.segments.c, e.c.session_id == session.id
+    latest = select(g.number, g.first).where(g.session_id == session.id).order_by(g.number.desc()).limit(1)
+    number, first = c.execute(latest).first() or (0, 0)
+    first_kept = select(func.min(e.c.number)).where(
+        of_session, e.c.segment == number, e.c.status == Status.KEEP, e.c.number >= first
+    )
+    first = c.execute(first_kept).scalar_one() or first
+    holder = max(session.incumbent_experiment, first)
+    kept = select(e.c.number, e.c.value, e.c.sigma).where(of_session, e.c.status == Status.KEEP)
+    kept_rows = {row.number: row for row in c.execute(kept.where(e.c.number.in_((first, holder))))}
+    baseline, at_first = (kept_rows[first].value, kept_rows[first].sigma) if first in kept_rows else (None, None)
+    best = kept_rows[holder].value if holder in kept_rows else None
+    sigma = _sigma(c, session.id, first) if baseline is not None else None
+    in_segment = (of_session, e.c.segment == number, e.c.value.is_not(None))
+    values = c.execute(select(e.c.value).where(*in_segment)).scalars().all()
+    change = None
+    if best is not None and baseline:
+        better = best - baseline if task["direction"] == "maximize" else baseline - best
+        change = 100.0 * better / abs(baseline)
+    return {
+        "name": task["metric"],
+        "direction": task["direction"],
+        "baseline": baseline,
+        "best": best,
+        "best_experiment": holder if best is not None else None,
+        "improvement_pct": change,
+        "sigma": sigma,
+        "baseline_sigma": at_first,
+        "too_noisy": noise_has_grown(sigma, at_first),
+        "confidence": mad_confidence(values, baseline, best),
+        "source": task["source"],
+    }
+
+
+def _sigma(c: Connection, session_id: int, baseline: int) -> float | None:
+    """That of the incumbent's runs, as the latest decision of the segment knew it; else of the baseline's runs."""
+    known = select(e.c.sigma).where(e.c.session_id == session_id, e.c.number >= baseline, e.c.sigma.is_not(None))
+    sigma: float | None = c.execute(known.order_by(e.c.number.desc()).limit(1)).scalar()
+    if sigma is not None:
+        return sigma
+    good = (r.c.label == Label.NONE, r.c.finished_at.is_not(None), r.c.value.is_not(None))
+    runs = select(r.c.value).where(r.c.session_id == session_id, r.c.number == baseline, *good)
+    values = c.execute(runs).scalars().all()
+    return stdev(values) if len(values) > 1 else None
+
+
+def _current_block(
+    c: Connection, session: AnyRow, task: Mapping[str, Any], state: str, now: datetime
+) -> dict[str, Any] | None:
+    """The experiment under way; of a daemon that died, the one it died in."""
+    latest = select(e.c.number, e.c.phase, e.c.started_at, e.c.overhead_ms).where(e.c.session_id == session.id)
+    row = c.execute(latest.order_by(e.c.number.desc()).limit(1)).first()
+    if row is None or state == SessionState.STOPPED:
+        return None
+    if row.phase == Phase.DECIDED and (row.overhead_ms is not None or state == "crashed"):
+        return None
+    since, check = row.started_at, None
+    if row.phase == Phase.RUNNING:
+        runs = select(r.c.id, r.c.started_at).where(r.c.session_id == session.id, r.c.number == row.number)
+        run = c.execute(runs.order_by(r.c.run_index.desc()).limit(1)).first()
+        if run is not None:
+            k = t.abort_checks.c
+            since = run.started_at
+            checks = select(k.forecast, k.probability).where(k.run_id == run.id)
+            check = c.execute(checks.order_by(k.id.desc()).limit(1)).first()
+    until = (session.heartbeat_at or since) if state == "crashed" else now
+    return {
+        "experiment": row.number,
+        "phase": row.phase,
+        "elapsed_s": round(max(0.0, (until - since).total_seconds()), 3),
+        "budget_s": task["budget"] if row.phase == Phase.RUNNING else None,
+        "forecast": check.forecast if check else None,
+        "abort_probability": check.probability if check else None,
+    }
+
+
+def _abort_block(c: Connection, session_id: int, aborted: int) -> dict[str, Any]:
+    """Early abort; rates are of the latest segment. false_abort_limit: upper 95% limit of the rate."""
+    m = t.abort_memories.c
+    known = c.execute(select(m.figures).where(m.session_id == session_id)).scalar() or {}
+    names = ("false_abort_rate", "false_abort_limit", "throughput_gain")
+    return {"aborted": aborted, "audited": known.get("audited", 0), **{name: known.get(name) for name in names}}
+
+
+def _overhead_block(c: Connection, session_id: int) -> dict[str, float | None]:
+    there = select(e.c.overhead_ms).where(e.c.session_id == session_id, e.c.overhead_ms.is_not(None))
+    times = sorted(c.execute(there.order_by(e.c.number.desc()).limit(_OVERHEADS)).scalars())
+    p95 = times[max(0, math.ceil(0.95 * len(times)) - 1)] if times else None  # nearest rank
+    return {"median_ms": median(times) if times else None, "p95_ms": p95}
+
+
+def _adapter(c: Connection, session_id: int) -> str | None:
+    latest = select(p.c.adapter).where(p.c.session_id == session_id).order_by(p.c.number.desc(), p.c.attempt.desc())
+    return c.execute(latest.limit(1)).scalar() or None
+
+
+# ---------------------------------------------------------------------- values
+def _session(c: Connection, tag: str) -> AnyRow:
+    row = c.execute(select(s).where(s.c.tag == tag)).one_or_none()
+    if row is None:
+        raise KeyError(f"no session {tag!r}")
+    return row
+
+
+def task_facts(task_json: str) -> dict[str, Any]:
+    """What the answers need of a task, whatever its JSON lacks: name, metric, direction, source, budget."""
+    try:
+        task = _mapping(json.loads(task_json))
+    except (ValueError, RecursionError):
+        task = {}
+    scoring, execution = _mapping(task.get("scoring")), _mapping(task.get("execution"))
+    budget = execution.get("budget")
+    if isinstance(budget, dict):
+        budget = budget.get("training")
+    return {
+        "name": str(task.get("name") or ""),
+        "metric": str(scoring.get("metric") or ""),
+        "direction": "maximize" if scoring.get("direction") == "maximize" else "minimize",
+        "source": "self-reported" if scoring.get("source") in ("stdout", "self-reported") else "evaluator",
+        "budget": float(budget) if isinstance(budget, (int, float)) and not isinstance(budget, bool) else None,
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,322 +1,524 @@
-"""The tables of the journal, as typed SQLAlchemy classes; their types are those of ``columns``.
+"""The tables of the journal. ``migrations/`` creates them (a test holds the two together).
 
-Here are sessions with what they tried and what it gave; what models said and learned is in ``model_tables``.
-``migrations/`` creates them (a test holds the two together); ``reader`` and ``session_status`` read them by these
-names. Times are integer microseconds of UTC since 1970, free-form values are JSON, long values are blobs compressed by
-``codec.py``.
+Their column types are the boundary of the database: what is written is cleaned of what no database can hold and
+redacted, what is read is checked, long values are compressed (``codec``). Times are integer microseconds of UTC since
+1970, free-form values JSON. Constraints get names, so that migrations can speak of them.
 
-Rows that belong to an experiment carry its key (session_id, number), so that a step never has to look up another id.
-What is read often (experiment, proposal) is kept apart from what is long (proposal_body), so that lists and sums
-read few pages; sums over a session are counters (``totals``, ``tally``) that change together with what they count.
+Rows of an experiment carry its key (session_id, number), so that a step never looks up another id. What is read often
+(experiment, proposal) is kept apart from what is long (proposal_body); sums over a session are counters (``totals``,
+``tally``) that change together with what they count.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Index, UniqueConstraint, text
-from sqlalchemy.orm import Mapped, mapped_column
-
-from autoresearchd.store import model_tables as model_tables  # Base is to know all tables
-from autoresearchd.store.columns import Base as Base
-from autoresearchd.store.columns import experiment_key, session_key
-
-
-class SessionTable(Base):
-    """One run of the daemon on one task; the long ``task_json`` comes last."""
-
-    __tablename__ = "session"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    tag: Mapped[str] = mapped_column(unique=True)
-    branch: Mapped[str]
-    folder: Mapped[str]
-    state: Mapped[str]
-    reason: Mapped[str]
-    pid: Mapped[int | None]
-    policy: Mapped[str]
-    executor: Mapped[str]
-    base_commit: Mapped[str]
-    incumbent: Mapped[str]
-    incumbent_experiment: Mapped[int]
-    seed: Mapped[int] = mapped_column(BigInteger)
-    started_at: Mapped[datetime]
-    heartbeat_at: Mapped[datetime | None]
-    active_seconds: Mapped[float]
-    max_experiments: Mapped[int | None]
-    max_seconds: Mapped[float | None]
-    max_usd: Mapped[float | None]
-    task_json: Mapped[str]
-
-
-class TotalsTable(Base):
-    """Counters of a session. opened: numbers handed out; experiments and what follows: decided ones."""
-
-    __tablename__ = "totals"
-
-    session_id: Mapped[int] = session_key(primary_key=True)
-    opened: Mapped[int]
-    experiments: Mapped[int]
-    keeps: Mapped[int]
-    discards: Mapped[int]
-    crashes: Mapped[int]
-    checks_failed: Mapped[int]
-    aborted: Mapped[int]
-    usd: Mapped[float]
-    tokens_in: Mapped[int] = mapped_column(BigInteger)
-    tokens_out: Mapped[int] = mapped_column(BigInteger)
-    gpu_s: Mapped[float]
-
-
-class SegmentTable(Base):
-    """A stretch of a session in which results are comparable; ``first``: number of its first experiment."""
-
-    __tablename__ = "segment"
-
-    session_id: Mapped[int] = session_key(primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-    first: Mapped[int]
-    fingerprint: Mapped[str]
-    reason: Mapped[str]
-    hardware: Mapped[str]
-    started_at: Mapped[datetime]
-
-
-class ExperimentTable(Base):
-    """An experiment and the decision on it (status and what follows are NULL until it is decided).
-
-    attempt: that of its current proposal, NULL while there is none. gpu_s: of all its runs.
-    """
-
-    __tablename__ = "experiment"
-    __table_args__ = (
-        Index("ix_experiment_value", "session_id", "segment", "value", "number"),
-        Index("ix_experiment_status", "session_id", "status", "number"),
-        Index("ix_experiment_commit", "session_id", "commit_sha"),
-    )
-
-    session_id: Mapped[int] = session_key(primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-    segment: Mapped[int]
-    phase: Mapped[str]
-    status: Mapped[str | None]
-    label: Mapped[str | None]
-    value: Mapped[float | None]
-    delta: Mapped[float | None]
-    confidence: Mapped[float | None]
-    sigma: Mapped[float | None]
-    reward: Mapped[float | None]
-    overhead_ms: Mapped[float | None]
-    gpu_s: Mapped[float]
-    attempt: Mapped[int | None]
-    started_at: Mapped[datetime]
-    finished_at: Mapped[datetime | None]
-    parent: Mapped[str]
-    commit_sha: Mapped[str | None]
-    metrics: Mapped[dict[str, Any] | None]
-    reason: Mapped[str | None]
-
-
-class ProposalTable(Base):
-    """A proposal: what was proposed, what it cost, and what the learner must know of it.
-
-    An experiment has one for each attempt (a repair is a further attempt). usd: NULL when the price is unknown.
-    reward_parts and reward_formula: components of the reward and the version of the formula; censored: the reward rests
-    on a forecast. ``*_hash``: of the base model, its tokenizer and its chat template.
-    """
-
-    __tablename__ = "proposal"
-    __table_args__ = (
-        experiment_key(),
-        Index("ix_proposal_code_hash", "session_id", "code_hash", "number"),
-    )
-
-    session_id: Mapped[int] = mapped_column(primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-    attempt: Mapped[int] = mapped_column(primary_key=True)
-    policy: Mapped[str]
-    role: Mapped[str]
-    adapter: Mapped[str]
-    parent: Mapped[str | None]
-    code_hash: Mapped[str]
-    expected_delta: Mapped[float | None]
-    usd: Mapped[float | None]
-    tokens_in: Mapped[int] = mapped_column(BigInteger)
-    tokens_out: Mapped[int] = mapped_column(BigInteger)
-    seconds: Mapped[float]
-    state_id: Mapped[str]
-    round_id: Mapped[str] = mapped_column(index=True)
-    reward: Mapped[float | None]
-    reward_parts: Mapped[dict[str, Any] | None]
-    reward_formula: Mapped[str | None]
-    censored: Mapped[bool]
-    model_hash: Mapped[str | None]
-    tokenizer_hash: Mapped[str | None]
-    template_hash: Mapped[str | None]
-    generation_adapter: Mapped[str | None]
-    sampling: Mapped[dict[str, Any] | None]
-    changes: Mapped[dict[str, Any] | None]
-    asi: Mapped[dict[str, Any] | None]
-    hypothesis: Mapped[str]
-    description: Mapped[str]
-
-
-class ProposalBodyTable(Base):
-    """The long parts of a proposal, compressed: new file texts, diff, and the model's answer as it was given."""
-
-    __tablename__ = "proposal_body"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["session_id", "number", "attempt"],
-            ["proposal.session_id", "proposal.number", "proposal.attempt"],
-            ondelete="CASCADE",
-        ),
-    )
-
-    session_id: Mapped[int] = mapped_column(primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-    attempt: Mapped[int] = mapped_column(primary_key=True)
-    diff: Mapped[bytes]
-    files: Mapped[bytes]
-    messages: Mapped[bytes | None]
-    completion: Mapped[bytes | None]
-    token_ids: Mapped[bytes | None]
-    logprobs: Mapped[bytes | None]
-
-
-class AsiTable(Base):
-    """Actionable side information of a decided experiment."""
-
-    __tablename__ = "asi"
-    __table_args__ = (experiment_key(),)
-
-    session_id: Mapped[int] = mapped_column(primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-    hypothesis: Mapped[str]
-    arch_change: Mapped[str]
-    result: Mapped[str]
-    next_action_hint: Mapped[str]
-    extra: Mapped[dict[str, Any] | None]
-
-
-class RunTable(Base):
-    """One execution of a program; ``stages``: how each of its processes ended; ``curve``: compressed.
-
-    program: number of the experiment whose commit ran, NULL where it is the experiment's own.
-    attempt: of the experiment's proposal when it ran.
-    """
-
-    __tablename__ = "run"
-    __table_args__ = (experiment_key(), UniqueConstraint("session_id", "number", "run_index"))
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int]
-    number: Mapped[int]
-    run_index: Mapped[int]
-    seed: Mapped[int] = mapped_column(BigInteger)
-    program: Mapped[int | None]
-    attempt: Mapped[int] = mapped_column(server_default=text("0"))
-    started_at: Mapped[datetime]
-    finished_at: Mapped[datetime | None]
-    label: Mapped[str]
-    value: Mapped[float | None]
-    duration_s: Mapped[float]
-    exit_code: Mapped[int | None]
-    tier: Mapped[str]
-    host: Mapped[str]
-    device: Mapped[str]
-    metrics: Mapped[dict[str, Any] | None]
-    detail: Mapped[str]
-    stages: Mapped[list[Any] | None]
-    curve: Mapped[bytes | None]
-
-
-class TallyTable(Base):
-    """Counters of decided experiments by role and label: keeps: of them, those kept; reward: the sum of theirs."""
-
-    __tablename__ = "tally"
-
-    session_id: Mapped[int] = session_key(primary_key=True)
-    role: Mapped[str] = mapped_column(primary_key=True)
-    label: Mapped[str] = mapped_column(primary_key=True)
-    decided: Mapped[int]
-    keeps: Mapped[int]
-    reward: Mapped[float]
-
-
-class VisitTable(Base):
-    """How often an experiment was chosen to go on from; no row: never."""
-
-    __tablename__ = "visit"
-    __table_args__ = (experiment_key(),)
-
-    session_id: Mapped[int] = mapped_column(primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-    visits: Mapped[int]
-
-
-class LookTable(Base):
-    """A look of early abort at a running job: its forecast, the probability that it misses the bar, all its reasons."""
-
-    __tablename__ = "look"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
-    progress: Mapped[float]
-    forecast: Mapped[float | None]
-    probability: Mapped[float | None]
-    details: Mapped[dict[str, Any] | None]
-
-
-class AbortMemoryTable(Base):
-    """What early abort has learned in the latest segment of a session; state: compressed, as of ``number``."""
-
-    __tablename__ = "abort_memory"
-
-    session_id: Mapped[int] = session_key(primary_key=True)
-    segment: Mapped[int]
-    number: Mapped[int]
-    figures: Mapped[dict[str, Any] | None]
-    state: Mapped[bytes | None]
-
-
-class NoteTable(Base):
-    """A message from the user to the policy; seen_in: the experiment whose prompt carried it."""
-
-    __tablename__ = "note"
-    __table_args__ = (Index("ix_note_unseen", "session_id", "seen_in"),)
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int] = session_key()
-    text: Mapped[str]
-    created_at: Mapped[datetime]
-    seen_in: Mapped[int | None]
-
-
-class ControlTable(Base):
-    """A request from a command to the daemon."""
-
-    __tablename__ = "control_request"
-    __table_args__ = (Index("ix_control_request_pending", "session_id", "taken"),)
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int] = session_key()
-    kind: Mapped[str]
-    created_at: Mapped[datetime]
-    taken: Mapped[bool]
-
-
-class EventTable(Base):
-    """What happened in a session."""
-
-    __tablename__ = "event"
-    __table_args__ = (Index("ix_event_session", "session_id", "id"),)
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    session_id: Mapped[int] = session_key()
-    kind: Mapped[str]
-    at: Mapped[datetime]
-    experiment: Mapped[int | None]
-    message: Mapped[str]
-    data: Mapped[dict[str, Any] | None]
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.store import codec
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_redactor: ContextVar[Redactor] = ContextVar("redactor", default=Redactor())  # noqa: B039 - it never changes
+
+
+@contextmanager
+def redacting(redactor: Redactor) -> Iterator[None]:
+    """Whatever is written within goes through this redactor, where its column does not say that it is verbatim."""
+    token = _redactor.set(redactor)
+    try:
+        yield
+    finally:
+        _redactor.reset(token)
+
+
+def redacted(value: Any) -> Any:
+    """A value as it is written down."""
+    return _redactor.get().value(value)
+
+
+def clean(value: str) -> str:
+    """A text as it is written down."""
+    return codec.text(_redactor.get().text(value))
+
+
+# ---------------------------------------------------------------------- types of columns
+class Time(TypeDecorator[datetime]):
+    """A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a time without a time zone cannot be stored: {value!r}")
+        return (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else _EPOCH + timedelta(microseconds=_checked(value, int))
+
+
+class Words(TypeDecorator[str]):
+    """Text that people or models wrote: cleaned of what a database cannot hold, and redacted."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else clean(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else _checked(value, str)
+
+
+class Verbatim(Words):
+    """Text that stays what it is: names, hashes, words of ours, and the task."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else codec.text(value)
+
+
+class Whole(TypeDecorator[int]):
+    """A whole number."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
+        return None if value is None else int(_checked(value, int, Decimal))
+
+
+class Big(Whole):
+    """A whole number of 64 bits."""
+
+    impl = BigInteger
+    cache_ok = True
+
+
+class Real(TypeDecorator[float]):
+    """A number; one that is not finite is stored as NULL."""
+
+    impl = Float(53)
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
+        return codec.finite(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> float | None:
+        return None if value is None else float(_checked(value, int, float))
+
+
+class Json(TypeDecorator[Any]):
+    """A JSON object or list, redacted; an empty one is NULL. ``kind``: what it must be."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def __init__(self, kind: type = dict) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if not value:
+            return None
+        return redacted(dict(value) if isinstance(value, Mapping) else list(value))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else _checked(value, self.kind)
+
+
+class Packed(TypeDecorator[Any]):
+    """A long value, compressed; ``form``: how, see ``codec.FORMS``. Texts, answers and messages are redacted before."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+
+    @property
+    def verbatim(self) -> bool:
+        """Numbers, and the files of a proposal: they stay what is committed."""
+        return self.form not in ("text", "json", "messages")
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        if value is None:
+            return None
+        return codec.FORMS[self.form][0](value if self.verbatim else redacted(value))
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
+        return None if value is None else codec.FORMS[self.form][1](value)
+
+
+def _checked(value: Any, *kinds: type) -> Any:
+    """A value of the database, which anybody may have changed. Raises TypeError."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{type(value).__name__} in the place of {kinds[0].__name__}")
+    return value
+
+
+# ---------------------------------------------------------------------- keys and columns
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _column(name: str, kind: Any, *more: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, *more, **{"nullable": False, **options})
+
+
+def _optional(name: str, kind: Any, *more: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, *more, nullable=True, **options)
+
+
+def _id() -> Column[Any]:
+    return Column("id", Whole, primary_key=True)
+
+
+def _session(**options: Any) -> Column[Any]:
+    return _column("session_id", Whole, ForeignKey("session.id", ondelete="CASCADE"), **options)
+
+
+def _key(table: str, *names: str) -> list[Any]:
+    """Columns that are the key of another table's row, and go with it."""
+    columns: list[Any] = [_column(name, Whole, primary_key=True) for name in names]
+    return [*columns, ForeignKeyConstraint(names, [f"{table}.{name}" for name in names], ondelete="CASCADE")]
+
+
+_EXPERIMENT = ("session_id", "number")
+
+# ---------------------------------------------------------------------- sessions and experiments
+sessions = Table(
+    "session",
+    metadata,
+    _id(),
+    _column("tag", Verbatim, unique=True),
+    _column("branch", Verbatim),
+    _column("folder", Verbatim),
+    _column("state", Verbatim),
+    _column("reason", Words),
+    _optional("pid", Whole),
+    _column("policy", Verbatim),
+    _column("executor", Verbatim),
+    _column("base_commit", Verbatim),
+    _column("incumbent", Verbatim),
+    _column("incumbent_experiment", Whole),
+    _column("seed", Big),
+    _column("started_at", Time),
+    _optional("heartbeat_at", Time),
+    _column("active_seconds", Real),
+    _optional("max_experiments", Whole),
+    _optional("max_seconds", Real),
+    _optional("max_usd", Real),
+    _column("task_json", Verbatim),
+)
+
+totals = Table(  # counters of a session. opened: numbers handed out; what follows: decided experiments
+    "totals",
+    metadata,
+    _session(primary_key=True),
+    *(_column(n, Whole) for n in ("opened", "experiments", "keeps", "discards", "crashes", "checks_failed", "aborted")),
+    _column("usd", Real),
+    _column("tokens_in", Big),
+    _column("tokens_out", Big),
+    _column("gpu_s", Real),
+)
+
+segments = Table(  # first: number of its first experiment
+    "segment",
+    metadata,
+    _session(primary_key=True),
+    _column("number", Whole, primary_key=True),
+    _column("first", Whole),
+    _column("fingerprint", Verbatim),
+    _column("reason", Words),
+    _column("hardware", Words),
+    _column("started_at", Time),
+)
+
+# status and what follows are NULL until it is decided. attempt: of its current proposal; gpu_s: of all its runs
+experiments = Table(
+    "experiment",
+    metadata,
+    _session(primary_key=True),
+    _column("number", Whole, primary_key=True),
+    _column("segment", Whole),
+    _column("phase", Verbatim),
+    _optional("status", Verbatim),
+    _optional("label", Verbatim),
+    *(_optional(name, Real) for name in ("value", "delta", "confidence", "sigma", "reward", "overhead_ms")),
+    _column("gpu_s", Real),
+    _optional("attempt", Whole),
+    _column("started_at", Time),
+    _optional("finished_at", Time),
+    _column("parent", Verbatim),
+    _optional("commit_sha", Verbatim),
+    _optional("metrics", Json()),
+    _optional("reason", Words),
+    Index("ix_experiment_value", "session_id", "segment", "value", "number"),
+    Index("ix_experiment_status", "session_id", "status", "number"),
+    Index("ix_experiment_commit", "session_id", "commit_sha"),
+)
+
+# One for each attempt. usd: NULL when the price is unknown. censored: the reward rests on a forecast
+proposals = Table(
+    "proposal",
+    metadata,
+    *_key("experiment", *_EXPERIMENT),
+    _column("attempt", Whole, primary_key=True),
+    _column("policy", Words),
+    _column("role", Words),
+    _column("adapter", Words),
+    _optional("parent", Verbatim),
+    _column("code_hash", Verbatim),
+    _optional("expected_delta", Real),
+    _optional("usd", Real),
+    _column("tokens_in", Big),
+    _column("tokens_out", Big),
+    _column("seconds", Real),
+    _column("state_id", Words),
+    _column("round_id", Words, index=True),
+    _optional("reward", Real),
+    _optional("reward_parts", Json()),
+    _optional("reward_formula", Verbatim),
+    _column("censored", Boolean),
+    _optional("model_hash", Words),
+    _optional("tokenizer_hash", Words),
+    _optional("template_hash", Words),
+    _optional("generation_adapter", Words),
+    _optional("sampling", Json()),
+    _optional("changes", Json()),
+    _optional("asi", Json()),
+    _column("hypothesis", Words),
+    _column("description", Words),
+    Index("ix_proposal_code_hash", "session_id", "code_hash", "number"),
+)
+
+proposal_bodies = Table(
+    "proposal_body",
+    metadata,
+    *_key("proposal", *_EXPERIMENT, "attempt"),
+    _column("diff", Packed("text")),
+    _column("files", Packed("files")),
+    _optional("messages", Packed("messages")),
+    _optional("completion", Packed("text")),
+    _optional("token_ids", Packed("ids")),
+    _optional("logprobs", Packed("reals")),
+)
+
+asi = Table(
+    "asi",
+    metadata,
+    *_key("experiment", *_EXPERIMENT),
+    *(_column(name, Words) for name in ("hypothesis", "arch_change", "result", "next_action_hint")),
+    _optional("extra", Json()),
+)
+
+# program: number of the experiment whose commit ran, NULL: its own. attempt: of the proposal when it ran
+runs = Table(
+    "run",
+    metadata,
+    _id(),
+    _column("session_id", Whole),
+    _column("number", Whole),
+    _column("run_index", Whole),
+    _column("seed", Big),
+    _optional("program", Whole),
+    _column("attempt", Whole, server_default=text("0")),
+    _column("started_at", Time),
+    _optional("finished_at", Time),
+    _column("label", Verbatim),
+    _optional("value", Real),
+    _column("duration_s", Real),
+    _optional("exit_code", Whole),
+    _column("tier", Words),
+    _column("host", Words),
+    _column("device", Words),
+    _optional("metrics", Json()),
+    _column("detail", Words),
+    _optional("stages", Json(list)),
+    _optional("curve", Packed("curve")),
+    ForeignKeyConstraint(_EXPERIMENT, ["experiment.session_id", "experiment.number"], ondelete="CASCADE"),
+    UniqueConstraint("session_id", "number", "run_index"),
+)
+
+tallies = Table(  # counters of decided experiments by role and label; reward: the sum of theirs
+    "tally",
+    metadata,
+    _session(primary_key=True),
+    _column("role", Words, primary_key=True),
+    _column("label", Verbatim, primary_key=True),
+    _column("decided", Whole),
+    _column("keeps", Whole),
+    _column("reward", Real),
+)
+
+visits = Table("visit", metadata, *_key("experiment", *_EXPERIMENT), _column("visits", Whole))
+
+abort_checks = Table(
+    "look",
+    metadata,
+    _id(),
+    _column("run_id", Whole, ForeignKey("run.id", ondelete="CASCADE"), index=True),
+    _column("progress", Real),
+    _optional("forecast", Real),
+    _optional("probability", Real),
+    _optional("details", Json()),
+)
+
+abort_memories = Table(  # of the latest segment; state: as of ``number``
+    "abort_memory",
+    metadata,
+    _session(primary_key=True),
+    _column("segment", Whole),
+    _column("number", Whole),
+    _optional("figures", Json()),
+    _optional("state", Packed("json")),
+)
+
+notes = Table(  # seen_in: the experiment whose prompt carried it
+    "note",
+    metadata,
+    _id(),
+    _session(),
+    _column("text", Words),
+    _column("created_at", Time),
+    _optional("seen_in", Whole),
+    Index("ix_note_unseen", "session_id", "seen_in"),
+)
+
+controls = Table(
+    "control_request",
+    metadata,
+    _id(),
+    _session(),
+    _column("kind", Verbatim),
+    _column("created_at", Time),
+    _column("taken", Boolean),
+    Index("ix_control_request_pending", "session_id", "taken"),
+)
+
+events = Table(
+    "event",
+    metadata,
+    _id(),
+    _session(),
+    _column("kind", Verbatim),
+    _column("at", Time),
+    _optional("experiment", Whole),
+    _column("message", Words),
+    _optional("data", Json()),
+    Index("ix_event_session", "session_id", "id"),
+)
+
+# ---------------------------------------------------------------------- what models answered and learned
+answers = Table(  # usable or not, in the order of their coming. What is spent in a day is read off the index
+    "answer",
+    metadata,
+    *_key("experiment", *_EXPERIMENT),
+    _column("answer_index", Whole, primary_key=True),
+    _column("attempt", Whole),
+    _column("at", Time),
+    _optional("usd", Real),
+    _column("tokens_in", Big),
+    _column("tokens_out", Big),
+    _column("seconds", Real),
+    _column("model", Words),
+    _column("form", Words),
+    _column("finish", Words),
+    _optional("model_hash", Words),
+    _optional("tokenizer_hash", Words),
+    _optional("template_hash", Words),
+    _optional("adapter", Words),
+    _optional("sampling", Json()),
+    _column("error", Words),
+    Index("ix_answer_spent", "at", "usd"),
+)
+
+# shared: so many messages are those of the answer before it (a question asked again goes on from that one)
+answer_bodies = Table(
+    "answer_body",
+    metadata,
+    *_key("answer", *_EXPERIMENT, "answer_index"),
+    _column("shared", Whole),
+    _optional("messages", Packed("messages")),
+    _optional("completion", Packed("text")),
+    _optional("token_ids", Packed("ids")),
+    _optional("logprobs", Packed("reals")),
+)
+
+learner_runs = Table(  # session_id is NULL where it learned across sessions
+    "learner_run",
+    metadata,
+    _id(),
+    _session(index=True, nullable=True),
+    _column("algo", Verbatim),
+    _column("mode", Verbatim),
+    _column("status", Verbatim),
+    _column("started_at", Time),
+    _optional("finished_at", Time),
+    _column("trajectories", Whole),
+    _column("steps", Whole),
+    _optional("config", Json()),
+    _optional("metrics", Json()),
+    _column("detail", Words),
+)
+
+policy_versions = Table(  # adapter_path: name of its folder; adapter_hash: over all of its files
+    "policy_version",
+    metadata,
+    _id(),
+    _session(index=True, nullable=True),
+    _optional("learner_run_id", Whole, ForeignKey("learner_run.id", ondelete="SET NULL")),
+    _optional("parent_id", Whole, ForeignKey("policy_version.id", ondelete="SET NULL")),
+    _column("version", Verbatim, unique=True),
+    _column("status", Verbatim),
+    _column("adapter_path", Verbatim),
+    _column("adapter_hash", Verbatim),
+    _optional("model_hash", Verbatim),
+    _optional("tokenizer_hash", Verbatim),
+    _optional("template_hash", Verbatim),
+    _column("created_at", Time),
+    _optional("promoted_at", Time),
+    _optional("metrics", Json()),
+    _column("reason", Words, server_default=text("''")),
+)
+
+
+def columns(table: Table, *without: str) -> Sequence[Column[Any]]:
+    """The columns of a table but for some."""
+    return [column for column in table.c if column.name not in without]

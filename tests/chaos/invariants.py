@@ -11,7 +11,6 @@ from typing import Any
 from autoresearchd.domain.experiment import Experiment, Totals
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.store.migrate import open_store
 from autoresearchd.store.repository import SqlStore
 from tests.chaos.world import TAG, World
 
@@ -63,7 +62,7 @@ class Journal:
         for name in ("state.db", "state.db-wal"):
             if (world.state / name).exists():
                 shutil.copy(world.state / name, aside / name)
-        return cls.of(open_store(f"sqlite:///{aside / 'state.db'}"))
+        return cls.of(SqlStore.open(f"sqlite:///{aside / 'state.db'}"))
 
     @classmethod
     def of(cls, store: SqlStore) -> Journal:

@@ -205,7 +205,7 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
     often: housekeeping all the time; clock_seed: of a clock that jumps.
     """
     from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
-    from autoresearchd.app.journal import check_database, check_journal
+    from autoresearchd.app.integrity import check_database, check_journal
     from autoresearchd.app.project import Project
     from autoresearchd.loop import housekeeping
     from autoresearchd.loop.daemon import serve

@@ -16,7 +16,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.ports import Cancel, NewSession, RunRequest
-from autoresearchd.store.migrate import open_store
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.executors import FakeExecutor, Script
 
@@ -75,7 +75,7 @@ class Bench:
         self.task = load_task(self.root)
         self.state = self.root / ".git/autoresearchd"
         self.state.mkdir()
-        self.store = open_store(f"sqlite:///{self.state / 'state.db'}")
+        self.store = SqlStore.open(f"sqlite:///{self.state / 'state.db'}")
         self.events = Collector()
         self.policy: Any = ByNumber()
         self.job: Callable[[RunRequest], Script | str] = job

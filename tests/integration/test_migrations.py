@@ -17,10 +17,10 @@ from alembic.script import ScriptDirectory
 from autoresearchd.errors import SchemaTooNew, StoreError
 from autoresearchd.resources import bundled
 from autoresearchd.store.database import Database
-from autoresearchd.store.migrate import alembic_config, open_store, upgrade
+from autoresearchd.store.health import HEAD_REVISION
+from autoresearchd.store.migrate import alembic_config, upgrade
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.revision import HEAD_REVISION
-from autoresearchd.store.tables import Base
+from autoresearchd.store.tables import metadata
 from tests.contract.store_driver import AT, new_session
 
 NEXT = """
@@ -63,14 +63,14 @@ def test_migrations_and_tables_agree(url: str) -> None:
     database = Database(url)
     with database.read() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, metadata) == []
     database.close()
 
 
 def test_indices_and_foreign_keys_of_migrations_are_those_of_the_tables(url: str, tmp_path: Path) -> None:
     upgrade(url)
     made = Database(f"sqlite:///{tmp_path / 'made.db'}")
-    Base.metadata.create_all(made.engine)
+    metadata.create_all(made.engine)
     made.close()
 
     def schema(path: Path) -> dict[str, list[str]]:
@@ -154,7 +154,7 @@ def test_runs_and_counts_of_a_session_from_before_there_were_repairs_are_carried
             "tier, host, device, detail) VALUES (1, 1, 0, 5, 1, 2, '', 4.0, 3, '', '', 'cpu', '')"
         )
     db.close()
-    with open_store(url) as store:
+    with SqlStore.open(url) as store:
         assert store.label_counts(1) == {"": 1, "malformed_answer": 1, "no_gain": 2}
         assert store.role_stats(1) == {"": (2, 1, -2.0), "data": (2, 0, -1.5)}
         assert [(r.attempt, r.value) for r in store.experiments(1)[1].good_runs] == [(0, 4.0)]
@@ -171,7 +171,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: P
         upgrade(url, migrations=later, head="9999")
     assert f"state.db.backup-{HEAD_REVISION}" in str(caught.value)
     assert "colour" not in columns(tmp_path / "state.db", "session")
-    with open_store(url) as store:
+    with SqlStore.open(url) as store:
         assert store.session("nov21").tag == "nov21"
 
 

@@ -12,7 +12,6 @@ from autoresearchd.cli.main import run
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.loop.lock import SessionLock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.store.migrate import open_store
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.repositories import make_repository
@@ -122,5 +121,5 @@ def test_a_removal_that_was_killed_in_the_middle_is_done_again(
     assert refs(bench) == ["refs/heads/main", "refs/heads/mine"]
     assert [one["tag"] for one in listed(capsys)] == ["t"]
     assert run(["sessions", "remove", "t", "--yes"]) == 0
-    with open_store(f"sqlite:///{bench.state / 'state.db'}") as store:
+    with SqlStore.open(f"sqlite:///{bench.state / 'state.db'}") as store:
         assert list(store.sessions()) == []

@@ -12,7 +12,7 @@ from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.errors import UsageError
 from autoresearchd.policy.client import ModelError, Trouble
 from autoresearchd.policy.registry import parse_spec
-from autoresearchd.store.daybook import Daybook
+from autoresearchd.store.daily_spend import DailySpend
 from tests.fakes.models import ScriptedClient, Step
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -23,7 +23,7 @@ class Desk:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.environment = {"XDG_STATE_HOME": str(folder / "state")}
-        self.book = Daybook(folder / "state" / "autoresearchd")
+        self.book = DailySpend(folder / "state" / "autoresearchd")
         self.folder, self.monkeypatch = folder, monkeypatch
         self.told = ""
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from autoresearchd.app.spending import SessionAnswers, UsersDay, daybook
+from autoresearchd.app.spending import SessionAnswers, UsersDay, daily_spend
 from autoresearchd.domain.proposal import Answer, Cost, Generation
 from autoresearchd.errors import SpendCapReached, StoreError
 from autoresearchd.policy.spend import Caps
 from autoresearchd.ports import Store
-from autoresearchd.store.daybook import Daybook
+from autoresearchd.store.daily_spend import DailySpend
 
 MORNING = datetime(2026, 11, 22, 9, tzinfo=UTC)
 
@@ -36,10 +36,10 @@ class Clock:
 class Repository:
     """A journal in memory with a session that spends."""
 
-    def __init__(self, state: Path | Daybook | None, name: str, clock: Clock, fails: bool = False) -> None:
+    def __init__(self, state: Path | DailySpend | None, name: str, clock: Clock, fails: bool = False) -> None:
         self.answers: list[tuple[datetime, float]] = []
         self.fails, self.told, self.lost = fails, list[str](), False
-        book = Daybook(state) if isinstance(state, Path) else state
+        book = DailySpend(state) if isinstance(state, Path) else state
         self.day = UsersDay(book, self, clock, self.told.append, name)
         self.log = SessionAnswers(cast(Store, self), 1, clock, self.day.spent)
         self.caps = Caps(session_usd=lambda: 0.0, day_usd=self.day.usd, day_cap=1.0)
@@ -94,7 +94,7 @@ def broken_folder(tmp_path: Path) -> Path:
 
 
 def broken_file(tmp_path: Path) -> Path:
-    Daybook(tmp_path).path(MORNING).mkdir()
+    DailySpend(tmp_path).path(MORNING).mkdir()
     return tmp_path
 
 
@@ -111,7 +111,7 @@ def test_where_the_book_cannot_be_kept_the_repository_counts_alone_and_the_user_
     assert "cannot be kept" in repository.told[0]
 
 
-class Failing(Daybook):
+class Failing(DailySpend):
     """A book on a disk that is full for a while."""
 
     failures = 0
@@ -132,9 +132,9 @@ def test_what_the_book_did_not_take_twice_is_in_it_afterwards_and_counted_all_th
     assert book.failures == 1
     assert one.day.usd() == pytest.approx(0.75), "0.25 of the other in the book, 0.5 that it does not take"
     assert book.failures == 0
-    assert Daybook(tmp_path).spent(MORNING) == pytest.approx(0.25)
+    assert DailySpend(tmp_path).spent(MORNING) == pytest.approx(0.25)
     one.spend(0.125)
-    assert Daybook(tmp_path).spent(MORNING) == pytest.approx(0.875), "each amount once, whatever failed before"
+    assert DailySpend(tmp_path).spent(MORNING) == pytest.approx(0.875), "each amount once, whatever failed before"
     assert other.day.usd() == one.day.usd() == pytest.approx(0.875)
     assert len(one.told) == 1
 
@@ -166,7 +166,7 @@ def test_the_end_of_a_session_is_a_chance_to_write_down_what_the_book_did_not_ta
     repository.spend(0.5)
     repository.day.close()
     repository.day.close()
-    assert Daybook(tmp_path).spent(MORNING) == 0.5
+    assert DailySpend(tmp_path).spent(MORNING) == 0.5
     assert len(repository.told) == 1
 
 
@@ -197,9 +197,9 @@ def test_a_book_that_cannot_be_read_when_a_session_begins_is_caught_up_with_late
     repository.answers.append((MORNING, 0.5))
     repository.day.catch_up()
     assert len(repository.told) == 1
-    Daybook(tmp_path).path(MORNING).rmdir()
+    DailySpend(tmp_path).path(MORNING).rmdir()
     repository.day.close()
-    assert Daybook(tmp_path).spent(MORNING) == 0.5
+    assert DailySpend(tmp_path).spent(MORNING) == 0.5
 
 
 def test_a_session_that_ends_because_its_journal_was_lost_ends_all_the_same(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_a_book_that_cannot_be_read_any_more_is_remembered(tmp_path: Path) -> No
     other.spend(0.75)
     one.caps.check()
     one.spend(0.125)
-    Daybook(tmp_path).path(MORNING).unlink()
-    Daybook(tmp_path).path(MORNING).mkdir()
+    DailySpend(tmp_path).path(MORNING).unlink()
+    DailySpend(tmp_path).path(MORNING).mkdir()
     assert one.day.usd() == pytest.approx(0.875)
     one.spend(0.25)
     with pytest.raises(SpendCapReached):
@@ -227,7 +227,7 @@ def test_a_book_that_cannot_be_read_any_more_is_remembered(tmp_path: Path) -> No
 def test_what_the_journal_knows_counts_though_the_book_was_deleted(tmp_path: Path) -> None:
     repository = Repository(tmp_path, "one", Clock())
     repository.spend(0.6)
-    Daybook(tmp_path).path(MORNING).unlink()
+    DailySpend(tmp_path).path(MORNING).unlink()
     assert repository.day.usd() == pytest.approx(0.6)
 
 
@@ -242,5 +242,5 @@ def test_what_the_journal_knows_counts_though_the_book_was_deleted(tmp_path: Pat
     ],
 )
 def test_the_book_lies_with_the_users_state(environment: dict[str, str], expected: Any) -> None:
-    book = daybook(environment)
+    book = daily_spend(environment)
     assert (book and str(book.path(MORNING).parent)) == expected

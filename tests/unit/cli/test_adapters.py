@@ -12,7 +12,7 @@ import pytest
 
 from autoresearchd.domain.version import BaseModel, NewLearnerRun
 from autoresearchd.learner.adapters import AdapterShelf, Made
-from autoresearchd.store.migrate import open_store
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import HOSTILE, Command
 
@@ -22,7 +22,7 @@ BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
 @pytest.fixture
 def shelf(repository: Path) -> Iterator[AdapterShelf]:
     """Three versions, of which the first is in use and the second refused."""
-    with open_store(f"sqlite:///{layout.database_path(repository)}") as store:
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         shelf = AdapterShelf(layout.adapters_dir(repository), store, lambda: datetime.now(UTC))
         run = store.open_learner_run(NewLearnerRun("grpo", "replay", 217), datetime.now(UTC))
         parent = None

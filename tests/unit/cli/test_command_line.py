@@ -214,7 +214,7 @@ def test_what_scripts_poll_is_answered_without_the_heavy_libraries(repository: P
     code = (
         f"import sys; sys.argv = ['autoresearchd', '{name}', '--json']\n"
         "from autoresearchd.__main__ import main\nmain()\n"
-        "heavy = ('rich', 'sqlalchemy', 'yaml', 'git', 'matplotlib')\n"
+        "heavy = ('rich', 'sqlalchemy.orm', 'alembic', 'yaml', 'git', 'matplotlib')\n"
         "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(

@@ -12,7 +12,7 @@ import pytest
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation
-from autoresearchd.store.migrate import open_store
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.contract.store_contract_answers import asked_again, new_answer
 from tests.contract.store_driver import Driver, commit_of, new_proposal
@@ -25,7 +25,7 @@ ASKED, ANSWERED, FREE = 5, 6, 7
 @pytest.fixture(autouse=True)
 def _answered(repository: Path) -> None:
     """Three more experiments: one repaired after two answers, one of a hostile model, one of a model that is free."""
-    with open_store(f"sqlite:///{layout.database_path(repository)}") as store:
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         lab = Driver(store, store.session("mar8").id)
         e = store.open_experiment(lab.id, parent=SHA, segment=0, at=START)
         assert e.number == ASKED

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import CurvePoint
-from autoresearchd.store import codec, figures
+from autoresearchd.store import codec
 
 MIB = 2**20
 FLOATS = st.floats(allow_nan=False)
@@ -70,7 +70,6 @@ def test_text_can_be_written_to_any_database_and_good_text_is_left_alone(text: s
     assert codec.text(clean) == clean
     if clean.isprintable():
         assert codec.unpack_text(codec.pack_text(text)) == clean
-    assert figures.unpack_text(codec.pack_text(text)) == clean
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
@@ -106,22 +105,6 @@ def test_packed_files_are_a_mapping_like_any_other() -> None:
     assert "train.py" in repr(files)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"), [([], None), ([1.0, 2.0], None), ([1.0, 1.0, 1.0], None), ([1.0, 2.0, 4.0], 2.0)]
-)
-def test_confidence_is_none_where_it_would_mean_nothing(values: list[float], expected: float | None) -> None:
-    assert figures.mad_confidence(1.0, 3.0, values) == expected
-    assert figures.mad_confidence(None, 3.0, values) is None
-
-
-def test_improvement_is_positive_where_the_metric_got_better() -> None:
-    assert figures.improvement_pct(0.9, 1.0, "minimize") == pytest.approx(10.0)
-    assert figures.improvement_pct(-0.9, -1.0, "maximize") == pytest.approx(10.0)
-    assert figures.improvement_pct(1.0, 0.0, "maximize") is None
-    assert figures.quantile([1.0, 2.0, 3.0], 0.95) == 3.0
-    assert figures.quantile([], 0.95) is None
-
-
 def _squeezed(piece: bytes, times: int, before: bytes = b"", after: bytes = b"") -> bytes:
     packing = zlib.compressobj(9)
     parts = [packing.compress(before), *(packing.compress(piece) for _ in range(times)), packing.compress(after)]
@@ -133,7 +116,6 @@ def test_a_few_bytes_that_stand_for_gigabytes_are_refused_before_they_are_there(
     assert len(bomb) < MIB
     readers: tuple[Callable[[bytes], object], ...] = (
         codec.unpack_text, codec.unpack_json, codec.unpack_curve, lambda blob: codec.unpack_numbers(blob, "q"),
-        figures.unpack_text,
     )  # fmt: skip
     for unpack in readers:
         tracemalloc.start()

@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import event, insert, select, update
 
 from autoresearchd.domain.labels import Status
-from autoresearchd.store.columns import core_table
+from autoresearchd.store import tables as t
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.tables import ExperimentTable, ProposalBodyTable, ProposalTable, RunTable, TotalsTable
 from tests.contract.store_contract_answers import new_answer
 from tests.contract.store_driver import AT, Driver, commit_of, new_session
 
@@ -27,7 +26,7 @@ def session_of(path: Path, count: int) -> tuple[SqlStore, Driver]:
     lab = Driver(store, session.id)
     lab.decided(Status.DISCARD, 1.0)
     with store._db.write() as c:
-        for table in map(core_table, (ExperimentTable, ProposalTable, ProposalBodyTable, RunTable)):
+        for table in (t.experiments, t.proposals, t.proposal_bodies, t.runs):
             columns = [column for column in table.c if column.name != "id"]
             (first,) = c.execute(select(*columns)).mappings().all()
             copies = []
@@ -36,7 +35,7 @@ def session_of(path: Path, count: int) -> tuple[SqlStore, Driver]:
                 changed["parent"] = commit_of(n - 1)
                 copies.append({name: changed.get(name, value) for name, value in first.items()})
             c.execute(insert(table), copies)
-        c.execute(update(TotalsTable).values(opened=count - 1))
+        c.execute(update(t.totals).values(opened=count - 1))
     lab.decided(Status.DISCARD, 2.0)
     return store, lab
 

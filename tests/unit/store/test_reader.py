@@ -19,7 +19,7 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.version import NewLearnerRun
-from autoresearchd.errors import SchemaTooNew, StoreDamaged, StoreError
+from autoresearchd.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract_answers import asked_again, new_answer
@@ -359,8 +359,8 @@ def test_it_reads_a_database_on_a_disk_that_it_may_not_write_to(lab: Driver, pat
 
 
 def test_it_cannot_write(lab: Driver, path: Path) -> None:
-    with Reader(path) as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader._db.execute("DELETE FROM session")
+    with Reader(path) as reader, pytest.raises(EnvironmentFailure, match="readonly"), reader._db.write() as c:
+        c.exec_driver_sql("DELETE FROM session")
 
 
 def test_a_missing_a_foreign_and_a_damaged_file_are_told_apart(tmp_path: Path) -> None:
@@ -405,10 +405,10 @@ def test_another_revision_is_refused_with_what_to_do(
         Reader(path)
 
 
-def test_status_does_not_pay_for_sqlalchemy() -> None:
+def test_status_imports_neither_migrations_nor_the_object_mapper() -> None:
     code = (
         "import sys; import autoresearchd.store.reader;"
-        "sys.exit(len({'sqlalchemy', 'alembic', 'statistics', 'numpy', 'urllib.request'} & set(sys.modules)))"
+        "sys.exit(len({'sqlalchemy.orm', 'alembic', 'numpy', 'urllib.request'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

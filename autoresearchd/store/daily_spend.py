@@ -23,7 +23,7 @@ _LOOK_S = 0.01
 """Between two looks at a lock that another daemon holds."""
 
 
-class Daybook:
+class DailySpend:
     """Amounts by day (UTC), in ``spend-2026-11-22.jsonl`` and so on; shared by all daemons of a user.
 
     A line is on disk when ``add`` returns. One that a crash has cut short counts nothing, and takes no other with it.

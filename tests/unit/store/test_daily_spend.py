@@ -16,25 +16,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.store.daybook import Daybook
+from autoresearchd.store.daily_spend import DailySpend
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 def test_a_day_nobody_spent_anything_on_costs_nothing_and_makes_no_file(tmp_path: Path) -> None:
-    assert Daybook(tmp_path / "state").spent(NOON) == 0.0
+    assert DailySpend(tmp_path / "state").spent(NOON) == 0.0
     assert not (tmp_path / "state").exists()
 
 
 def test_what_one_daemon_spends_another_sees_at_once(tmp_path: Path) -> None:
-    one, other = Daybook(tmp_path), Daybook(tmp_path)
+    one, other = DailySpend(tmp_path), DailySpend(tmp_path)
     one.add(NOON, 0.25, "/home/me/a")
     other.add(NOON, 0.5, "/home/me/b")
     assert one.spent(NOON) == other.spent(NOON) == pytest.approx(0.75)
 
 
 def test_each_day_has_its_own_sum_and_begins_at_midnight_utc(tmp_path: Path) -> None:
-    book = Daybook(tmp_path)
+    book = DailySpend(tmp_path)
     late_in_new_york = datetime(2026, 11, 21, 20, tzinfo=timezone(timedelta(hours=-5)))  # the 22nd, 1:00 UTC
     book.add(late_in_new_york, 1.0, "a")
     assert book.spent(NOON) == 1.0
@@ -42,7 +42,7 @@ def test_each_day_has_its_own_sum_and_begins_at_midnight_utc(tmp_path: Path) -> 
 
 
 def test_an_amount_that_may_be_in_the_book_already_is_added_once(tmp_path: Path) -> None:
-    book, late = Daybook(tmp_path), NOON + timedelta(microseconds=7)
+    book, late = DailySpend(tmp_path), NOON + timedelta(microseconds=7)
     for at, usd in ((NOON, 0.1), (late, 0.1), (NOON, 0.2)):
         for _ in range(2):
             book.add(at, usd, "a", again=True)
@@ -54,7 +54,7 @@ def test_an_amount_that_may_be_in_the_book_already_is_added_once(tmp_path: Path)
 
 
 def test_a_line_that_a_crash_cut_short_takes_no_other_with_it(tmp_path: Path) -> None:
-    book = Daybook(tmp_path)
+    book = DailySpend(tmp_path)
     book.add(NOON, 1.0, "a")
     with book.path(NOON).open("ab") as file:
         file.write(b'{"at": "2026-11-22T12:0')
@@ -66,7 +66,7 @@ def test_a_line_that_a_crash_cut_short_takes_no_other_with_it(tmp_path: Path) ->
 @pytest.mark.parametrize("line", [b"[]", b"{}", b'{"usd": "9"}', b'{"usd": -9}', b'{"usd": NaN}', b'{"usd": true}',
                                   b'{"usd": 1e300}', b"\xff\xfe", b"[" * 100_000])  # fmt: skip
 def test_what_is_no_amount_counts_nothing(line: bytes, tmp_path: Path) -> None:
-    book = Daybook(tmp_path)
+    book = DailySpend(tmp_path)
     book.add(NOON, 1.0, "a")
     with book.path(NOON).open("ab") as file:
         file.write(line + b"\n")
@@ -79,13 +79,13 @@ def test_no_content_makes_reading_fail_other_than_as_no_amount(content: bytes) -
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        book = Daybook(Path(folder))
+        book = DailySpend(Path(folder))
         book.path(NOON).write_bytes(content)
         assert book.spent(NOON) >= 0.0
 
 
 def test_a_link_or_a_pipe_in_its_place_is_neither_written_nor_waited_for(tmp_path: Path) -> None:
-    book, victim = Daybook(tmp_path), tmp_path / "victim"
+    book, victim = DailySpend(tmp_path), tmp_path / "victim"
     victim.write_text("mine\n")
     book.path(NOON).symlink_to(victim)
     with pytest.raises(OSError):
@@ -99,15 +99,15 @@ def test_a_link_or_a_pipe_in_its_place_is_neither_written_nor_waited_for(tmp_pat
 
 
 def test_only_the_user_can_read_it(tmp_path: Path) -> None:
-    book = Daybook(tmp_path / "state")
+    book = DailySpend(tmp_path / "state")
     book.add(NOON, 1.0, "a")
     assert book.path(NOON).stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
 
 
 def test_a_daemon_that_was_stopped_with_the_lock_in_its_hand_holds_up_no_other(tmp_path: Path) -> None:
-    Daybook(tmp_path).add(NOON, 1.0, "a")
-    book = Daybook(tmp_path, patience=0.02)
+    DailySpend(tmp_path).add(NOON, 1.0, "a")
+    book = DailySpend(tmp_path, patience=0.02)
     with book.path(NOON).open("ab") as stopped:
         fcntl.flock(stopped, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="is locked by another program"):
@@ -118,7 +118,7 @@ def test_a_daemon_that_was_stopped_with_the_lock_in_its_hand_holds_up_no_other(t
 
 
 def test_what_a_full_disk_took_in_part_does_not_count_and_does_when_it_is_added_again(tmp_path: Path) -> None:
-    book = Daybook(tmp_path)
+    book = DailySpend(tmp_path)
     book.add(NOON, 1.0, "a")
     size = book.path(NOON).stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -147,14 +147,14 @@ def test_an_amount_on_a_file_system_that_cannot_sync_folders_counts_once(
         real(file)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    book = Daybook(tmp_path)
+    book = DailySpend(tmp_path)
     book.add(NOON, 1.0, "a")
     assert book.spent(NOON) == 1.0
 
 
 def _spend(folder: Path) -> None:
     for _ in range(50):
-        Daybook(folder).add(NOON, 0.01, "x" * 400)
+        DailySpend(folder).add(NOON, 0.01, "x" * 400)
 
 
 def test_daemons_that_write_at_the_same_time_lose_no_amount(tmp_path: Path) -> None:
@@ -165,4 +165,4 @@ def test_daemons_that_write_at_the_same_time_lose_no_amount(tmp_path: Path) -> N
     for daemon in daemons:
         daemon.join(60)
         assert daemon.exitcode == 0
-    assert Daybook(tmp_path).spent(NOON) == pytest.approx(1.5)
+    assert DailySpend(tmp_path).spent(NOON) == pytest.approx(1.5)
