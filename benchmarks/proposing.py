@@ -40,7 +40,7 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Role
 from autoresearchd.loop.clock import SystemClock
-from autoresearchd.loop.laboratory import Laboratory, Site
+from autoresearchd.loop.context import Context, Site
 from autoresearchd.loop.standing import Standing
 from autoresearchd.policy import chat
 from autoresearchd.policy.edits.parse import FORMS, read_answer
@@ -158,11 +158,11 @@ def session_of(folder: Path, count: int, *, bodies: bool = True) -> tuple[SqlSto
     return store, session.id
 
 
-def laboratory(store: SqlStore, session: int, folder: Path, roles: tuple[Role, ...]) -> Laboratory:
+def laboratory(store: SqlStore, session: int, folder: Path, roles: tuple[Role, ...]) -> Context:
     """What the loop works with, as far as a state needs it."""
     task = replace(make_task(), roles=roles)
     nowhere = Site(folder, folder, folder, folder / "runs")
-    return Laboratory(
+    return Context(
         session_id=session,
         tag="b",
         seed=1,
@@ -186,7 +186,7 @@ class _Silence:
 class Daemon:
     """Takes states of one session, one after the other, as the loop does."""
 
-    lab: Laboratory
+    lab: Context
 
     def __post_init__(self) -> None:
         self.standing = Standing(self.lab)

@@ -23,8 +23,8 @@ from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_look import Look, Reason
 from autoresearchd.evaluator.forecast import Z90
 from autoresearchd.evaluator.keep import cumulative
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.follow import LogFollower, curve_of
-from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.standing import Standing, is_baseline
 
 LAST_LOOK = 0.95
@@ -48,8 +48,8 @@ MOST_FAULTS = 3
 class EarlyAbort:
     """Owned by the loop's thread. Does nothing where the task says ``curve.abort: false``."""
 
-    def __init__(self, lab: Laboratory, standing: Standing) -> None:
-        self._lab = lab
+    def __init__(self, context: Context, standing: Standing) -> None:
+        self._context = context
         self._standing = standing
         self._policy: AbortPolicy | None = None
         self._follower: LogFollower | None = None
@@ -61,17 +61,17 @@ class EarlyAbort:
         self._pending: list[Experiment] = []
         self._spared: set[int] = set()
         self._since_saved = self._faults = 0
-        budget = lab.task.execution.budget.training
-        self._every = max(0.05, min(lab.task.curve.check_every, budget / LOOKS_PER_RUN))
+        budget = context.task.execution.budget.training
+        self._every = max(0.05, min(context.task.curve.check_every, budget / LOOKS_PER_RUN))
         self._budget = budget
-        self._on = lab.task.curve.abort
+        self._on = context.task.curve.abort
 
     # ------------------------------------------------------------------ a run under way
     def patience(self, most: float) -> float:
         """How long the loop may wait for the job before the next look, in seconds."""
         if self._follower is None:
             return most
-        return max(0.01, min(most, self._next - self._lab.clock.monotonic()))
+        return max(0.01, min(most, self._next - self._context.clock.monotonic()))
 
     def begin(self, e: Experiment, run: Run, run_dir: Path) -> None:
         """A run has started."""
@@ -79,14 +79,14 @@ class EarlyAbort:
         if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._standing.needs_baseline:
             return
         self._run, self._run_dir, self._first_point = run, run_dir, None
-        self._follower = LogFollower(run_dir / TRAINING_LOG, self._lab.task.curve.pattern, self._budget)
-        self._next = self._lab.clock.monotonic() + self._every
+        self._follower = LogFollower(run_dir / TRAINING_LOG, self._context.task.curve.pattern, self._budget)
+        self._next = self._context.clock.monotonic() + self._every
         if self._policy is not None:
             self._policy.begin()
 
     def look(self) -> Look | None:
         """Look, if it is time; what was seen where the run is to end now."""
-        run, follower, now = self._run, self._follower, self._lab.clock.monotonic()
+        run, follower, now = self._run, self._follower, self._context.clock.monotonic()
         if run is None or follower is None or now < self._next:
             return None
         self._next = now + self._every
@@ -99,7 +99,7 @@ class EarlyAbort:
             return None
         self._faults = 0
         try:
-            self._lab.store.record_look(run.id, self._details(look))
+            self._context.store.record_look(run.id, self._details(look))
         except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback
             self._report(error, "a look at this run was not written down")
         return look if look.abort else None
@@ -172,15 +172,15 @@ class EarlyAbort:
 
     def _read(self) -> AbortPolicy:
         """What the store knows of this segment."""
-        lab, standing = self._lab, self._standing
-        latest = lab.store.latest(lab.session_id)
+        context, standing = self._context, self._standing
+        latest = context.store.latest(context.session_id)
         newest = latest.number if latest else -1
-        memory = lab.store.abort_memory(lab.session_id)
+        memory = context.store.abort_memory(context.session_id)
         policy = self._new_policy()
         after = -1
         if memory is not None and memory.segment == standing.segment and memory.number <= newest:
             after = memory.number if memory.state is not None and self._restore(policy, memory.state) else -1
-        found = lab.store.experiments(lab.session_id, last=newest - after) if newest > after else ()
+        found = context.store.experiments(context.session_id, last=newest - after) if newest > after else ()
         for e in found:
             if e.number > after and e.segment == standing.segment and e.phase is Phase.DECIDED:
                 self._since_saved += 1
@@ -192,7 +192,7 @@ class EarlyAbort:
         try:
             return policy.restore(state)
         except (KeyError, ValueError, TypeError) as error:
-            self._lab.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
+            self._context.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
             policy.reset()
             return False
 
@@ -200,7 +200,7 @@ class EarlyAbort:
         return AbortPolicy(
             maximize=self._direction is Direction.MAXIMIZE,
             maximize_curve=self._curve_rises(),
-            seed=derive_seed(self._lab.seed, self._standing.segment, "early abort"),
+            seed=derive_seed(self._context.seed, self._standing.segment, "early abort"),
         )
 
     def _curve_rises(self) -> bool:
@@ -208,7 +208,7 @@ class EarlyAbort:
         if self._direction is Direction.MINIMIZE:
             return False
         first = next(iter(self._standing.baseline_runs), None)
-        losses = curve_of(self._lab.store.curve(first.id))[1] if first else []
+        losses = curve_of(self._context.store.curve(first.id))[1] if first else []
         third = len(losses) // 3
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
@@ -240,17 +240,17 @@ class EarlyAbort:
     def _curve(self, run: Run, end: float = 1.0) -> tuple[list[float], list[float]]:
         """Its progress and losses: remembered, or from the store. end: see ``curve_of``."""
         points = self._curves.get(run.id)
-        return curve_of(points if points is not None else self._lab.store.curve(run.id), end)
+        return curve_of(points if points is not None else self._context.store.curve(run.id), end)
 
     def _was_spared(self, run: Run) -> bool:
         """Whether a look would have ended an audit; from the store, as this may be another daemon than looked."""
         return run.id in self._spared or any(
-            look.get("reason") == Reason.AUDIT for look in self._lab.store.looks(run.id)
+            look.get("reason") == Reason.AUDIT for look in self._context.store.looks(run.id)
         )
 
     def _reached(self, run: Run) -> float:
         """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""
-        looks = self._lab.store.looks(run.id)
+        looks = self._context.store.looks(run.id)
         last = looks[-1].get("progress") if looks else None
         share = last if isinstance(last, (int, float)) and last > 0 else run.duration_s / self._budget
         return min(1.0, share) if share > 0 else 1.0
@@ -266,14 +266,14 @@ class EarlyAbort:
         }
         state = policy.to_state() if whole else None
         memory = AbortMemory(self._standing.segment, number, figures, state)
-        self._lab.store.remember_aborts(self._lab.session_id, memory)
+        self._context.store.remember_aborts(self._context.session_id, memory)
         if whole:
             self._since_saved = 0
 
     # ------------------------------------------------------------------
     @property
     def _direction(self) -> Direction:
-        return self._lab.task.metric.direction
+        return self._context.task.metric.direction
 
     def _fail(self, error: Exception) -> None:
         """Report it; this run is not looked at any more."""
@@ -287,10 +287,12 @@ class EarlyAbort:
     def _report(self, error: Exception, what: str) -> None:
         number = self._run.experiment if self._run else None
         if isinstance(error, EnvironmentFailure):  # a full disk, a database that is locked: no fault of ours
-            self._lab.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
+            self._context.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
             return
         trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
-        self._lab.emit(EventKind.FAULT, f"{what}: {type(error).__name__}: {error}", experiment=number, traceback=trace)
+        self._context.emit(
+            EventKind.FAULT, f"{what}: {type(error).__name__}: {error}", experiment=number, traceback=trace
+        )
 
 
 def aborted(measurement: Measurement, look: Look) -> Measurement:

@@ -24,9 +24,9 @@ from autoresearchd.loop import words
 from autoresearchd.loop.aborts import EarlyAbort, aborted
 from autoresearchd.loop.allowance import Allowance
 from autoresearchd.loop.artifacts import clean_logs, discard_outputs, read_logs, read_result_file
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.hints import mend_job
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
-from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.quiet import Quiet
 from autoresearchd.loop.rewards import Rewards
@@ -47,36 +47,36 @@ FILLED = 3
 class Cycle:
     """The way of one experiment (the picture in the design). Owned by one thread."""
 
-    def __init__(self, lab: Laboratory, standing: Standing) -> None:
-        self._lab = lab
+    def __init__(self, context: Context, standing: Standing) -> None:
+        self._context = context
         self._standing = standing
         self._handle: RunHandle | None = None
         self._opened: int | None = None
-        self._began = lab.clock.monotonic()
+        self._began = context.clock.monotonic()
         self._spent_elsewhere = 0.0
         self._simpler: tuple[tuple[object, ...], bool] | None = None
         self._judged: tuple[tuple[object, ...], Decision | NextRun] | None = None
-        self._proposals = Proposals(lab, standing)
-        self._rewards = Rewards(lab)
-        self._aborts = EarlyAbort(lab, standing)
+        self._proposals = Proposals(context, standing)
+        self._rewards = Rewards(context)
+        self._aborts = EarlyAbort(context, standing)
         self._ended_by: Look | None = None
-        self._starving = Starving(lab)
-        self._allowance = Allowance(lab, standing)
+        self._starving = Starving(context)
+        self._allowance = Allowance(context, standing)
         self._quiet = Quiet(standing)
-        self._seeding = Seeding(lab, standing)
-        self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
+        self._seeding = Seeding(context, standing)
+        self._watched = Watch(context.task, context.site.pristine, context.restore)
         self._worktree: Path | None = None
 
     # ------------------------------------------------------------------ the way of one experiment
     def open(self) -> Experiment:
         """A new experiment on the incumbent: its number is allocated and written down first."""
-        self._began, self._spent_elsewhere = self._lab.clock.monotonic(), 0.0
+        self._began, self._spent_elsewhere = self._context.clock.monotonic(), 0.0
         self._proposals.seconds = 0.0
         standing, parent = self._standing, self._standing.next_parent()
-        experiment = self._lab.store.open_experiment(
-            self._lab.session_id, parent=parent, segment=standing.segment, at=self._lab.clock.now()
+        experiment = self._context.store.open_experiment(
+            self._context.session_id, parent=parent, segment=standing.segment, at=self._context.clock.now()
         )
-        self._lab.emit(EventKind.OPENED, words.opened(experiment), experiment=experiment.number, parent=parent)
+        self._context.emit(EventKind.OPENED, words.opened(experiment), experiment=experiment.number, parent=parent)
         return experiment
 
     def advance(self, experiment: Experiment, patience: float = 1.0) -> Experiment:
@@ -114,44 +114,44 @@ class Cycle:
             reason = f"The same program as experiment {twin}; no run was spent on it."
             return self._finish(e, Decision(Status.DISCARD, Label.DUPLICATE, reason=reason))
         commit = self._proposals.commit(e)
-        e = self._lab.store.record_commit(self._lab.session_id, e.number, commit)
-        self._lab.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number, commit=commit)
+        e = self._context.store.record_commit(self._context.session_id, e.number, commit)
+        self._context.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number, commit=commit)
         return e
 
     def _launch(self, e: Experiment) -> Experiment:
-        lab = self._lab
+        context = self._context
         asked = self._judge(e) if self._is_again(e) else NextRun(None, None, "")
         if isinstance(asked, Decision):
             return self._finish(e, asked)
         index = len(e.runs)
         commit = words.commit_of(e) if asked.of is None else self._standing.commit_of(asked.of)
-        workspace = lab.workspace.checkout(SLOT, commit)
+        workspace = context.workspace.checkout(SLOT, commit)
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
-        remove_tree(str(lab.site.run_dir(e.number, index)))
+        remove_tree(str(context.site.run_dir(e.number, index)))
         self._worktree = workspace
         fresh = len({run.seed for run in e.counted_runs})
-        seed = lab.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
-        run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now(), of=asked.of)
+        seed = context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
+        run = context.store.open_run(context.session_id, e.number, seed, context.clock.now(), of=asked.of)
         self._opened = run.id
         self._watched.begin(workspace)
         task = self._allowance.task()
-        self._handle = lab.executor.start(
+        self._handle = context.executor.start(
             RunRequest(
-                key=f"{lab.tag}/{e.number}/{index}",
+                key=f"{context.tag}/{e.number}/{index}",
                 task=task,
                 commit=commit,
                 seed=seed,
                 workspace=workspace,
-                pristine=lab.site.pristine,
-                setup=lab.site.setup,
-                run_dir=lab.site.run_dir(e.number, index),
-                source=lab.site.source,
+                pristine=context.site.pristine,
+                setup=context.site.setup,
+                run_dir=context.site.run_dir(e.number, index),
+                source=context.site.source,
                 slot=SLOT,
             )
         )
-        self._aborts.begin(e, run, lab.site.run_dir(e.number, index))
+        self._aborts.begin(e, run, context.site.run_dir(e.number, index))
         planned, budget = self._planned_runs(e), task.execution.budget
-        lab.emit(
+        context.emit(
             EventKind.RUN_STARTED,
             words.run_started(e, self._standing.named(asked.of), planned, seed),
             experiment=e.number,
@@ -168,11 +168,11 @@ class Cycle:
         if self._handle is None:  # found after a crash: recovery has killed or adopted what was left of it
             why = "it could not be started" if run.id == self._opened else "the daemon died during this run"
             return self._close(e, run, Measurement(Label.INTERRUPTED, detail=why), None)
-        if self._lab.stop.now.is_set():
+        if self._context.stop.now.is_set():
             self._handle.kill()
         result = self._handle.wait(self._aborts.patience(patience))
         if result is None:
-            self._ended_by = None if self._lab.stop.now.is_set() else self._aborts.look()
+            self._ended_by = None if self._context.stop.now.is_set() else self._aborts.look()
             if self._ended_by is None:
                 return e
             self._handle.kill()
@@ -184,12 +184,12 @@ class Cycle:
 
     def _decide(self, e: Experiment) -> Experiment:
         if is_baseline(e):
-            log = self._lab.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
+            log = self._context.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
             try:
-                decision = decide_baseline(self._lab.task, e, log=str(log))
+                decision = decide_baseline(self._context.task, e, log=str(log))
             except BaselineError as error:
                 why = e.runs[-1].detail if e.runs else ""
-                error.mend = mend_job(why, self._lab.site.source, self._lab.site.pristine) or error.mend
+                error.mend = mend_job(why, self._context.site.source, self._context.site.pristine) or error.mend
                 if self._standing.totals.experiments:  # of a later segment: `resume` measures it again
                     self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
                 raise
@@ -220,7 +220,7 @@ class Cycle:
         if self._simpler is None or self._simpler[0] != against:
             self._simpler = (against, is_simpler(after, before))
         found = decide(
-            self._lab.task,
+            self._context.task,
             e,
             rival,
             standing.ledger,
@@ -244,15 +244,15 @@ class Cycle:
 
         The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
         """
-        lab, decision, fallen = self._lab, words.decision_of(e), self._standing.fallen(e)
+        context, decision, fallen = self._context, words.decision_of(e), self._standing.fallen(e)
         # The branch may still be at what lost its place; where reverts are written on it, it goes on from there.
-        left = words.commit_of(fallen[0]) if fallen and lab.task.history != "revert" else None
+        left = words.commit_of(fallen[0]) if fallen and context.task.history != "revert" else None
         if decision.status is Status.KEEP:
             commit = words.commit_of(e)
-            before = e.parent if is_baseline(e) else lab.workspace.parent(commit)
-            lab.workspace.advance(before if left is None else left, commit)
-        elif e.commit is not None and lab.task.history == "revert":
-            lab.workspace.record_discard(
+            before = e.parent if is_baseline(e) else context.workspace.parent(commit)
+            context.workspace.advance(before if left is None else left, commit)
+        elif e.commit is not None and context.task.history == "revert":
+            context.workspace.record_discard(
                 number=e.number,
                 commit=e.commit,
                 incumbent=e.parent,
@@ -260,13 +260,13 @@ class Cycle:
                 back_to=self._standing.left if fallen else None,
             )
         elif left is not None:
-            lab.workspace.advance(left, self._standing.left)
+            context.workspace.advance(left, self._standing.left)
         kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
-        discard_outputs(lab.site.runs / str(e.number), keep=kept)
+        discard_outputs(context.site.runs / str(e.number), keep=kept)
         self._standing.write_learnings(e)
         elsewhere = self._spent_elsewhere + self._proposals.seconds
-        overhead = 1000.0 * max(0.0, lab.clock.monotonic() - self._began - elsewhere)
-        lab.store.record_overhead(lab.session_id, e.number, overhead)
+        overhead = 1000.0 * max(0.0, context.clock.monotonic() - self._began - elsewhere)
+        context.store.record_overhead(context.session_id, e.number, overhead)
         return replace(e, overhead_ms=overhead)
 
     def rest(self) -> None:
@@ -293,9 +293,9 @@ class Cycle:
         """Read what a finished run gave and write it down."""
         # Job time is what the supervisor measured around the job's processes; starting and reaping it all is overhead.
         self._spent_elsewhere += sum(stage.duration_s for stage in result.stages)
-        clean_logs(self._lab.site.run_dir(e.number, run.index), self._lab.redactor)
+        clean_logs(self._context.site.run_dir(e.number, run.index), self._context.redactor)
         logs = read_logs(result)
-        result_file = read_result_file(self._lab.task, self._lab.site.run_dir(e.number, run.index))
+        result_file = read_result_file(self._context.task, self._context.site.run_dir(e.number, run.index))
         measurement = measure(self._allowance.task(), result, logs, result_file=result_file)
         if self._ended_by is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself just then
             measurement = aborted(measurement, self._ended_by)
@@ -311,7 +311,7 @@ class Cycle:
 
     def _make_room(self, e: Experiment, run: Run, measurement: Measurement) -> Measurement:
         """Remove what is of no more use; a program that fills by itself whatever room there is, is to blame for it."""
-        run_dir = self._lab.site.run_dir(e.number, run.index)
+        run_dir = self._context.site.run_dir(e.number, run.index)
         remove_tree(str(run_dir / "output"))
         times = 1 + sum(r.label is Label.DISK_FULL for r in e.runs)
         if times < FILLED or shutil.disk_usage(run_dir).free < LOW_DISK_BYTES:
@@ -326,16 +326,16 @@ class Cycle:
         return gone and measurement.label is not Label.NONE and before < PULLED_AWAY
 
     def _close(self, e: Experiment, run: Run, measurement: Measurement, result: RunResult | None) -> Experiment:
-        lab = self._lab
+        context = self._context
         if result is None:
-            clean_logs(lab.site.run_dir(e.number, run.index), lab.redactor)
+            clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
         counts = RULES[measurement.label].status is not None
         last = counts and not self._asks_for_more(e, run, measurement)
-        e = lab.store.close_run(run.id, measurement, result, lab.clock.now(), last=last)
+        e = context.store.close_run(run.id, measurement, result, context.clock.now(), last=last)
         fell = self._standing.follow(e) if e.fallen else ""
-        lab.emit(
+        context.emit(
             EventKind.RUN_FINISHED,
-            words.run_finished(lab.task, measurement),
+            words.run_finished(context.task, measurement),
             experiment=e.number,
             label=measurement.label.value,
             value=measurement.value,
@@ -343,9 +343,11 @@ class Cycle:
             duration_s=result.duration_s if result else None,
         )
         if fell:
-            lab.emit(EventKind.WARNING, fell, experiment=e.number)
-        if measurement.label is Label.INTERRUPTED and lab.stop.now.is_set():
-            raise Interrupted(f"experiment {e.number} was interrupted; `autoresearchd resume {lab.tag}` runs it again")
+            context.emit(EventKind.WARNING, fell, experiment=e.number)
+        if measurement.label is Label.INTERRUPTED and context.stop.now.is_set():
+            raise Interrupted(
+                f"experiment {e.number} was interrupted; `autoresearchd resume {context.tag}` runs it again"
+            )
         if measurement.label in (Label.DISK_FULL, Label.HOST_LOST):
             raise EnvironmentFailure(
                 f"{measurement.label.value}: {measurement.detail}", mend=words.mend(measurement.label)
@@ -355,8 +357,8 @@ class Cycle:
     def _asks_for_more(self, e: Experiment, run: Run, measurement: Measurement) -> bool:
         """Whether another run follows one that counts."""
         if is_baseline(e):
-            return measurement.label is Label.NONE and len(e.counted_runs) + 1 < self._lab.baseline_runs
-        m, at = measurement, self._lab.clock.now()
+            return measurement.label is Label.NONE and len(e.counted_runs) + 1 < self._context.baseline_runs
+        m, at = measurement, self._context.clock.now()
         ended = replace(run, finished_at=at, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
         return isinstance(self._judge(replace(e, runs=(*e.runs[:-1], ended))), NextRun)
 
@@ -365,7 +367,7 @@ class Cycle:
 
         A keep gets its final commit first: the tested tree, with the result in its message.
         """
-        lab = self._lab
+        context = self._context
         incumbent = None
         fallen = self._standing.fallen(e)
         if fallen:
@@ -373,16 +375,16 @@ class Cycle:
         decision = self._rewards.give(e, decision, self._standing, self._proposals.diff(e))
         if decision.status is Status.KEEP:
             incumbent = self._proposals.commit_kept(e, decision)
-        asi = words.asi_of(e, decision, lab.task)
-        lost = {k.number: self._rewards.of_fallen(decide_fallen(lab.task, k, e)) for k in fallen}
-        e = lab.store.record_decision(
-            lab.session_id, e.number, decision, asi, lab.clock.now(), incumbent=incumbent, fallen=lost
+        asi = words.asi_of(e, decision, context.task)
+        lost = {k.number: self._rewards.of_fallen(decide_fallen(context.task, k, e)) for k in fallen}
+        e = context.store.record_decision(
+            context.session_id, e.number, decision, asi, context.clock.now(), incumbent=incumbent, fallen=lost
         )
         self._standing.decided(e)
         self._aborts.decided(e)
-        lab.emit(
+        context.emit(
             EventKind.DECIDED,
-            words.decided(e, decision, lab.task),
+            words.decided(e, decision, context.task),
             experiment=e.number,
             status=decision.status.value,
             label=decision.label.value,
@@ -390,14 +392,14 @@ class Cycle:
             delta=decision.delta,
             reason=decision.reason,
             description=e.proposal.description if e.proposal else "",
-            max_experiments=lab.max_experiments,
+            max_experiments=context.max_experiments,
             fallen=list(lost),
             **self._standing.figures(),
         )
         told = (self._allowance.words(), self._seeding.words()) if is_baseline(e) else (self._quiet.words(e),)
         for said in filter(None, told):
-            lab.emit(EventKind.WARNING, said, experiment=e.number)
+            context.emit(EventKind.WARNING, said, experiment=e.number)
         return e
 
     def _planned_runs(self, e: Experiment) -> int:
-        return self._lab.baseline_runs if is_baseline(e) else len(e.counted_runs) + 1
+        return self._context.baseline_runs if is_baseline(e) else len(e.counted_runs) + 1

@@ -8,7 +8,7 @@ from typing import Any
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.evaluator.failure import last_lines
 from autoresearchd.loop.artifacts import read_tail
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 
 FACTS = ("device", "cpu", "python")
 SHOWN_METRICS = (
@@ -29,9 +29,9 @@ _LOG_BYTES = 8 * 1024
 class Diagnostics:
     """Collects them; what a log ended with is read once."""
 
-    def __init__(self, lab: Laboratory) -> None:
-        self._lab = lab
-        facts = lab.facts()
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        facts = context.facts()
         self._facts = {name: facts[name] for name in FACTS if facts.get(name)}
         self._tail: tuple[int, str] = (-1, "")
 
@@ -55,7 +55,7 @@ class Diagnostics:
     def _log(self, e: Experiment, run: Run) -> str:
         """The end of what the failed training printed; of the evaluation nothing is told, it has seen private data."""
         if self._tail[0] != e.number:
-            path = self._lab.site.run_dir(e.number, run.index) / "training.log"
+            path = self._context.site.run_dir(e.number, run.index) / "training.log"
             self._tail = (e.number, " | ".join(last_lines(read_tail(path, _LOG_BYTES))[-LOG_LINES:]))
         return self._tail[1]
 

@@ -10,7 +10,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator import pace
 from autoresearchd.evaluator.pace import Pace
 from autoresearchd.loop.artifacts import read_sources
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 
 if TYPE_CHECKING:
     from autoresearchd.loop.standing import Standing
@@ -22,8 +22,8 @@ class Pacing:
     What they are held to is the budget, or the baseline's own time where that does not end by its budget.
     """
 
-    def __init__(self, lab: Laboratory, standing: Standing) -> None:
-        self._lab, self._standing = lab, standing
+    def __init__(self, context: Context, standing: Standing) -> None:
+        self._context, self._standing = context, standing
         self._known: tuple[tuple[int, ...], Pace | None] | None = None
 
     def held(self, run: Run, result: RunResult, measurement: Measurement) -> Measurement:
@@ -31,11 +31,13 @@ class Pacing:
         if run.of is not None:
             return measurement
         standing = self._standing
-        return pace.held(self._lab.task, result, measurement, self.known(), best=standing.best, sigma=standing.sigma)
+        return pace.held(
+            self._context.task, result, measurement, self.known(), best=standing.best, sigma=standing.sigma
+        )
 
     def task(self) -> Task:
         """The task as policies are shown it: with what training may take, where that is known from the baseline."""
-        task, known = self._lab.task, self.known()
+        task, known = self._context.task, self.known()
         if known is None or known.most is None:
             return task
         budget = replace(task.execution.budget, most=known.most)
@@ -50,10 +52,10 @@ class Pacing:
         return self._known[1]
 
     def _find(self, runs: tuple[Run, ...]) -> Pace | None:
-        lab, commit = self._lab, self._standing.baseline_commit
+        context, commit = self._context, self._standing.baseline_commit
         if not runs:
             return None
-        texts = read_sources(lab.task, lab.site.pristine)
+        texts = read_sources(context.task, context.site.pristine)
         if commit is not None:
             texts |= self._standing.code(commit)
-        return pace.pace_of(lab.task, texts, [stage for run in runs for stage in lab.store.stages(run.id)])
+        return pace.pace_of(context.task, texts, [stage for run in runs for stage in context.store.stages(run.id)])

@@ -16,7 +16,7 @@ from autoresearchd.evaluator.legality import check_edit, code_hash
 from autoresearchd.evaluator.secrets import check_no_secret
 from autoresearchd.loop import words
 from autoresearchd.loop.artifacts import read_tail
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.standing import Standing, is_baseline
 from autoresearchd.policy.measured_constants import LEAVES_ALONE, changed, named
 from autoresearchd.policy.roles import off_surface
@@ -31,8 +31,8 @@ _LOG_BYTES = 64 * 1024
 class Proposals:
     """What is proposed, for one experiment at a time. seconds: what the policy took for the experiment under way."""
 
-    def __init__(self, lab: Laboratory, standing: Standing) -> None:
-        self._lab, self._standing = lab, standing
+    def __init__(self, context: Context, standing: Standing) -> None:
+        self._context, self._standing = context, standing
         self._hash: tuple[int, int, str] | None = None
         self._diff: tuple[int, str] | None = None
         self.seconds = 0.0
@@ -40,14 +40,16 @@ class Proposals:
     def ask(self, e: Experiment, repair: Repair | None = None) -> Proposal:
         """A legal proposal; PolicyError when there is none."""
         state = self._standing.state(e, repair)
-        started = self._lab.clock.monotonic()
+        started = self._context.clock.monotonic()
         try:
-            proposal = self._lab.policy.propose(state, self._lab.stop.now)
+            proposal = self._context.policy.propose(state, self._context.stop.now)
         finally:
-            self.seconds += self._lab.clock.monotonic() - started
+            self.seconds += self._context.clock.monotonic() - started
         try:
-            check_edit(self._lab.task, state.code, {**state.code, **proposal.files}, required=self._standing.required)
-            check_no_secret(self._lab.redactor, state.code, proposal.files)
+            check_edit(
+                self._context.task, state.code, {**state.code, **proposal.files}, required=self._standing.required
+            )
+            check_no_secret(self._context.redactor, state.code, proposal.files)
         except PolicyError as error:  # what cannot be used has cost no less
             error.cost, error.charged = proposal.cost, proposal.charged
             raise
@@ -57,7 +59,7 @@ class Proposals:
     def _flagged(self, e: Experiment, proposal: Proposal, before: Mapping[str, str]) -> Proposal:
         """With what it changes of what is measured and, where it is a role's, claims and does outside of it."""
         proposal = self._warned(e, proposal, before)
-        role = next((r for r in self._lab.task.roles if r.name == proposal.role), None)
+        role = next((r for r in self._context.task.roles if r.name == proposal.role), None)
         if role is None:
             return proposal
         extra = dict(proposal.asi.extra)
@@ -71,25 +73,25 @@ class Proposals:
         """With a warning where an edit changes what makes, splits or measures the data of a score of its own."""
         if proposal.policy in LEAVES_ALONE:  # a look at the program costs up to some tenths of a second
             return proposal
-        found = changed(self._lab.task, before, {**before, **proposal.files})
+        found = changed(self._context.task, before, {**before, **proposal.files})
         if not found:
             return proposal
-        warning = self._lab.redactor.text(f"it changes {named(found)}")[:MOST_FLAGGED]
-        self._lab.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
+        warning = self._context.redactor.text(f"it changes {named(found)}")[:MOST_FLAGGED]
+        self._context.emit(EventKind.WARNING, f"warning: {warning}", experiment=e.number)
         return replace(proposal, asi=replace(proposal.asi, extra={**proposal.asi.extra, "warning": warning}))
 
     def record(self, e: Experiment, proposal: Proposal) -> Experiment:
         """Write a proposal down."""
-        lab, before = self._lab, self._standing.code(e.parent)
+        context, before = self._context, self._standing.code(e.parent)
         diff = words.unified_diff(before, {**before, **proposal.files})
         self._hash = None
-        e = lab.store.record_proposal(
-            lab.session_id, e.number, proposal, diff=diff, code_hash=self._code_hash(e, proposal)
+        e = context.store.record_proposal(
+            context.session_id, e.number, proposal, diff=diff, code_hash=self._code_hash(e, proposal)
         )
-        self._diff = (e.number, lab.redactor.text(diff))
-        if proposal.policy == lab.policy.name:  # who stands in for it, as search does, reads no notes
+        self._diff = (e.number, context.redactor.text(diff))
+        if proposal.policy == context.policy.name:  # who stands in for it, as search does, reads no notes
             self._standing.notes_shown(e)
-        lab.emit(
+        context.emit(
             EventKind.PROPOSED,
             proposal.description or proposal.hypothesis,
             experiment=e.number,
@@ -106,15 +108,15 @@ class Proposals:
         failed = Proposal(
             {},
             "",
-            self._lab.policy.name,
+            self._context.policy.name,
             words.failed_proposal(error),
             role=self._standing.turns.of(e, self._standing).role,
             asi=ASI(extra={REFUSED: error.label.value}),
             cost=error.cost or Cost(seconds=self.seconds),
             charged=error.cost is not None and error.charged,
         )
-        return self._lab.store.record_proposal(
-            self._lab.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"
+        return self._context.store.record_proposal(
+            self._context.session_id, e.number, failed, diff="", code_hash=f"{e.segment}:none:{e.number}"
         )
 
     def refusal(self, e: Experiment) -> Decision | None:
@@ -131,7 +133,7 @@ class Proposals:
         The decision where it is to stand: the failure is not simple, it was given back often enough, or nothing better
         came of it.
         """
-        attempt, policy = words.proposal_of(e).attempt + 1, self._lab.policy
+        attempt, policy = words.proposal_of(e).attempt + 1, self._context.policy
         run = e.last_own
         simple = run is not None and decision.label is Label.ERROR and is_simple(run.detail)
         if run is None or not simple or attempt > policy.repairs:
@@ -139,7 +141,7 @@ class Proposals:
         failed = words.proposal_of(e)
         log = self._log(run)
         repair = Repair(attempt, failed.files, decision.label.value, decision.reason, log, failed.description)
-        self._lab.emit(
+        self._context.emit(
             EventKind.REPAIR,
             f"given back to be mended ({attempt} of {policy.repairs}): {run.detail}",
             experiment=e.number,
@@ -158,7 +160,7 @@ class Proposals:
 
     def _log(self, run: Run) -> str:
         """The end of what the training printed; nothing of the evaluation, which may have seen private data."""
-        text = read_tail(self._lab.site.run_dir(run.experiment, run.index) / "training.log", _LOG_BYTES)
+        text = read_tail(self._context.site.run_dir(run.experiment, run.index) / "training.log", _LOG_BYTES)
         return "\n".join(last_lines(text)[-LOG_LINES:])
 
     def twin(self, e: Experiment) -> int | None:
@@ -166,7 +168,7 @@ class Proposals:
         proposal = words.proposal_of(e)
         if is_baseline(e):
             return None
-        twin = self._lab.store.find_duplicate(self._lab.session_id, self._code_hash(e, proposal))
+        twin = self._context.store.find_duplicate(self._context.session_id, self._code_hash(e, proposal))
         return twin if twin is not None and twin != e.number else None
 
     def diff(self, e: Experiment) -> str | None:
@@ -177,21 +179,21 @@ class Proposals:
         """The proposal as a commit on the experiment's parent; for the baseline the parent itself."""
         if is_baseline(e):
             return e.parent
-        return self._write(e, e.parent, words.commit_message(e, self._lab.task))
+        return self._write(e, e.parent, words.commit_message(e, self._context.task))
 
     def commit_kept(self, e: Experiment, decision: Decision) -> str:
         """The tested tree with the result in its message, on the incumbent, so that the branch holds keeps only."""
         assert decision.status is Status.KEEP
         if is_baseline(e):
             return words.commit_of(e)
-        return self._write(e, self._standing.base(e), words.commit_message(e, self._lab.task, decision))
+        return self._write(e, self._standing.base(e), words.commit_message(e, self._context.task, decision))
 
     def _write(self, e: Experiment, on: str, message: str) -> str:
         files = words.proposal_of(e).files
         if on != e.parent:
             files = {**self._standing.code(e.parent), **files}
-        return self._lab.workspace.commit(
-            number=e.number, parent=on, files=files, message=self._lab.redactor.text(message), when=e.started_at
+        return self._context.workspace.commit(
+            number=e.number, parent=on, files=files, message=self._context.redactor.text(message), when=e.started_at
         )
 
     def _code_hash(self, e: Experiment, proposal: Proposal) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.evaluator.novelty import novelty
 from autoresearchd.evaluator.reward import RewardFormula, resources_saved, reward
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.standing import RECENT, Standing, is_baseline
 
 MEMORY_METRICS = ("peak_vram_mb", "peak_memory_mb", "peak_rss_mb")
@@ -18,8 +18,8 @@ MEMORY_METRICS = ("peak_vram_mb", "peak_memory_mb", "peak_rss_mb")
 class Rewards:
     """Gives rewards; remembers the last diffs, so that none is read from the store twice."""
 
-    def __init__(self, lab: Laboratory, formula: RewardFormula | None = None) -> None:
-        self._lab = lab
+    def __init__(self, context: Context, formula: RewardFormula | None = None) -> None:
+        self._context = context
         self._formula = formula or RewardFormula()
         self._diffs: deque[tuple[int, str]] | None = None
 
@@ -31,7 +31,7 @@ class Rewards:
         if is_baseline(e) or e.proposal is None or standing.needs_baseline:
             return decision
         if diff is None:
-            diff = self._lab.store.diff(self._lab.session_id, e.number)
+            diff = self._context.store.diff(self._context.session_id, e.number)
         earlier = self._earlier(e, standing)
         gain, sure = self._gain(e, decision, standing)
         found = reward(
@@ -64,12 +64,12 @@ class Rewards:
             return decision.delta, decision.sure
         assert decision.value is not None
         assert shown.incumbent_value is not None
-        return self._lab.task.metric.improvement(decision.value, shown.incumbent_value), None
+        return self._context.task.metric.improvement(decision.value, shown.incumbent_value), None
 
     def _earlier(self, e: Experiment, standing: Standing) -> Sequence[tuple[int, str]]:
         """Number and diff of the last experiments before this one."""
         if self._diffs is None:
-            store, session_id = self._lab.store, self._lab.session_id
+            store, session_id = self._context.store, self._context.session_id
             found = ((past.number, store.diff(session_id, past.number)) for past in standing.recent)
             self._diffs = deque(((n, diff) for n, diff in found if diff), maxlen=RECENT)
         return [(number, diff) for number, diff in self._diffs if number != e.number]

@@ -6,14 +6,14 @@ from collections import deque
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 
 
 class RoleHistory:
     """The last experiments of each role: read from the store at its first turn, then kept up. Owned by the loop."""
 
-    def __init__(self, lab: Laboratory, most: int) -> None:
-        self._lab, self._most = lab, most
+    def __init__(self, context: Context, most: int) -> None:
+        self._context, self._most = context, most
         self._of: dict[str, deque[Experiment]] = {}
 
     def before(self, role: str, number: int) -> tuple[Experiment, ...]:
@@ -32,8 +32,8 @@ class RoleHistory:
     def _known(self, role: str) -> deque[Experiment]:
         if role not in self._of:
             # The store walks back until it has found so many: more than there are would take it to the beginning.
-            count = self._lab.store.role_stats(self._lab.session_id).get(role, (0, 0, 0.0))[0]
+            count = self._context.store.role_stats(self._context.session_id).get(role, (0, 0, 0.0))[0]
             most = min(self._most, count)
-            found = self._lab.store.experiments(self._lab.session_id, last=most, role=role) if most else ()
+            found = self._context.store.experiments(self._context.session_id, last=most, role=role) if most else ()
             self._of[role] = deque((e for e in found if e.phase is Phase.DECIDED), maxlen=self._most)
         return self._of[role]

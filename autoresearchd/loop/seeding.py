@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from autoresearchd.evaluator.variables import SEED_VARIABLE, ignores_seed
 from autoresearchd.loop.artifacts import read_sources
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.standing import Standing
 
 
 class Seeding:
     """Looks at the program once per baseline."""
 
-    def __init__(self, lab: Laboratory, standing: Standing) -> None:
-        self._lab, self._standing = lab, standing
+    def __init__(self, context: Context, standing: Standing) -> None:
+        self._context, self._standing = context, standing
         self._known: tuple[str, bool] | None = None
 
     def ignored(self) -> bool:
@@ -21,8 +21,8 @@ class Seeding:
         if commit is None:
             return False
         if self._known is None or self._known[0] != commit:
-            texts = {**read_sources(self._lab.task, self._lab.site.pristine), **self._standing.code(commit)}
-            self._known = commit, ignores_seed(self._lab.task, texts)
+            texts = {**read_sources(self._context.task, self._context.site.pristine), **self._standing.code(commit)}
+            self._known = commit, ignores_seed(self._context.task, texts)
         return self._known[1]
 
     def words(self) -> str:
@@ -31,6 +31,6 @@ class Seeding:
         if len(values) < 2 or len(set(values)) > 1 or not self.ignored():
             return ""
         return (
-            f"all {len(values)} runs of the baseline gave the same {self._lab.task.metric.name}, and the program does "
-            f"not read {SEED_VARIABLE}: no noise is seen, so what is kept may be the luck of the program's own seed"
+            f"all {len(values)} runs of the baseline gave the same {self._context.task.metric.name}, and the program "
+            f"does not read {SEED_VARIABLE}: no noise is seen, so what is kept may be the luck of the program's own seed"
         )

@@ -19,8 +19,8 @@ from autoresearchd.evaluator.decide import incumbent_value, samples_of
 from autoresearchd.evaluator.ledger import Ledger
 from autoresearchd.evaluator.legality import required_symbols
 from autoresearchd.loop.artifacts import read_sources
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.diagnostics import Diagnostics
-from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.pacing import Pacing
 from autoresearchd.loop.role_history import RoleHistory
 from autoresearchd.loop.turns import Turn, Turns
@@ -40,41 +40,41 @@ PROGRAMS = 4
 class Standing:
     """Read from the store once, then kept up by ``decided`` and ``settled``. Owned by the loop's thread."""
 
-    def __init__(self, lab: Laboratory) -> None:
-        self._lab = lab
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._read()
 
     def _read(self) -> None:
         """Everything, from the store."""
-        lab = self._lab
-        session = lab.store.session(lab.tag)
-        segment = lab.store.segment(session.id)
+        context = self._context
+        session = context.store.session(context.tag)
+        segment = context.store.segment(session.id)
         self.segment = segment.number if segment else 0
         self._incumbent_commit = session.incumbent
-        decided = [e for e in lab.store.experiments(session.id, last=RECENT) if e.phase is Phase.DECIDED]
+        decided = [e for e in context.store.experiments(session.id, last=RECENT) if e.phase is Phase.DECIDED]
         self._recent: deque[Experiment] = deque(decided, maxlen=RECENT)
-        self._values = list(lab.store.values(session.id, self.segment))
-        self.ledger = Ledger(samples_of(lab.task, lab.store.decided_runs(session.id, self.segment)))
+        self._values = list(context.store.values(session.id, self.segment))
+        self.ledger = Ledger(samples_of(context.task, context.store.decided_runs(session.id, self.segment)))
         self._baseline: Experiment | None = None
         self._incumbent: Experiment | None = None
         self._code: dict[str, Mapping[str, str]] = {}
         self._shown: list[int] = []
         self._top: tuple[Experiment, ...] | None = None
         self._required: Mapping[str, frozenset[str]] | None = None
-        self.totals = lab.store.totals(session.id)
-        self._labels = Counter(lab.store.label_counts(session.id))
-        self.pacing = Pacing(lab, self)
-        self.turns = Turns(lab)
-        self._roles = RoleHistory(lab, RECENT)
-        self._diagnostics = Diagnostics(lab)
+        self.totals = context.store.totals(session.id)
+        self._labels = Counter(context.store.label_counts(session.id))
+        self.pacing = Pacing(context, self)
+        self.turns = Turns(context)
+        self._roles = RoleHistory(context, RECENT)
+        self._diagnostics = Diagnostics(context)
         self._find_baseline(segment.first if segment else 0, session.incumbent_experiment)
-        latest = lab.store.latest(session.id)
+        latest = context.store.latest(session.id)
         if latest is not None and latest.phase is not Phase.DECIDED and latest.fallen:
             self.follow(latest)
 
     def _find_baseline(self, first: int, incumbent: int) -> None:
         """The baseline is the first kept experiment of the segment; before it there are only baselines that failed."""
-        store, session_id = self._lab.store, self._lab.session_id
+        store, session_id = self._context.store, self._context.session_id
         latest = store.latest(session_id)
         for number in range(first, latest.number + 1 if latest else first):
             found = store.experiment(session_id, number)
@@ -94,7 +94,7 @@ class Standing:
     @property
     def parent(self) -> str:
         """The commit that the next experiment is written on and reverted to."""
-        return self._lab.workspace.tip() if self._lab.task.history == "revert" else self._incumbent_commit
+        return self._context.workspace.tip() if self._context.task.history == "revert" else self._incumbent_commit
 
     @property
     def left(self) -> str:
@@ -115,7 +115,9 @@ class Standing:
         """
         found, first = self.incumbent, self._baseline.number if self._baseline is not None else 0
         while found.number in e.fallen and found.number > first:
-            before = (self._lab.store.experiment(self._lab.session_id, n) for n in range(found.number - 1, first, -1))
+            before = (
+                self._context.store.experiment(self._context.session_id, n) for n in range(found.number - 1, first, -1)
+            )
             found = next((k for k in before if _is_keep(k)), self._baseline or found)
         return found
 
@@ -155,7 +157,7 @@ class Standing:
     def fallen(self, e: Experiment) -> tuple[Experiment, ...]:
         """Keeps that lost their place beside an experiment, the latest first; also once that is in the store."""
         first = self._baseline.number if self._baseline is not None else 0
-        return tuple(self._lab.store.experiment(self._lab.session_id, n) for n in e.fallen if n > first)
+        return tuple(self._context.store.experiment(self._context.session_id, n) for n in e.fallen if n > first)
 
     def commit_of(self, program: int) -> str:
         """The commit of the incumbent or, where it is another one, of the baseline, by the experiment's number."""
@@ -195,7 +197,9 @@ class Standing:
             return None
         known = self.ledger.values(self._incumbent.number)
         return (
-            incumbent_value(self._lab.task, self.ledger, self._incumbent) if known else self._incumbent.decision.value
+            incumbent_value(self._context.task, self.ledger, self._incumbent)
+            if known
+            else self._incumbent.decision.value
         )
 
     @property
@@ -213,13 +217,13 @@ class Standing:
     def top(self) -> tuple[Experiment, ...]:
         """The best decided experiments of the segment, best first."""
         if self._top is None:
-            lab, maximize = self._lab, self._lab.task.metric.direction is Direction.MAXIMIZE
-            self._top = tuple(lab.store.top(lab.session_id, self.segment, TOP, maximize))
+            context, maximize = self._context, self._context.task.metric.direction is Direction.MAXIMIZE
+            self._top = tuple(context.store.top(context.session_id, self.segment, TOP, maximize))
         return self._top
 
     def _joins_top(self, value: float) -> bool:
         last = self._top[-1].decision if self._top and len(self._top) == TOP else None
-        return last is None or last.value is None or self._lab.task.metric.improvement(value, last.value) > 0
+        return last is None or last.value is None or self._context.task.metric.improvement(value, last.value) > 0
 
     def values_with(self, e: Experiment) -> list[float]:
         """Values of all decided experiments of the segment, and of this one."""
@@ -228,7 +232,7 @@ class Standing:
     def code(self, commit: str) -> Mapping[str, str]:
         """Text of the editable files at a commit; the last few that were asked for are remembered."""
         if commit not in self._code:
-            workspace, editable = self._lab.workspace, self._lab.task.editable
+            workspace, editable = self._context.workspace, self._context.task.editable
             self._code[commit] = {path: workspace.read(commit, path) for path in editable}
             while len(self._code) > PROGRAMS:
                 del self._code[next(iter(self._code))]
@@ -240,7 +244,7 @@ class Standing:
 
     def base(self, e: Experiment) -> str:
         """What an experiment is compared with and would be kept on: the incumbent, whatever it was written against."""
-        return e.parent if self._lab.task.history == "revert" else self._incumbent_commit
+        return e.parent if self._context.task.history == "revert" else self._incumbent_commit
 
     def compared(self, e: Experiment) -> str:
         """The commit of what an experiment is compared with."""
@@ -262,7 +266,9 @@ class Standing:
     def required(self) -> Mapping[str, frozenset[str]]:
         """For each editable file the names that the protected programs take from it."""
         if self._required is None:
-            self._required = required_symbols(self._lab.task, read_sources(self._lab.task, self._lab.site.pristine))
+            self._required = required_symbols(
+                self._context.task, read_sources(self._context.task, self._context.site.pristine)
+            )
         return self._required
 
     def state(self, e: Experiment, repair: Repair | None = None) -> ResearchState:
@@ -273,18 +279,18 @@ class Standing:
         turn = self.turns.of(e, self)
         frozen = None if repair is not None else turn.state
         if frozen is not None:
-            return replace(frozen, number=e.number, seed=self._lab.random_seed(e.number, "policy"))
+            return replace(frozen, number=e.number, seed=self._context.random_seed(e.number, "policy"))
         state = self._state(e, turn, repair)
         if repair is None:
             self.turns.freeze(e, state)
         return state
 
     def _state(self, e: Experiment, turn: Turn, repair: Repair | None) -> ResearchState:
-        lab, store = self._lab, self._lab.store
-        notes = store.unseen_notes(lab.session_id)
+        context, store = self._context, self._context.store
+        notes = store.unseen_notes(context.session_id)
         self._shown = [note.id for note in notes]
         return ResearchState(
-            tag=lab.tag,
+            tag=context.tag,
             number=e.number,
             parent=e.parent,
             task=self.pacing.task(),
@@ -298,33 +304,33 @@ class Standing:
             notes=tuple(note.text for note in notes),
             diagnostics=self._diagnostics.of(self.recent, self._incumbent),
             role=turn.role,
-            seed=lab.random_seed(e.number, "policy" if repair is None else f"repair {repair.attempt}"),
-            state_id=f"{lab.tag}/{e.number}" + (f"/{repair.attempt}" if repair else ""),
-            round_id=f"{lab.tag}/{turn.first}" + (f"/{e.number}/{repair.attempt}" if repair else ""),
+            seed=context.random_seed(e.number, "policy" if repair is None else f"repair {repair.attempt}"),
+            state_id=f"{context.tag}/{e.number}" + (f"/{repair.attempt}" if repair else ""),
+            round_id=f"{context.tag}/{turn.first}" + (f"/{e.number}/{repair.attempt}" if repair else ""),
             incumbent=self._incumbent_commit,
             failures=self.failures,
             streak=self.streak,
-            memo=lab.memo.read(),
+            memo=context.memo.read(),
             repair=repair,
-            redactor=lab.redactor,
+            redactor=context.redactor,
         )
 
     # ------------------------------------------------------------------ keeping up
     def write_learnings(self, e: Experiment) -> None:
         """Bring ``autoresearch.md`` up to date after a keep, and now and then."""
-        memo = self._lab.memo
+        memo = self._context.memo
         kept = _is_keep(e)
         if memo.path is None or not (kept or e.number % LEARNINGS_EVERY == 0):
             return
         failed = memo.failed
-        memo.keep_up(self._lab.task, self.recent, self.top, self.failures, self.sigma)
+        memo.keep_up(self._context.task, self.recent, self.top, self.failures, self.sigma)
         if memo.failed and memo.failed != failed:
-            self._lab.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
+            self._context.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
 
     def notes_shown(self, e: Experiment) -> None:
         """The notes of the last state have reached a policy."""
         if self._shown:
-            self._lab.store.mark_notes_seen(self._lab.session_id, self._shown, e.number)
+            self._context.store.mark_notes_seen(self._context.session_id, self._shown, e.number)
             self._shown = []
 
     def decided(self, e: Experiment) -> None:
@@ -338,7 +344,7 @@ class Standing:
         self._recent.append(e)
         self._roles.decided(e)
         self._labels[decision.label.value] += 1
-        self.ledger.take(samples_of(self._lab.task, e.current_runs))
+        self.ledger.take(samples_of(self._context.task, e.current_runs))
         if decision.value is not None:
             self._values.append(decision.value)
             if self._joins_top(decision.value):
@@ -347,7 +353,7 @@ class Standing:
             self._incumbent, self._incumbent_commit = e, e.commit
             if is_baseline(e):
                 self._baseline = e
-        self.totals = self._lab.store.totals(self._lab.session_id)
+        self.totals = self._context.store.totals(self._context.session_id)
 
     def figures(self) -> dict[str, Any]:
         """Figures for displays: best, baseline, σ and counts."""

@@ -14,7 +14,7 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 from autoresearchd.policy.puct import Tree
 from autoresearchd.policy.turns import LONG_STREAK, PUCT, next_turn
 
@@ -45,8 +45,8 @@ class Turn:
 class Turns:
     """Gives turns, for one segment. Owned by the loop's thread."""
 
-    def __init__(self, lab: Laboratory) -> None:
-        self._lab = lab
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._pending: Turn | None = None
         self._current: tuple[int, Turn] | None = None
         self._round: Turn | None = None
@@ -83,12 +83,12 @@ class Turns:
 
     def freeze(self, e: Experiment, state: ResearchState) -> None:
         """Keep what the first member of a round was shown for the others."""
-        group, turn = self._lab.task.proposing.group, self._current[1] if self._current else None
+        group, turn = self._context.task.proposing.group, self._current[1] if self._current else None
         if group > 1 and turn is not None and turn.first == e.number and turn.state is None:
             self._round = replace(turn, state=state, left=group - 1)
 
     def _fresh(self, standing: Standing) -> Turn:
-        lab, task = self._lab, self._lab.task
+        context, task = self._context, self._context.task
         parent = standing.parent
         if standing.needs_baseline:
             return Turn(parent)
@@ -107,7 +107,7 @@ class Turns:
             roles,
             task.proposing.parents,
             self._past(standing) if roles else (),
-            lab.random_seed(number, "turn"),
+            context.random_seed(number, "turn"),
             bandit=task.proposing.turns == "bandit",
         )
         if chosen.parent == PUCT and task.history != "revert":
@@ -119,7 +119,7 @@ class Turns:
     def _past(self, standing: Standing) -> list[tuple[str, float]]:
         """Role and pay of the latest experiments, oldest first; read from the store once."""
         if not self._paid:
-            found = self._lab.store.role_turns(self._lab.session_id, REMEMBERED)
+            found = self._context.store.role_turns(self._context.session_id, REMEMBERED)
             self._paid.extend((number, role, 1.0 if kept else 0.0) for number, role, kept in found)
         newest = self._paid[-1][0] if self._paid else -1
         late = (e for e in standing.recent if e.number > newest and e.proposal is not None)
@@ -128,9 +128,9 @@ class Turns:
 
     def _select(self, standing: Standing) -> tuple[int, str]:
         """An experiment of this segment, by the tree of all that were measured, and its commit."""
-        store, session_id = self._lab.store, self._lab.session_id
+        store, session_id = self._context.store, self._context.session_id
         if self._tree is None:
-            self._tree = Tree(maximize=self._lab.task.metric.direction is Direction.MAXIMIZE)
+            self._tree = Tree(maximize=self._context.task.metric.direction is Direction.MAXIMIZE)
             self._tree.visited(store.visits(session_id))
         self._tree.add(store.tree(session_id, standing.segment, self._tree.newest))
         number = self._tree.select()
@@ -140,11 +140,11 @@ class Turns:
     def _announce(self, e: Experiment, turn: Turn) -> None:
         """Say where a turn is out of the ordinary, and count the visit."""
         if turn.node is not None:
-            self._lab.store.add_visit(self._lab.session_id, turn.node)
+            self._context.store.add_visit(self._context.session_id, turn.node)
             if self._tree is not None:
                 self._tree.visit(turn.node)
         if turn.reason:
-            self._lab.emit(
+            self._context.emit(
                 EventKind.TURN, turn.reason, experiment=e.number, role=turn.role, parent=turn.parent, node=turn.node
             )
 

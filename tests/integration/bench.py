@@ -14,7 +14,7 @@ from autoresearchd.domain.events import Event
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.loop.clock import SystemClock
-from autoresearchd.loop.laboratory import Laboratory, Site
+from autoresearchd.loop.context import Context, Site
 from autoresearchd.ports import Cancel, NewSession, RunRequest
 from autoresearchd.store.migrate import open_store
 from autoresearchd.workspace.git import GitWorkspace
@@ -97,7 +97,7 @@ class Bench:
             self.root, "t", task_folder=self.root, editable=self.task.editable, history=self.task.history
         )
 
-    def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Laboratory:
+    def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
         workspace = self.workspace()
         site = Site(
             self.root,
@@ -105,7 +105,7 @@ class Bench:
             self.state / "setup",
             self.root / ".autoresearchd/runs/t",
         )
-        return Laboratory(
+        return Context(
             session_id=self.session.id,
             tag="t",
             seed=7,

@@ -14,7 +14,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.policy import chat
 from autoresearchd.policy.edits.parse import FORMS
@@ -86,7 +86,7 @@ def test_results_compare_only_where_all_that_they_depend_on_is_the_same(part: st
     lab, files = bench.laboratory(), "f"
     usual = segment_fingerprint(lab, files)[0]
     assert segment_fingerprint(bench.laboratory(), files)[0] == usual
-    changed: Laboratory = lab
+    changed: Context = lab
     if part == "protected files":
         files = "g"
     elif part in OTHERS:

@@ -38,7 +38,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Laboratory:
+class Context:
     """What the loop works with; one per daemon.
 
     restore: writes the pristine copy anew where it was altered. ends_when_spent: whether the session ends at its spend
