@@ -44,7 +44,7 @@ from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
 from autoresearchd.learner.reading import ReadSession
 from autoresearchd.learner.trajectories import Trajectory, grouped
 from autoresearchd.loop.artifacts import read_sources
-from autoresearchd.loop.standing import RECENT
+from autoresearchd.loop.session_view import RECENT
 from autoresearchd.loop.words import commit_of, unified_diff
 from autoresearchd.ports import Store
 from autoresearchd.store.repository import SqlStore

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
-from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
@@ -23,9 +23,8 @@ from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_look import Look, Reason
 from autoresearchd.evaluator.forecast import Z90
 from autoresearchd.evaluator.keep import cumulative
-from autoresearchd.loop.context import Context
 from autoresearchd.loop.follow import LogFollower, curve_of
-from autoresearchd.loop.standing import Standing, is_baseline
+from autoresearchd.loop.session_view import SessionView, is_baseline, is_keep
 
 LAST_LOOK = 0.95
 """From this share of the budget on nothing is left to be saved."""
@@ -45,87 +44,91 @@ MOST_PENDING = 20
 MOST_FAULTS = 3
 
 
-class EarlyAbort:
-    """Owned by the loop's thread. Does nothing where the task says ``curve.abort: false``."""
+@dataclass
+class WatchedRun:
+    """A run that may be ended early. first_point: when its log showed one; next: when to look again."""
 
-    def __init__(self, context: Context, standing: Standing) -> None:
-        self._context = context
-        self._standing = standing
+    run: Run
+    run_dir: Path
+    follower: LogFollower
+    next: float
+    first_point: float | None = None
+
+
+class EarlyAbort:
+    """What a session learned of its curves. Owned by the loop's thread; idle with ``curve.abort: false``."""
+
+    def __init__(self, view: SessionView) -> None:
+        self._view, self._context = view, view.context
         self._policy: AbortPolicy | None = None
-        self._follower: LogFollower | None = None
-        self._run: Run | None = None
-        self._run_dir = Path()
-        self._first_point: float | None = None
-        self._next = 0.0
         self._curves: dict[int, tuple[CurvePoint, ...]] = {}
         self._pending: list[Experiment] = []
         self._spared: set[int] = set()
         self._since_saved = self._faults = 0
-        budget = context.task.execution.budget.training
-        self._every = max(0.05, min(context.task.curve.check_every, budget / LOOKS_PER_RUN))
-        self._budget = budget
-        self._on = context.task.curve.abort
+        task = self._context.task
+        self._budget = task.execution.budget.training
+        self._every = max(0.05, min(task.curve.check_every, self._budget / LOOKS_PER_RUN))
+        self._direction = task.metric.direction
+        self._on = task.curve.abort
 
     # ------------------------------------------------------------------ a run under way
-    def patience(self, most: float) -> float:
+    def patience(self, watched: WatchedRun | None, most: float) -> float:
         """How long the loop may wait for the job before the next look, in seconds."""
-        if self._follower is None:
+        if watched is None:
             return most
-        return max(0.01, min(most, self._next - self._context.clock.monotonic()))
+        return max(0.01, min(most, watched.next - self._context.clock.monotonic()))
 
-    def begin(self, e: Experiment, run: Run, run_dir: Path) -> None:
-        """A run has started."""
-        self.end()
-        if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._standing.needs_baseline:
-            return
-        self._run, self._run_dir, self._first_point = run, run_dir, None
-        self._follower = LogFollower(run_dir / TRAINING_LOG, self._context.task.curve.pattern, self._budget)
-        self._next = self._context.clock.monotonic() + self._every
+    def watch(self, e: Experiment, run: Run, run_dir: Path) -> WatchedRun | None:
+        """A run has started; None where it may not be ended early."""
+        if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._view.needs_baseline:
+            return None
         if self._policy is not None:
             self._policy.begin()
+        follower = LogFollower(run_dir / TRAINING_LOG, self._context.task.curve.pattern, self._budget)
+        return WatchedRun(run, run_dir, follower, self._context.clock.monotonic() + self._every)
 
-    def look(self) -> Look | None:
+    def look(self, watched: WatchedRun | None) -> Look | None:
         """Look, if it is time; what was seen where the run is to end now."""
-        run, follower, now = self._run, self._follower, self._context.clock.monotonic()
-        if run is None or follower is None or now < self._next:
+        now = self._context.clock.monotonic()
+        if watched is None or now < watched.next:
             return None
-        self._next = now + self._every
+        watched.next = now + self._every
         try:
-            look = self._look(follower, now)
+            look = self._look(watched, now)
         except Exception as error:  # noqa: BLE001 the run goes on; recorded with its traceback
-            self._fail(error)
+            self._fail(error, watched)
             return None
         if look is None:
             return None
         self._faults = 0
         try:
-            self._context.store.record_look(run.id, self._details(look))
+            self._context.store.record_look(watched.run.id, self._details(look))
         except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback
-            self._report(error, "a look at this run was not written down")
+            self._report(error, "a look at this run was not written down", watched)
         return look if look.abort else None
 
-    def _look(self, follower: LogFollower, now: float) -> Look | None:
-        policy = self._learned()
-        if any(log.name not in (TRAINING_LOG, SUPERVISOR_LOG) for log in self._run_dir.glob("*.log")):
+    def _look(self, watched: WatchedRun, now: float) -> Look | None:
+        policy, follower = self._learned(), watched.follower
+        if any(log.name not in (TRAINING_LOG, SUPERVISOR_LOG) for log in watched.run_dir.glob("*.log")):
             return None  # training is over: it is being checked or measured
         follower.read()
-        if self._first_point is None and follower.started:
-            self._first_point = now  # what went before (imports, compilation) is no part of finished curves either
-        began = now if self._first_point is None else self._first_point
+        if watched.first_point is None and follower.started:
+            watched.first_point = now  # what went before (imports, compilation) is no part of finished curves either
+        began = now if watched.first_point is None else watched.first_point
         steps, losses = follower.curve(min(1.0, (now - began) / self._budget))
         if not steps or not max(steps) < LAST_LOOK:
             return None
-        policy.delta = NOISE * (self._standing.sigma or 0.0)
-        look = policy.look(steps, losses, 1.0, self._standing.best)
-        if look.reason is Reason.AUDIT and self._run is not None:
-            self._spared.add(self._run.id)
+        policy.delta = NOISE * (self._view.sigma or 0.0)
+        look = policy.look(steps, losses, 1.0, self._view.best)
+        if look.reason is Reason.AUDIT:
+            self._spared.add(watched.run.id)
         return look
 
-    def end(self) -> None:
-        """The run is over, or another one begins."""
-        if self._follower is not None:
-            self._follower.close()
-        self._follower = self._run = None
+    def end(self, watched: WatchedRun | None) -> None:
+        """The run is over."""
+        if watched is not None:
+            watched.follower.close()
+            watched.next = math.inf
 
     def _details(self, look: Look) -> dict[str, Any]:
         found = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
@@ -139,7 +142,7 @@ class EarlyAbort:
 
     def decided(self, e: Experiment) -> None:
         """An experiment's decision is on disk: to be learned from while the next job runs, which costs no time."""
-        if self._on and not self._standing.needs_baseline:
+        if self._on and not self._view.needs_baseline:
             self._pending.append(e)
             if len(self._pending) >= MOST_PENDING:
                 self.catch_up()
@@ -172,17 +175,17 @@ class EarlyAbort:
 
     def _read(self) -> AbortPolicy:
         """What the store knows of this segment."""
-        context, standing = self._context, self._standing
+        context, view = self._context, self._view
         latest = context.store.latest(context.session_id)
         newest = latest.number if latest else -1
         memory = context.store.abort_memory(context.session_id)
         policy = self._new_policy()
         after = -1
-        if memory is not None and memory.segment == standing.segment and memory.number <= newest:
+        if memory is not None and memory.segment == view.segment and memory.number <= newest:
             after = memory.number if memory.state is not None and self._restore(policy, memory.state) else -1
         found = context.store.experiments(context.session_id, last=newest - after) if newest > after else ()
         for e in found:
-            if e.number > after and e.segment == standing.segment and e.phase is Phase.DECIDED:
+            if e.number > after and e.segment == view.segment and e.phase is Phase.DECIDED:
                 self._since_saved += 1
                 self._observe(policy, e)
         return policy
@@ -200,14 +203,14 @@ class EarlyAbort:
         return AbortPolicy(
             maximize=self._direction is Direction.MAXIMIZE,
             maximize_curve=self._curve_rises(),
-            seed=derive_seed(self._context.seed, self._standing.segment, "early abort"),
+            seed=derive_seed(self._context.seed, self._view.segment, "early abort"),
         )
 
     def _curve_rises(self) -> bool:
         """Whether the log shows a figure that is to grow (an accuracy): judged by the baseline's own curve."""
         if self._direction is Direction.MINIMIZE:
             return False
-        first = next(iter(self._standing.baseline_runs), None)
+        first = next(iter(self._view.baseline_runs), None)
         losses = curve_of(self._context.store.curve(first.id))[1] if first else []
         third = len(losses) // 3
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
@@ -223,10 +226,10 @@ class EarlyAbort:
         aborted = run.label is Label.ABORTED_EARLY
         steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)
         sigma = e.decision.sigma if e.decision else None
-        policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
+        policy.delta = NOISE * (sigma if sigma is not None else self._view.sigma or 0.0)
         value = None if aborted else run.value
         spared = policy.is_audit and self._was_spared(run)
-        kept = e.decision is not None and e.decision.status is Status.KEEP
+        kept = is_keep(e)
         again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
         policy.observe(
             steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True
@@ -265,27 +268,22 @@ class EarlyAbort:
             "throughput_gain": promise.throughput_gain,
         }
         state = policy.to_state() if whole else None
-        memory = AbortMemory(self._standing.segment, number, figures, state)
+        memory = AbortMemory(self._view.segment, number, figures, state)
         self._context.store.remember_aborts(self._context.session_id, memory)
         if whole:
             self._since_saved = 0
 
-    # ------------------------------------------------------------------
-    @property
-    def _direction(self) -> Direction:
-        return self._context.task.metric.direction
-
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, watched: WatchedRun | None = None) -> None:
         """Report it; this run is not looked at any more."""
         passing = isinstance(error, (EnvironmentFailure, OSError))
         self._faults += not passing
         self._on = self._on and self._faults < MOST_FAULTS
         what = "lets this run go on" if self._on else "is off until the daemon starts anew"
-        self._report(error, f"early abort failed and {what}")
-        self.end()
+        self._report(error, f"early abort failed and {what}", watched)
+        self.end(watched)
 
-    def _report(self, error: Exception, what: str) -> None:
-        number = self._run.experiment if self._run else None
+    def _report(self, error: Exception, what: str, watched: WatchedRun | None) -> None:
+        number = watched.run.experiment if watched else None
         if isinstance(error, EnvironmentFailure):  # a full disk, a database that is locked: no fault of ours
             self._context.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
             return

@@ -6,20 +6,22 @@ Nothing here decides anything: it hands the experiment found open to the loop, w
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.domain.labels import Phase
 from autoresearchd.errors import RepositoryError
 from autoresearchd.loop import words
-from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
-from autoresearchd.loop.standing import is_baseline
+from autoresearchd.loop.session_view import is_baseline, is_keep
+from autoresearchd.loop.slot import Slot
 
 RESTORED = 32
 
 
-def reconcile(context: Context, cycle: Cycle) -> Experiment | None:
+def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
     """The experiment to go on with, None when all are settled.
 
     Raises RepositoryError when the session branch points at a commit that this session did not put there.
@@ -27,7 +29,7 @@ def reconcile(context: Context, cycle: Cycle) -> Experiment | None:
     latest = context.store.latest(context.session_id)
     _restore(context)
     if latest is not None and latest.phase is Phase.RUNNING:
-        latest = _end_of_run(context, cycle, latest)
+        latest = _end_of_run(context, cycle, slot, latest)
     _check_branch(context, latest)
     if latest is None or (latest.phase is Phase.DECIDED and latest.overhead_ms is not None):
         return None
@@ -53,7 +55,7 @@ def _restore(context: Context) -> None:
 
 
 def _write_again(context: Context, e: Experiment) -> None:
-    kept = e.decision if e.decision is not None and e.decision.status is Status.KEEP else None
+    kept = e.decision if is_keep(e) else None
     base = e.parent if kept is None else _base(context, e)
     files = words.proposal_of(e).files
     if base != e.parent:
@@ -77,30 +79,51 @@ def _base(context: Context, e: Experiment) -> str:
     """What a keep was committed on: the keep before it, which need not be what it was written against."""
     if context.task.history == "revert":
         return e.parent
-    before = [k.commit for k in context.store.experiments(context.session_id) if k.number < e.number and _is_keep(k)]
+    before = [k.commit for k in context.store.experiments(context.session_id) if k.number < e.number and is_keep(k)]
     return before[-1] or e.parent if before else e.parent
 
 
-def _is_keep(e: Experiment) -> bool:
-    return e.decision is not None and e.decision.status is Status.KEEP
-
-
-def _end_of_run(context: Context, cycle: Cycle, e: Experiment) -> Experiment:
+def _end_of_run(context: Context, cycle: Cycle, slot: Slot, e: Experiment) -> Experiment:
     """Finish what was measured; end what still runs, so that it is run again."""
     run = e.runs[-1]
     run_dir = context.site.run_dir(e.number, run.index)
     result = context.executor.recover(run_dir)
     if result is not None:
-        return cycle.conclude(e, run, result)
-    return cycle.advance(e)
+        return cycle.conclude(e, slot, run, result)
+    return cycle.advance(e, slot)
 
 
 def _check_branch(context: Context, latest: Experiment | None) -> None:
     """The branch is where the store says, or where a decision that was not yet carried out found it."""
     expected = {context.store.session(context.tag).incumbent}
     if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
-        kept = _is_keep(latest) and not is_baseline(latest)
+        kept = is_keep(latest) and not is_baseline(latest)
         expected.add(context.workspace.parent(words.commit_of(latest)) if kept else latest.parent)
         # What lost its place beside it: the branch falls back once the decision is carried out.
         expected |= {words.commit_of(context.store.experiment(context.session_id, n)) for n in latest.fallen}
     require_branch(context, expected)
+
+
+def require_branch(context: Context, expected: Collection[str]) -> None:
+    """Raise RepositoryError, with the command that puts it right, when the branch is gone or at none of these commits.
+
+    With ``history: revert`` it is at the last revert, which only git knows: that has the files of one of them.
+    """
+    try:
+        tip = context.workspace.tip()
+    except RepositoryError as error:
+        session = context.store.session(context.tag)
+        raise RepositoryError(
+            error.what, mend=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
+        ) from error
+    if tip in expected:
+        return
+    if context.task.history == "revert" and any(not context.workspace.diff(commit, tip) for commit in expected):
+        return
+    session = context.store.session(context.tag)
+    raise RepositoryError(
+        f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} "
+        f"(experiment {session.incumbent_experiment})",
+        mend=f"git branch --force {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`; "
+        "to build on your own commit, start a new session from it",
+    )

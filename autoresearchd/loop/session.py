@@ -26,12 +26,12 @@ from autoresearchd.errors import (
     SpendCapReached,
     StoreDamaged,
 )
-from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
 from autoresearchd.loop.housekeeping import say_that_it_stops
-from autoresearchd.loop.recovery import reconcile
-from autoresearchd.loop.standing import Standing, is_baseline
+from autoresearchd.loop.recovery import reconcile, require_branch
+from autoresearchd.loop.session_view import SessionView, is_baseline
+from autoresearchd.loop.slot import Slot
 from autoresearchd.workspace.files import PASSING
 
 FAULTS_BEFORE_GIVING_UP = 3
@@ -96,8 +96,13 @@ class SessionLoop:
         self._reconciled = False
         self._conditions_checked = False
         self._state: tuple[SessionState, str] | None = None
-        self.standing = Standing(context)
-        self._cycle = Cycle(context, self.standing)
+        self._slot = Slot(self._started)
+        self._read()
+
+    def _read(self) -> None:
+        """The session as the store has it; nothing else is remembered."""
+        self.view = SessionView(self._context)
+        self._cycle = Cycle(self.view)
 
     @property
     def active_seconds(self) -> float:
@@ -126,7 +131,7 @@ class SessionLoop:
 
     def _reconcile(self) -> Experiment | None:
         """The experiment that the last daemon left open. Nothing else is done before this has gone through once."""
-        experiment = reconcile(self._context, self._cycle)
+        experiment = reconcile(self._context, self._cycle, self._slot)
         self._reconciled = True
         return experiment
 
@@ -134,27 +139,28 @@ class SessionLoop:
         """Open an experiment, or take the open one a step further; None once it is settled."""
         if experiment is None:
             self._check_conditions()
-            require_branch(self._context, {self.standing.left})
+            require_branch(self._context, {self.view.tip_commit})
             self.between()
             if (
                 self._context.stop.soon or self._context.stop.paused.is_set()
             ):  # asked for while a learner was waited for
                 return None
-            return self._cycle.open()
+            return self._cycle.open(self._slot)
         self._check_first_result()
         self._say_that_it_stops(experiment)
-        experiment = self._cycle.advance(experiment)
+        experiment = self._cycle.advance(experiment, self._slot)
         settled = experiment.phase is Phase.DECIDED and experiment.overhead_ms is not None
         if settled:
             self._heed_policy(experiment)
+            if experiment.fallen:  # rare, and what turns and early abort remember of those that fell is wrong now
+                self._read()
         return None if settled else experiment
 
     def _check_conditions(self) -> None:
         """What is open is finished in the segment that it began in; only then may another one begin."""
         if not self._conditions_checked:
             if self.conditions():
-                self.standing = Standing(self._context)
-                self._cycle = Cycle(self._context, self.standing)
+                self._read()
             self._conditions_checked = True
 
     # ------------------------------------------------------------------ failures
@@ -203,10 +209,11 @@ class SessionLoop:
         experiment = self._reload(experiment)
         if experiment is not None and count >= FAULTS_BEFORE_GIVING_UP and experiment.decision is None:
             reason = f"the daemon failed {count} times at this experiment: {type(error).__name__}: {error}"
-            if self.standing.needs_baseline:
+            if self.view.needs_baseline:
                 raise BaselineError(reason, mend="daemon.log has the traceback") from error
             experiment = self._guarded(
-                lambda: self._cycle.give_up(experiment, Decision(Status.CRASH, Label.ERROR, reason=reason)), experiment
+                lambda: self._cycle.give_up(experiment, self._slot, Decision(Status.CRASH, Label.ERROR, reason=reason)),
+                experiment,
             )
         return experiment
 
@@ -266,7 +273,7 @@ class SessionLoop:
         seconds = self._backoff.seconds(self._unproposed - FAILED_PROPOSALS + 1)
         if self._limits.max_seconds is not None:
             seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
-        last = self.standing.recent[-1].decision
+        last = self.view.recent[-1].decision
         reason = f"the policy failed {self._unproposed} times in a row: {last.reason if last else ''}"
         self._set_state(SessionState.BACKING_OFF, reason)
         self._context.emit(
@@ -280,7 +287,7 @@ class SessionLoop:
         """Why to stop before the next experiment; empty to go on."""
         if self._context.stop.soon:
             return self._context.stop.reason or "stopped"
-        if self.standing.totals.experiments == 0:
+        if self.view.totals.experiments == 0:
             return ""  # a session that ends before its first result has failed: see _check_first_result
         reached = self._limit_reached()
         if reached is None:
@@ -289,19 +296,19 @@ class SessionLoop:
         return reached.reason
 
     def _limit_reached(self) -> Reached | None:
-        limits, standing = self._limits, self.standing
+        limits, view = self._limits, self.view
         return limit_reached(
             max_experiments=limits.max_experiments,
             max_seconds=limits.max_seconds,
             max_usd=limits.max_usd if self._context.ends_when_spent else None,
-            experiments=standing.experiments,
+            experiments=view.experiments,
             seconds=self.active_seconds,
-            usd=standing.totals.usd,
+            usd=view.totals.usd,
         )
 
     def _check_any_proposal(self, reached: str, mend: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""
-        context, count = self._context, self.standing.experiments
+        context, count = self._context, self.view.experiments
         labels = context.store.label_counts(context.session_id)
         if sum(labels.get(label.value, 0) for label in _UNUSABLE) < count:
             return
@@ -329,9 +336,9 @@ class SessionLoop:
     def _check_first_result(self) -> None:
         """A time limit that passes before the first result ends the session at once."""
         limit = self._limits.max_seconds
-        if limit is not None and self.standing.totals.experiments == 0 and self.active_seconds >= limit:
+        if limit is not None and self.view.totals.experiments == 0 and self.active_seconds >= limit:
             self._context.stop.request("time limit", now=True)
-            self._cycle.kill()
+            self._slot.kill()
             raise LimitReached(
                 f"the time limit of {format_duration(limit)} was reached before the baseline was measured",
                 mend="raise --max-time or lower --budget",

@@ -23,7 +23,7 @@ from autoresearchd.evaluator.abort_look import Reason
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.aborts import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.store.reader import Reader
@@ -144,11 +144,11 @@ def test_a_store_that_fails_for_a_moment_costs_no_experiment_what_it_taught(
     bench = made(tmp_path, (3.6, 3.5, 3.4))
     run(bench, 3)
     lab = bench.laboratory()
-    whole = EarlyAbort(lab, Standing(lab))
+    whole = EarlyAbort(SessionView(lab))
     found = [*bench.store.experiments(bench.session.id)]
     assert any(len(e.runs) > 1 for e in found[1:]), "none has a run that is read after its first"
     expected = whole._learned().to_state()
-    learner = EarlyAbort(lab, Standing(lab))
+    learner = EarlyAbort(SessionView(lab))
     learner._policy = learner._new_policy()
     learner._pending = found
     read, asked = EarlyAbort._curve, set()
@@ -180,7 +180,7 @@ def test_an_audit_that_a_look_would_have_ended_is_known_as_one_after_a_restart(
     assert Reason.AUDIT in [look["reason"] for look in bench.store.looks(last.runs[0].id)]
     monkeypatch.setattr(AbortPolicy, "_in_hindsight", lambda *_: iter(()))
     lab = bench.laboratory()
-    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    promise = EarlyAbort(SessionView(lab))._learned().promise
     assert (promise.audited, promise.hopeless) == (1, 1)
 
 
@@ -207,7 +207,7 @@ def test_what_an_abort_saved_is_known_also_where_the_log_tells_no_progress(tmp_p
     (e,) = by_label(bench, Label.ABORTED_EARLY)
     took = bench.store.looks(e.runs[0].id)[-1]["progress"] if known else e.runs[0].duration_s / 5
     lab = bench.laboratory(lambda port: Silent(port, known) if port is bench.store else port)
-    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    promise = EarlyAbort(SessionView(lab))._learned().promise
     assert 0.0 < took < 0.8
     assert promise.spared == pytest.approx(1.0 - took)
 
@@ -249,7 +249,7 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
     states = []
     for bench in (whole, cut):
         lab = bench.laboratory()
-        states.append(EarlyAbort(lab, Standing(lab))._learned().to_state())
+        states.append(EarlyAbort(SessionView(lab))._learned().to_state())
     assert states[0] == states[1]
     assert states[0]["observed"] == 1 + len(VALUES)
 
@@ -273,7 +273,7 @@ def test_runs_of_the_incumbent_beside_others_are_learned_from_also_after_a_resta
     beside = [r for _, r in found if r.of == incumbent]
     assert beside, "none was made: the test shows nothing"
     lab = bench.laboratory()
-    known = EarlyAbort(lab, Standing(lab))._learned()
+    known = EarlyAbort(SessionView(lab))._learned()
     assert known.to_state()["pairs"]["runs"] == len(own) + len(beside)
     assert known.to_state()["observed"] == 4, "they are no experiments"
 

@@ -126,7 +126,7 @@ def test_the_runs_of_the_broken_program_do_not_count_for_the_mended_one(tmp_path
     assert [r.label for r in first.runs if r.attempt == 0] == [Label.ERROR]
     assert all(r.attempt == 1 for r in first.counted_runs)
     again = SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0))
-    assert again.standing.best == first.decision.value if first.decision else False
+    assert again.view.best == first.decision.value if first.decision else False
 
 
 def test_the_checkpoint_of_the_mended_program_is_what_is_left(tmp_path: Path) -> None:
@@ -152,8 +152,10 @@ def test_a_failed_proposal_keeps_its_label_when_the_daemon_dies_before_the_decis
     SessionLoop(bench.laboratory(), Limits(max_experiments=0), backoff=Backoff(first=0.0)).run()
     lab = bench.laboratory()
     loop = SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0))
-    e = loop._cycle.open()
-    loop._cycle._proposals.refuse(e, PolicyError("no block was found", label=Label.MALFORMED_ANSWER))
+    e = loop._cycle.open(loop._slot)
+    loop._cycle._proposals.record_failure(
+        e, loop._slot, PolicyError("no block was found", label=Label.MALFORMED_ANSWER)
+    )
     with pytest.raises(PolicyError, match="none of 1 proposal"):
         SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
     first = bench.store.experiment(bench.session.id, 1)

@@ -15,7 +15,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
 from tests.fakes.executors import Script, prints
 from tests.integration.bench import PROGRAM, TASK, Bench
@@ -90,14 +90,14 @@ def test_noise_and_the_incumbents_value_are_the_same_after_a_restart(bench: Benc
     lab = bench.laboratory()
     loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0))
     loop.run()
-    again = Standing(bench.laboratory())
-    assert again.ledger.noise() == loop.standing.ledger.noise()
-    assert (again.best, again.sigma, again.ledger.extra) == (
-        loop.standing.best,
-        loop.standing.sigma,
-        loop.standing.ledger.extra,
+    again = SessionView(bench.laboratory())
+    assert again.noise_data.noise() == loop.view.noise_data.noise()
+    assert (again.best, again.sigma, again.noise_data.extra) == (
+        loop.view.best,
+        loop.view.sigma,
+        loop.view.noise_data.extra,
     )
-    assert again.ledger.extra > 0, "the script has repeats, or the test proves little"
+    assert again.noise_data.extra > 0, "the script has repeats, or the test proves little"
 
 
 def test_rewards_are_given_for_what_was_proposed(bench: Bench) -> None:
@@ -168,7 +168,7 @@ def test_a_kept_program_that_does_worse_when_it_runs_again_does_not_get_its_equa
         assert sum(r.of == 0 for r in e.runs) == 1 and {r.of for r in e.control_runs} == {1}
         assert e.decision is not None and "the baseline, run beside it" in e.decision.reason
     assert any("the baseline (experiment 0) again" in event.message for event in bench.events.events)
-    again = Standing(bench.laboratory())
+    again = SessionView(bench.laboratory())
     assert again.best == pytest.approx(1.5, abs=0.6), "its later runs count for its value"
 
 

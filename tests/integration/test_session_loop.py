@@ -24,7 +24,7 @@ from autoresearchd.errors import (
 )
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN
 from tests.fakes.executors import Script, prints
@@ -306,8 +306,8 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tm
     found = bench.store.experiments(bench.session.id)
     assert [(e.number, e.decision.status) for e in found[3:5] if e.decision] == [(3, Status.CRASH), (4, Status.KEEP)]
     assert len(found[4].good_runs) == 3
-    assert session_loop.standing.baseline_value == found[4].decision.value if found[4].decision else False
-    assert Standing(bench.laboratory()).baseline_value == session_loop.standing.baseline_value
+    assert session_loop.view.figures()["baseline"] == found[4].decision.value if found[4].decision else False
+    assert SessionView(bench.laboratory()).figures()["baseline"] == session_loop.view.figures()["baseline"]
 
 
 def test_what_the_machine_lacks_is_no_fault_of_the_baseline(tmp_path: Path) -> None:
