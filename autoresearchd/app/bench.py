@@ -70,7 +70,7 @@ class Trial:
     def end(self) -> Ended:
         """Wait for the end of the run, and measure it."""
         try:
-            result = self.program.wait()
+            result = self.program.handle.wait()
             assert result is not None
             measurement, logs = self.program.measure(result), read_logs(result)
             log = logs.get(EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING, "")

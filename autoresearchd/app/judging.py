@@ -302,7 +302,7 @@ class _Runs:
         """The slot of a run that has ended, and its result."""
         while True:
             for slot, running in busy.items():
-                result = running.program.wait(_LOOK_S / len(busy))
+                result = running.program.handle.wait(_LOOK_S / len(busy))
                 if result is not None:
                     return slot, result
             if self._cancel.is_set():

@@ -25,8 +25,7 @@ from autoresearchd.evaluator.legality import code_hash
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.artifacts import read_tail
 from autoresearchd.loop.run import measure_run
-from autoresearchd.loop.session_view import BASELINE
-from autoresearchd.loop.words import unified_diff
+from autoresearchd.loop.words import BASELINE, unified_diff
 from autoresearchd.ports import Executor, NewSession
 from autoresearchd.store.rebuild import Draft, is_whole
 from autoresearchd.workspace import layout

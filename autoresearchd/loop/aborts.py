@@ -24,7 +24,8 @@ from autoresearchd.evaluator.abort_look import Look, Reason
 from autoresearchd.evaluator.forecast import Z90
 from autoresearchd.evaluator.keep import cumulative
 from autoresearchd.loop.follow import LogFollower, curve_of
-from autoresearchd.loop.session_view import SessionView, is_baseline, is_keep
+from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.words import is_baseline, is_keep
 
 LAST_LOOK = 0.95
 """From this share of the budget on nothing is left to be saved."""

@@ -9,7 +9,8 @@ from autoresearchd.domain.duration import format_duration
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.evaluator.allowance import needed
 from autoresearchd.evaluator.variables import SEED_VARIABLE
-from autoresearchd.loop.session_view import SessionView, is_baseline
+from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.words import is_baseline
 
 
 class Advice:
@@ -31,8 +32,7 @@ class Advice:
     @property
     def _first_sigma(self) -> float | None:
         """σ between the first runs of the baseline."""
-        baseline = self._view.baseline
-        return baseline.decision.sigma if baseline and baseline.decision else None
+        return self._view.baseline.sigma if self._view.baseline else None
 
     def _noise(self, e: Experiment) -> str:
         """That a decision is the first with too much noise, or without it again."""
@@ -74,8 +74,8 @@ class Advice:
 
     def _seedless(self) -> str:
         """That no noise is seen, as the program has a seed of its own."""
-        values = [run.value for run in self._view.baseline_runs]
-        if len(values) < 2 or len(set(values)) > 1 or not self._view.ignores_seed:
+        baseline, values = self._view.baseline, [run.value for run in self._view.baseline_runs]
+        if len(values) < 2 or len(set(values)) > 1 or not (baseline and baseline.ignores_seed):
             return ""
         return (
             f"all {len(values)} runs of the baseline gave the same {self._view.context.task.metric.name}, and the "

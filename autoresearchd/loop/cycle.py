@@ -18,6 +18,7 @@ from autoresearchd.loop import words
 from autoresearchd.loop.aborts import EarlyAbort
 from autoresearchd.loop.advice import Advice
 from autoresearchd.loop.artifacts import clean_logs, discard_outputs
+from autoresearchd.loop.branch import move_branch
 from autoresearchd.loop.deciding import decide_experiment, next_run
 from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.research import Research
@@ -25,10 +26,9 @@ from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.run import launch, measure_run
 from autoresearchd.loop.run_checks import check_run
 from autoresearchd.loop.seals import ProtectedFiles
-from autoresearchd.loop.session_view import BASELINE, SessionView, is_baseline
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
 from autoresearchd.loop.turns import Turns
-from autoresearchd.ports import RunRequest
 from autoresearchd.sandbox.trees import remove_tree
 
 
@@ -48,7 +48,6 @@ class Cycle:
         self._advice = Advice(view)
         self._protected = ProtectedFiles(self._context.task, self._context.site.pristine, self._context.restore)
 
-    # ------------------------------------------------------------------ the way of one experiment
     def open(self, slot: Slot) -> Experiment:
         """A new experiment: its number is allocated and written down first."""
         context, parent = self._context, self._turns.next_parent()
@@ -56,7 +55,7 @@ class Cycle:
         e = context.store.open_experiment(
             context.session_id, parent=parent, segment=self._view.segment, at=context.clock.now()
         )
-        context.emit(EventKind.OPENED, words.opened(e), experiment=e.number, parent=parent)
+        words.tell_opened(context, e)
         return e
 
     def advance(self, e: Experiment, slot: Slot, patience: float = 1.0) -> Experiment:
@@ -77,7 +76,7 @@ class Cycle:
 
     def _propose(self, e: Experiment, slot: Slot) -> Experiment:
         if self._view.needs_baseline:
-            proposal = Proposal({}, "The program as it is.", BASELINE, description=BASELINE)
+            proposal = Proposal({}, "The program as it is.", words.BASELINE, description=words.BASELINE)
             return self._proposals.record(e, slot, proposal)
         try:
             proposal = self._proposals.ask(e, slot)
@@ -99,41 +98,24 @@ class Cycle:
         context, view, asked = self._context, self._view, next_run(self._view, e)
         if asked is None:
             return self._finish(e, decide_experiment(view, e))
-        index, other = len(e.runs), None if asked.of is None else view.program(asked.of)
-        commit = words.commit_of(e if other is None else other)
-        workspace = context.workspace.checkout(slot.number, commit)
-        run_dir = context.site.run_dir(e.number, index)
-        # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
-        remove_tree(str(run_dir))
+        other = None if asked.of is None else view.program(asked.of)
         fresh = len({run.seed for run in e.counted_runs})
-        seed = context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
-        slot.opened = run = context.store.open_run(context.session_id, e.number, seed, context.clock.now(), of=asked.of)
-        task = view.run_task()
-        request = RunRequest(
-            key=f"{context.tag}/{e.number}/{index}",
-            task=task,
-            commit=commit,
-            seed=seed,
-            workspace=workspace,
-            pristine=context.site.pristine,
-            setup=context.site.setup,
-            run_dir=run_dir,
-            source=context.site.source,
+        request = context.request(
+            e.number,
+            len(e.runs),
+            task=view.run_task,
+            commit=words.commit_of(other or e),
+            seed=context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed,
             slot=slot.number,
         )
+        # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
+        remove_tree(str(request.run_dir))
+        run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now(), of=asked.of)
+        slot.opened = run
         slot.running = launch(context.executor, self._protected, request)
-        slot.watched = self._aborts.watch(e, run, run_dir)
-        planned = context.baseline_runs if is_baseline(e) else len(e.counted_runs) + 1
-        context.emit(
-            EventKind.RUN_STARTED,
-            words.run_started(e, view.named(other), planned, seed),
-            experiment=e.number,
-            run=index,
-            runs=planned,
-            seed=seed,
-            budget_s=task.execution.budget.training,
-            wall_s=task.execution.budget.wall,
-        )
+        slot.watched = self._aborts.watch(e, run, request.run_dir)
+        planned = context.baseline_runs if words.is_baseline(e) else len(e.counted_runs) + 1
+        words.tell_run_started(context, e, run, other, planned, request.task)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
     def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
@@ -144,7 +126,7 @@ class Cycle:
             return self._close(e, run, Measurement(Label.INTERRUPTED, detail=why), None)
         if stop.is_set():
             running.handle.kill()
-        result = running.wait(self._aborts.patience(slot.watched, patience))
+        result = running.handle.wait(self._aborts.patience(slot.watched, patience))
         if result is None:
             slot.ended_by = None if stop.is_set() else self._aborts.look(slot.watched)
             if slot.ended_by is None:
@@ -161,7 +143,7 @@ class Cycle:
             if self._view.totals.experiments:  # of a later segment: `resume` measures it again
                 self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
             raise
-        repaired = decision if is_baseline(e) else self._proposals.repair(e, slot, decision)
+        repaired = decision if words.is_baseline(e) else self._proposals.repair(e, slot, decision)
         return repaired if isinstance(repaired, Experiment) else self._finish(e, repaired)
 
     def _settle(self, e: Experiment, slot: Slot) -> Experiment:
@@ -169,24 +151,8 @@ class Cycle:
 
         The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
         """
-        context, view, decision, fallen = self._context, self._view, words.decision_of(e), self._view.fallen(e)
-        reverts = context.task.history == "revert"
-        # The branch may still be at what lost its place; where reverts are written on it, it goes on from there.
-        left = words.commit_of(fallen[0]) if fallen and not reverts else None
-        if decision.status is Status.KEEP:
-            commit = words.commit_of(e)
-            before = e.parent if is_baseline(e) else context.workspace.parent(commit)
-            context.workspace.advance(before if left is None else left, commit)
-        elif e.commit is not None and reverts:
-            context.workspace.record_discard(
-                number=e.number,
-                commit=e.commit,
-                incumbent=e.parent,
-                when=e.finished_at or e.started_at,
-                back_to=view.tip_commit if fallen else None,
-            )
-        elif left is not None:
-            context.workspace.advance(left, view.tip_commit)
+        context, decision = self._context, words.decision_of(e)
+        move_branch(self._view, e)
         kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
         discard_outputs(context.site.runs / str(e.number), keep=kept)
         self._research.write_learnings(e)
@@ -206,14 +172,13 @@ class Cycle:
             e = self._close(e, e.runs[-1], Measurement(Label.INTERRUPTED, detail=decision.reason), None)
         return self._finish(e, decision)
 
-    # ------------------------------------------------------------------ parts of steps
     def conclude(self, e: Experiment, slot: Slot, run: Run, result: RunResult) -> Experiment:
         """Read what a finished run gave and write it down."""
         # Job time is what the supervisor measured around the job's processes; starting and reaping it all is overhead.
         slot.jobs_s += sum(stage.duration_s for stage in result.stages)
         context, run_dir = self._context, self._context.site.run_dir(e.number, run.index)
         seals = slot.running.seals if slot.running else None
-        measured = measure_run(self._view.run_task(), result, run_dir, seals, context.redactor)
+        measured = measure_run(self._view.run_task, result, run_dir, seals, context.redactor)
         self._aborts.end(slot.watched)
         measured = check_run(self._view, slot, e, run, result, measured)
         self._aborts.measured(run, measured)
@@ -229,15 +194,7 @@ class Cycle:
         last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None
         e = context.store.close_run(run.id, m, result, now, last=last)
         fell = self._view.fall_back(e) if e.fallen else ""
-        context.emit(
-            EventKind.RUN_FINISHED,
-            words.run_finished(context.task, m),
-            experiment=e.number,
-            label=m.label.value,
-            value=m.value,
-            metrics=dict(m.metrics),
-            duration_s=result.duration_s if result else None,
-        )
+        words.tell_run_finished(context, e, m, result)
         if fell:
             context.emit(EventKind.WARNING, fell, experiment=e.number)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
@@ -262,20 +219,7 @@ class Cycle:
         view.decided(e)
         self._research.decided(e)
         self._aborts.decided(e)
-        context.emit(
-            EventKind.DECIDED,
-            words.decided(e, decision, context.task),
-            experiment=e.number,
-            status=decision.status.value,
-            label=decision.label.value,
-            value=decision.value,
-            delta=decision.delta,
-            reason=decision.reason,
-            description=e.proposal.description if e.proposal else "",
-            max_experiments=context.max_experiments,
-            fallen=list(lost),
-            **view.figures(),
-        )
+        words.tell_decided(context, e, list(lost), view.figures())
         for said in self._advice.after(e):
             context.emit(EventKind.WARNING, said, experiment=e.number)
         return e

@@ -11,8 +11,8 @@ from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline
 from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.simplicity import is_simpler
 from autoresearchd.loop.hints import mend_job
-from autoresearchd.loop.session_view import RECENT, SessionView, is_baseline
-from autoresearchd.loop.words import commit_of, proposal_of
+from autoresearchd.loop.session_view import RECENT, SessionView
+from autoresearchd.loop.words import commit_of, is_baseline, proposal_of
 
 DOUBTED_AFTER = 3
 """Experiments that failed in a row before the tip is run again beside the next one that does."""
@@ -63,7 +63,7 @@ def _judge(view: SessionView, e: Experiment, rule: KeepRule | None = None) -> De
         values=view.values_with(e),
         baseline=view.baseline_runs,
         doubted=_is_doubted(view, e),
-        seeded=not view.ignores_seed,
+        seeded=not (view.baseline and view.baseline.ignores_seed),
     )
 
 

@@ -18,9 +18,10 @@ from autoresearchd.evaluator.secrets import check_no_secret
 from autoresearchd.loop import words
 from autoresearchd.loop.artifacts import read_sources
 from autoresearchd.loop.research import Research, training_log
-from autoresearchd.loop.session_view import SessionView, is_baseline
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
 from autoresearchd.loop.turns import Turns
+from autoresearchd.loop.words import is_baseline
 from autoresearchd.policy.measured_constants import LEAVES_ALONE, changed, named
 from autoresearchd.policy.roles import off_surface
 

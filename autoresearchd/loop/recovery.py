@@ -6,17 +6,16 @@ Nothing here decides anything: it hands the experiment found open to the loop, w
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
 from autoresearchd.errors import RepositoryError
 from autoresearchd.loop import words
+from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
-from autoresearchd.loop.session_view import is_baseline, is_keep
 from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.words import is_baseline, is_keep
 
 RESTORED = 32
 
@@ -102,28 +101,3 @@ def _check_branch(context: Context, latest: Experiment | None) -> None:
         # What lost its place beside it: the branch falls back once the decision is carried out.
         expected |= {words.commit_of(context.store.experiment(context.session_id, n)) for n in latest.fallen}
     require_branch(context, expected)
-
-
-def require_branch(context: Context, expected: Collection[str]) -> None:
-    """Raise RepositoryError, with the command that puts it right, when the branch is gone or at none of these commits.
-
-    With ``history: revert`` it is at the last revert, which only git knows: that has the files of one of them.
-    """
-    try:
-        tip = context.workspace.tip()
-    except RepositoryError as error:
-        session = context.store.session(context.tag)
-        raise RepositoryError(
-            error.what, mend=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
-        ) from error
-    if tip in expected:
-        return
-    if context.task.history == "revert" and any(not context.workspace.diff(commit, tip) for commit in expected):
-        return
-    session = context.store.session(context.tag)
-    raise RepositoryError(
-        f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} "
-        f"(experiment {session.incumbent_experiment})",
-        mend=f"git branch --force {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`; "
-        "to build on your own commit, start a new session from it",
-    )

@@ -12,10 +12,12 @@ from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.failure import last_lines
 from autoresearchd.loop.artifacts import read_tail
-from autoresearchd.loop.session_view import RECENT, SessionView, is_keep
+from autoresearchd.loop.session_view import RECENT, SessionView
 from autoresearchd.loop.turns import Turn, Turns
+from autoresearchd.loop.words import is_keep
 
 LEARNINGS_EVERY = 5
 """Experiments between two times that ``autoresearch.md`` is brought up to date without a keep."""
@@ -69,7 +71,7 @@ class Research:
             tag=tag,
             number=e.number,
             parent=e.parent,
-            task=view.shown_task(),
+            task=_shown(view),
             code=view.programs.code(e.parent),
             recent=view.recent,
             top=view.top,
@@ -84,7 +86,7 @@ class Research:
             state_id=f"{tag}/{e.number}" + (f"/{repair.attempt}" if repair else ""),
             round_id=f"{tag}/{turn.first}" + (f"/{e.number}/{repair.attempt}" if repair else ""),
             incumbent=view.tip_commit,
-            failures=view.failures,
+            failures=dict(view.labels),
             streak=view.streak,
             memo=context.memo.read(),
             repair=repair,
@@ -109,7 +111,7 @@ class Research:
         if memo.path is None or not (is_keep(e) or e.number % LEARNINGS_EVERY == 0):
             return
         failed = memo.failed
-        memo.keep_up(self._context.task, view.recent, view.top, view.failures, view.sigma)
+        memo.keep_up(self._context.task, view.recent, view.top, dict(view.labels), view.sigma)
         if memo.failed and memo.failed != failed:
             self._context.emit(EventKind.WARNING, f"autoresearch.md is not kept up: {memo.failed}")
 
@@ -138,6 +140,14 @@ class Research:
             told["last_failure"] = failed[-1].detail
             told["last_failure_log"] = " | ".join(training_log(view, failed[-1], LOG_LINES, _LOG_BYTES))
         return {name: value for name, value in told.items() if value}
+
+
+def _shown(view: SessionView) -> Task:
+    """The task with what training may take, where that is known from the baseline."""
+    task, most = view.context.task, view.pace.most if view.pace else None
+    if most is None:
+        return task
+    return replace(task, execution=replace(task.execution, budget=replace(task.execution.budget, most=most)))
 
 
 def training_log(view: SessionView, run: Run, lines: int, most: int) -> Sequence[str]:

@@ -22,10 +22,6 @@ class RunningProgram:
     handle: RunHandle
     seals: Seals
 
-    def wait(self, timeout: float | None = None) -> RunResult | None:
-        """Its result once it has ended; None while it runs."""
-        return self.handle.wait(timeout)
-
     def kill(self) -> RunResult:
         """End it now."""
         self.handle.kill()

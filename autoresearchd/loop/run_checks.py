@@ -9,8 +9,9 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.evaluator import pace
 from autoresearchd.loop.aborts import aborted
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
-from autoresearchd.loop.session_view import SessionView, is_baseline
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.words import is_baseline
 from autoresearchd.sandbox.trees import remove_tree
 
 STARVED = 2

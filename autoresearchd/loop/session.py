@@ -26,12 +26,14 @@ from autoresearchd.errors import (
     SpendCapReached,
     StoreDamaged,
 )
+from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
 from autoresearchd.loop.housekeeping import say_that_it_stops
-from autoresearchd.loop.recovery import reconcile, require_branch
-from autoresearchd.loop.session_view import SessionView, is_baseline
+from autoresearchd.loop.recovery import reconcile
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.words import is_baseline
 from autoresearchd.workspace.files import PASSING
 
 FAULTS_BEFORE_GIVING_UP = 3

@@ -13,7 +13,8 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.metric import Direction
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.loop.session_view import SessionView, is_keep
+from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.words import is_keep
 from autoresearchd.policy.puct import Tree
 from autoresearchd.policy.turns import LONG_STREAK, PUCT, next_turn
 
