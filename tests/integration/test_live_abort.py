@@ -12,7 +12,7 @@ import pytest
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
 from tests.integration.bench import TASK, Bench
-from tests.integration.test_early_abort import VALUES, by_label, made, run
+from tests.unit.loop.test_early_abort import VALUES, by_label, made, run
 
 COMPLETE = TASK + "curve: {abort: false}\n"
 

@@ -27,8 +27,8 @@ from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.store.reader import Reader
+from tests.fakes.bench import TASK, Bench
 from tests.fakes.executors import Script, ScriptedStage
-from tests.integration.bench import TASK, Bench
 
 GOOD = tuple(3.6 - 0.11 * k for k in range(13))
 HOPELESS = 9.0
@@ -103,7 +103,7 @@ def run(bench: Bench, experiments: int, wrap: Any = lambda port: port) -> Sessio
 
 
 def by_label(bench: Bench, label: Label) -> list[Experiment]:
-    return [e for e in bench.store.experiments(bench.session.id) if e.decision and e.decision.label is label]
+    return [e for e in bench.experiments() if e.decision and e.decision.label is label]
 
 
 VALUES = (*GOOD, HOPELESS)
@@ -145,7 +145,7 @@ def test_a_store_that_fails_for_a_moment_costs_no_experiment_what_it_taught(
     run(bench, 3)
     lab = bench.laboratory()
     whole = EarlyAbort(SessionView(lab))
-    found = [*bench.store.experiments(bench.session.id)]
+    found = [*bench.experiments()]
     assert any(len(e.runs) > 1 for e in found[1:]), "none has a run that is read after its first"
     expected = whole._learned().to_state()
     learner = EarlyAbort(SessionView(lab))
@@ -176,7 +176,7 @@ def test_an_audit_that_a_look_would_have_ended_is_known_as_one_after_a_restart(
     bench = made(tmp_path, VALUES)
     run(bench, len(VALUES))
     assert not by_label(bench, Label.ABORTED_EARLY)
-    last = bench.store.experiments(bench.session.id)[-1]
+    last = bench.experiments()[-1]
     assert Reason.AUDIT in [look["reason"] for look in bench.store.looks(last.runs[0].id)]
     monkeypatch.setattr(AbortPolicy, "_in_hindsight", lambda *_: iter(()))
     lab = bench.laboratory()
@@ -216,7 +216,7 @@ def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path
     bench = made(tmp_path, VALUES)
     run(bench, len(VALUES))
     again = 0
-    for e in bench.store.experiments(bench.session.id):
+    for e in bench.experiments():
         for r in e.runs:
             first = e.number > 0 and r.index == 0
             again += not first
@@ -234,7 +234,7 @@ def test_a_task_can_switch_it_off(tmp_path: Path) -> None:
     bench = made(tmp_path, VALUES, task=TASK + "curve: {abort: false}\n")
     run(bench, len(VALUES))
     assert not by_label(bench, Label.ABORTED_EARLY)
-    assert all(not bench.store.looks(r.id) for e in bench.store.experiments(bench.session.id) for r in e.runs)
+    assert all(not bench.store.looks(r.id) for e in bench.experiments() for r in e.runs)
     assert bench.store.abort_memory(bench.session.id) is None
 
 
@@ -243,7 +243,7 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
     run(whole, len(VALUES))
     for experiments in (5, 11, len(VALUES)):
         run(cut, experiments)
-    known = [[(e.number, e.decision.label, e.decision.metrics) for e in b.store.experiments(b.session.id) if e.decision]
+    known = [[(e.number, e.decision.label, e.decision.metrics) for e in b.experiments() if e.decision]
              for b in (whole, cut)]  # fmt: skip
     assert known[0] == known[1]
     states = []
@@ -268,7 +268,7 @@ def test_runs_of_the_incumbent_beside_others_are_learned_from_also_after_a_resta
     bench.job = lucky
     run(bench, 3)
     incumbent = bench.store.session("t").incumbent_experiment
-    found = [(e, r) for e in bench.store.experiments(bench.session.id) for r in e.runs if r.good]
+    found = [(e, r) for e in bench.experiments() for r in e.runs if r.good]
     own = [r for e, r in found if e.number == incumbent and r.of is None]
     beside = [r for _, r in found if r.of == incumbent]
     assert beside, "none was made: the test shows nothing"
@@ -293,7 +293,7 @@ def test_a_real_job_is_looked_at_while_it_trains(tmp_path: Path) -> None:
     bench.policy = Values((2.0,))
     lab = replace(bench.laboratory(), executor=LocalExecutor(tier=PLAIN))
     SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
-    baseline, e = bench.store.experiments(bench.session.id)
+    baseline, e = bench.experiments()
     looks = bench.store.looks(e.runs[0].id)
     assert len(looks) >= 4
     assert [look["progress"] for look in looks] == sorted(look["progress"] for look in looks)
@@ -320,7 +320,7 @@ def faults_of(bench: Bench) -> list[Any]:
 def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
     bench = made(tmp_path, VALUES)
     run(bench, len(VALUES), wrap=lambda port: Broken(port, "abort_memory") if port is bench.store else port)
-    decided = [e for e in bench.store.experiments(bench.session.id) if e.decision]
+    decided = [e for e in bench.experiments() if e.decision]
     assert len(decided) == 1 + len(VALUES) and not by_label(bench, Label.ABORTED_EARLY)
     faults = faults_of(bench)
     assert len(faults) == 3, "then it is off"

@@ -12,9 +12,9 @@ from autoresearchd.domain.task import WAITS_S, Budget
 from autoresearchd.evaluator.allowance import needed
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
+from tests.fakes.bench import PROGRAM, TASK, Bench
+from tests.fakes.bench import job as scores
 from tests.fakes.executors import FakeExecutor, Script, prints
-from tests.integration.bench import PROGRAM, TASK, Bench
-from tests.integration.bench import job as scores
 
 READS = 'import os\nBUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])\n' + PROGRAM
 
@@ -41,7 +41,7 @@ def budgets(
         assert isinstance(lab.executor, FakeExecutor)
         found += [request.task.execution.budget for request in lab.executor.requests]
     assert {(budget.training, budget.grace) for budget in found} == {(15.0, 30.0)}
-    runs = len(bench.store.experiment(bench.session.id, 0).runs)
+    runs = len(bench.experiment(0).runs)
     warnings = [event.message for event in bench.events.events if event.kind is EventKind.WARNING]
     bench.close()
     assert len(set(found[:runs])) == 1, "of the baseline's own runs nobody knows what this machine needs"

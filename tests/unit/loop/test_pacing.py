@@ -19,9 +19,9 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import Tier
+from tests.fakes.bench import Bench, ByNumber
+from tests.fakes.bench import job as scores
 from tests.fakes.executors import Script, TimedExecutor, prints
-from tests.integration.bench import Bench, ByNumber
-from tests.integration.bench import job as scores
 from tests.integration.local_jobs import TIERS
 
 TASK = """\
@@ -65,7 +65,7 @@ def session(
         SessionLoop(bench.laboratory(), Limits(max_experiments=1)).run()
         shutil.rmtree(bench.laboratory().site.runs)  # logs and results may be removed to free some room
     SessionLoop(bench.laboratory(), Limits(max_experiments=2)).run()
-    found = list(bench.store.experiments(bench.session.id))
+    found = bench.experiments()
     bench.close()
     return found
 
@@ -158,7 +158,7 @@ def test_a_search_that_buys_its_gain_with_twenty_times_the_work_keeps_nothing_fo
     bench = Bench(tmp_path, task=TASK, program=COUNTS)
     bench.policy = Growing()
     SessionLoop(replace(bench.laboratory(), executor=LocalExecutor(devices=Devices())), Limits(max_experiments=2)).run()
-    _, same, grown = bench.store.experiments(bench.session.id)
+    _, same, grown = bench.experiments()
     assert same.decision is not None
     assert grown.decision is not None
     assert same.decision.status is Status.KEEP
@@ -175,7 +175,7 @@ def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_
     executor = LocalExecutor(tier=tier, devices=Devices())
     lab = replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))
     SessionLoop(lab, Limits(max_experiments=2)).run()
-    first, waited, trained = bench.store.experiments(bench.session.id)
+    first, waited, trained = bench.experiments()
     assert waited.decision is not None
     assert trained.decision is not None
     assert waited.decision.status is Status.KEEP
