@@ -165,7 +165,9 @@ class RealJudge:
         ground = self._held_out.ground(state.session)
         seed = derive_seed(ground.session.seed, state.number, JUDGE)
         incumbent = ground.incumbent(state.number)
-        return _Job(ground, ground.allowed(incumbent.segment), _Key(state.session, commit_of(incumbent), "", seed))
+        return _Job(
+            ground, ground.baseline(incumbent.segment).run_task, _Key(state.session, commit_of(incumbent), "", seed)
+        )
 
     def _jobs(self, state: HeldOutState, seen: Examined) -> tuple[_Job, _Job]:
         """The runs that an edit needs: of the best before it, and its own."""
@@ -196,7 +198,7 @@ class RealJudge:
             return own.measurement
         incumbent = ground.incumbent(state.number)
         pace = ground.pace(incumbent.segment, beside.result)
-        noise = ground.ledger(incumbent.segment).noise(incumbent.number)
+        noise = ground.noise_data(incumbent.segment).noise(incumbent.number)
         best, sigma = beside.measurement.value, noise.sigma if noise is not None else None
         return held(ground.task, own.result, own.measurement, pace, best=best, sigma=sigma)
 
@@ -217,7 +219,7 @@ class RealJudge:
             proposal=Proposal(dict(seen.files), "", JUDGE),
             runs=(_run(number, 0, seed, own), _run(number, 1, seed, beside, of=incumbent.number)),
         )
-        ledger = ground.ledger(incumbent.segment)
+        ledger = ground.noise_data(incumbent.segment)
         decision = decide(ground.task, tested, incumbent, ledger, rule=_ONE_RUN, baseline=tested.runs[1:])
         assert isinstance(decision, Decision)
         known = ledger.values(incumbent.number)

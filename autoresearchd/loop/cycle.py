@@ -15,11 +15,11 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.evaluator.decide import decide_failed_proposal, decide_fallen
 from autoresearchd.loop import words
-from autoresearchd.loop.aborts import EarlyAbort
 from autoresearchd.loop.advice import Advice
 from autoresearchd.loop.artifacts import clean_logs, discard_outputs
 from autoresearchd.loop.branch import move_branch
 from autoresearchd.loop.deciding import decide_experiment, next_run
+from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.proposing import Proposals
 from autoresearchd.loop.research import Research
 from autoresearchd.loop.rewards import Rewards

@@ -7,7 +7,7 @@ import shutil
 from autoresearchd.domain.experiment import Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.evaluator import pace
-from autoresearchd.loop.aborts import aborted
+from autoresearchd.loop.early_abort import aborted
 from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot

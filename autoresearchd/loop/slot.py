@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoresearchd.domain.experiment import Run
 from autoresearchd.evaluator.abort_look import Look
-from autoresearchd.loop.aborts import WatchedRun
+from autoresearchd.loop.early_abort import WatchedRun
 from autoresearchd.loop.run import RunningProgram
 
 

@@ -21,7 +21,7 @@ from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_look import Reason
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.aborts import EarlyAbort
+from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.loop.follow import LogFollower
+from autoresearchd.loop.early_abort import LogFollower
 from tests.unit.loop.test_early_abort import POINTS, log_lines
 
 
