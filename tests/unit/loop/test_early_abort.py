@@ -20,12 +20,10 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.evaluator.abort import AbortPolicy
 from autoresearchd.evaluator.abort_look import Reason
-from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.store.reader import Reader
 from tests.fakes.bench import TASK, Bench
 from tests.fakes.executors import Script, ScriptedStage
@@ -88,8 +86,8 @@ def job(request: RunRequest) -> Script | str:
     return Script(stages=(ScriptedStage(log=""),), pieces=[*pieces, f"score: {score:.6f}\n"])
 
 
-def made(tmp_path: Path, values: tuple[float, ...], task: str = TASK) -> Bench:
-    bench = Bench(tmp_path, task=task, program="SCALE = 3.7\n")
+def made(tmp_path: Path, values: tuple[float, ...], task: str = TASK, kind: type[Bench] = Bench) -> Bench:
+    bench = kind(tmp_path, task=task, program="SCALE = 3.7\n")
     bench.policy = Values(values)
     bench.job = job
     return bench
@@ -224,12 +222,6 @@ def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path
     assert again > 3, "the baseline's runs, and some that were made again"
 
 
-def test_nothing_is_ended_before_ten_programs_have_finished(tmp_path: Path) -> None:
-    bench = made(tmp_path, (HOPELESS, HOPELESS + 1, HOPELESS + 2, HOPELESS + 3))
-    run(bench, 4)
-    assert not by_label(bench, Label.ABORTED_EARLY)
-
-
 def test_a_task_can_switch_it_off(tmp_path: Path) -> None:
     bench = made(tmp_path, VALUES, task=TASK + "curve: {abort: false}\n")
     run(bench, len(VALUES))
@@ -276,29 +268,6 @@ def test_runs_of_the_incumbent_beside_others_are_learned_from_also_after_a_resta
     known = EarlyAbort(SessionView(lab))._learned()
     assert known.to_state()["pairs"]["runs"] == len(own) + len(beside)
     assert known.to_state()["observed"] == 4, "they are no experiments"
-
-
-SLOW = """\
-import time
-SCALE = 1.0
-for i in range(1, 31):
-    print(f"step {i:05d} ({100 * i / 30:.1f}%) | loss: {4 - i / 10:.4f} | dt: 50ms", flush=True)
-    time.sleep(0.05)
-print(f"score: {SCALE}")
-"""
-
-
-def test_a_real_job_is_looked_at_while_it_trains(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=TASK.replace("budget: 5", "budget: 1.5"), program=SLOW)
-    bench.policy = Values((2.0,))
-    lab = replace(bench.laboratory(), executor=LocalExecutor(tier=PLAIN))
-    SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
-    baseline, e = bench.experiments()
-    looks = bench.store.looks(e.runs[0].id)
-    assert len(looks) >= 4
-    assert [look["progress"] for look in looks] == sorted(look["progress"] for look in looks)
-    assert looks[0]["progress"] < 0.5 and "too few distinct programs" in looks[-1]["sentence"]
-    assert not any(bench.store.looks(r.id) for r in baseline.runs)
 
 
 class Broken:

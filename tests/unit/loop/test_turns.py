@@ -6,8 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.proposal import Proposal
@@ -50,14 +48,10 @@ class Seldom(Endless):
         return replace(proposal, role="b" if state.number in (2, 3) else "a")
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_role_is_shown_its_own_experiments_though_others_have_filled_the_window(
-    tmp_path: Path, restart: bool
-) -> None:
+def test_a_role_is_shown_its_own_experiments_though_others_have_filled_the_window(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + ROLES)
     policy = bench.policy = Seldom()
-    if restart:
-        bench.run(36)
+    bench.run(36)
     bench.run(40)
     states = {state.number: state for state in policy.states}
     late = next(state for state in states.values() if state.number > 36 and state.role == "b")
