@@ -32,8 +32,7 @@ from autoresearchd.evaluator.abort import AbortPolicy, wilson_upper
 from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.noise import Noise
 from autoresearchd.evaluator.noise_data import NoiseData
-from autoresearchd.loop.aborts import NOISE
-from autoresearchd.loop.follow import curve_of
+from autoresearchd.loop.early_abort import NOISE, curve_of
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 

@@ -40,8 +40,10 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Role
 from autoresearchd.loop.clock import SystemClock
-from autoresearchd.loop.laboratory import Laboratory, Site
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.context import Context, Site
+from autoresearchd.loop.research import Research
+from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.turns import Turns
 from autoresearchd.policy import prompt
 from autoresearchd.policy.edits.parse import FORMS, read_answer
 from autoresearchd.policy.parameter import Value
@@ -149,11 +151,11 @@ def session_of(folder: Path, count: int, *, bodies: bool = True) -> tuple[SqlSto
     return store, session.id
 
 
-def laboratory(store: SqlStore, session: int, folder: Path, roles: tuple[Role, ...]) -> Laboratory:
+def laboratory(store: SqlStore, session: int, folder: Path, roles: tuple[Role, ...]) -> Context:
     """What the loop works with, as far as a state needs it."""
     task = replace(make_task(), roles=roles)
     nowhere = Site(folder, folder, folder, folder / "runs")
-    return Laboratory(
+    return Context(
         session_id=session,
         tag="b",
         seed=1,
@@ -177,22 +179,24 @@ class _Silence:
 class Daemon:
     """Takes states of one session, one after the other, as the loop does."""
 
-    lab: Laboratory
+    lab: Context
 
     def __post_init__(self) -> None:
-        self.standing = Standing(self.lab)
-        self._turns = 0
+        self.view = SessionView(self.lab)
+        self.turns = Turns(self.view)
+        self.research = Research(self.view, self.turns)
+        self._opened = 0
 
     def state(self) -> ResearchState:
         """The state for the next experiment, which is never opened."""
-        self._turns += 1
+        self._opened += 1
         latest = self.lab.store.latest(self.lab.session_id)
         assert latest is not None
-        parent = self.standing.next_parent()
+        parent = self.turns.next_parent()
         opened = replace(
-            latest, number=latest.number + self._turns, parent=parent, proposal=None, decision=None, runs=()
+            latest, number=latest.number + self._opened, parent=parent, proposal=None, decision=None, runs=()
         )
-        return self.standing.state(opened)
+        return self.research.state(opened)
 
     def prompt(self, state: ResearchState) -> int:
         """Length of the whole prompt for a model."""
@@ -249,7 +253,7 @@ def states(folder: Path, count: int, rounds: int) -> dict[str, float]:
         lab = laboratory(store, session, folder, roles)
         began = time.process_time()
         daemon = Daemon(lab)
-        daemon.standing.totals  # noqa: B018 - read at the start
+        daemon.view.totals  # noqa: B018 - read at the start
         found[f"start, {name}"] = (time.process_time() - began) * 1000
         began = time.process_time()
         state = daemon.state()

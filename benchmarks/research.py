@@ -21,13 +21,13 @@ from autoresearchd.app.project import Project
 from autoresearchd.domain.labels import Status
 from autoresearchd.evaluator.measure import measure
 from autoresearchd.loop.artifacts import read_logs
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 from autoresearchd.ports import RunRequest
 
 FIRST_FRESH_SEED = 1_000_003
 
 
-def measure_again(lab: Laboratory, commit: str, seed: int, run_dir: Path) -> float:
+def measure_again(lab: Context, commit: str, seed: int, run_dir: Path) -> float:
     """The metric of a commit under a seed, measured as the daemon measures it."""
     result = lab.executor.start(
         RunRequest(

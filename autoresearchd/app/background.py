@@ -12,7 +12,7 @@ from autoresearchd.config.codec import parse_task
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
-from autoresearchd.loop.laboratory import BASELINE_RUNS
+from autoresearchd.loop.context import BASELINE_RUNS
 from autoresearchd.loop.lock import announce
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.files import disk_errors

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -26,13 +25,14 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import BaselineError
 from autoresearchd.evaluator.decide import mend_of, require_bounded
-from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING, measure
+from autoresearchd.evaluator.measure import EVALUATION, EVALUATION_FAILED, TRAINING
 from autoresearchd.executor.data import find_data
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.artifacts import read_logs, read_result_file, read_sources, read_tail
 from autoresearchd.loop.hints import mend_job
-from autoresearchd.loop.seals import Watch
-from autoresearchd.ports import RunHandle, RunRequest
+from autoresearchd.loop.run import RunningProgram, launch
+from autoresearchd.loop.seals import ProtectedFiles
+from autoresearchd.ports import RunRequest
 from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
@@ -60,36 +60,31 @@ class Ended:
 class Trial:
     """A run under way, in folders of its own."""
 
-    task: Task
-    workspace: Path
-    handle: RunHandle
-    watch: Watch
+    program: RunningProgram
+
+    @property
+    def task(self) -> Task:
+        """With the time that the run has."""
+        return self.program.request.task
 
     def end(self) -> Ended:
-        """Wait for the end of the run, and measure it.
-
-        Raises:
-            BaselineError: the executor gave no result.
-        """
+        """Wait for the end of the run, and measure it."""
         try:
-            result = self.handle.wait(None)
-            if result is None:
-                raise BaselineError("the run gave no result", mend="try again")
-            logs = read_logs(result)
-            told = read_result_file(self.task, self.handle.run_dir)
-            measurement = measure(self.task, result, logs, result_file=told)
+            result = self.program.handle.wait()
+            assert result is not None
+            measurement, logs = self.program.measure(result), read_logs(result)
             log = logs.get(EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING, "")
-            return Ended(self.watch.end(measurement), result, log, told)
+            return Ended(measurement, result, log, read_result_file(self.task, self.program.request.run_dir))
         finally:
             self.close()
 
     def close(self) -> None:
         """End the run, whatever it does, and remove its folders."""
-        if self.workspace.exists():
-            self.handle.kill()
-            self.handle.wait(None)
-            remove_tree(self.workspace)
-            remove_tree(self.handle.run_dir)
+        request = self.program.request
+        if request.workspace.exists():
+            self.program.kill()
+            remove_tree(request.workspace)
+            remove_tree(request.run_dir)
 
 
 @dataclass
@@ -103,10 +98,10 @@ class Bench:
     notes: tuple[str, ...] = ()
     _made: int = field(default=0, init=False)
     _trials: list[Trial] = field(default_factory=list, init=False)
-    _watch: Watch = field(init=False)
+    _protected: ProtectedFiles = field(init=False)
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.task, self.pristine, lambda: None)
+        self._protected = ProtectedFiles(self.task, self.pristine, lambda: None)
 
     @property
     def pristine(self) -> Path:
@@ -145,8 +140,6 @@ class Bench:
         shutil.copytree(self.top / "clean", workspace, symlinks=True)
         for path, text in (files or {}).items():
             (workspace / path).write_text(text, "utf-8")
-        watch = copy(self._watch)  # what it knows of the pristine copy is everybody's, what it saw before a run is not
-        watch.begin(workspace)
         request = RunRequest(
             key=f"check/{task.name}",
             task=task,
@@ -158,7 +151,7 @@ class Bench:
             run_dir=run_dir,
             source=self.source,
         )
-        trial = Trial(task, workspace, self.executor.start(request), watch)
+        trial = Trial(launch(self.executor, self._protected, request))
         self._trials.append(trial)
         return trial
 

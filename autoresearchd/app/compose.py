@@ -26,8 +26,8 @@ from autoresearchd.domain.task import Task
 from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.context import Context, Site
 from autoresearchd.loop.housekeeping import note_reason
-from autoresearchd.loop.laboratory import Laboratory, Site
 from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.sinks import Fanout, FileSink, StoreSink
 from autoresearchd.loop.stopping import StopSwitch
@@ -90,7 +90,7 @@ def open_workspace(project: Project, session_tag: str, task: Task, folder: Path)
 
 def laboratory(
     project: Project, session: Session, store: Store, folder: Path, sinks: Sequence[EventSink], executor: Executor
-) -> Laboratory:
+) -> Context:
     """Everything that the loop of this session works with. folder: the task's folder in the user's checkout."""
     task = parse_task(session.task_json)
     workspace = open_workspace(project, session.tag, task, folder)
@@ -146,7 +146,7 @@ def laboratory(
         for each in offer.ended:
             each()
 
-    return Laboratory(
+    return Context(
         session_id=session.id,
         tag=session.tag,
         seed=session.seed,
@@ -190,7 +190,7 @@ def setup_dir(project: Project, workspace: GitWorkspace, session: Session, task:
     return layout.setup_dir(project.root, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-def segment_fingerprint(lab: Laboratory, workspace_fingerprint: str) -> tuple[str, str]:
+def segment_fingerprint(lab: Context, workspace_fingerprint: str) -> tuple[str, str]:
     """(fingerprint of what makes results comparable, hardware in words)."""
     facts = lab.facts()
     hardware = f"{facts.get('device', 'cpu')} · {facts.get('cpu', platform.machine())}"
@@ -210,7 +210,7 @@ def segment_fingerprint(lab: Laboratory, workspace_fingerprint: str) -> tuple[st
     return hashlib.sha256(text.encode()).hexdigest()[:16], hardware
 
 
-def ensure_segment(lab: Laboratory, protected_fingerprint: str) -> bool:
+def ensure_segment(lab: Context, protected_fingerprint: str) -> bool:
     """Open a segment at the start, and a new one when results would no longer be comparable; whether one was opened."""
     fingerprint, hardware = segment_fingerprint(lab, protected_fingerprint)
     segment = lab.store.segment(lab.session_id)

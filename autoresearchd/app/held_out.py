@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -20,7 +21,7 @@ from autoresearchd.app.compose import open_workspace, setup_dir
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
-from autoresearchd.domain.labels import RULES, Phase, Status
+from autoresearchd.domain.labels import RULES, Phase
 from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
@@ -33,18 +34,17 @@ from autoresearchd.errors import (
     StoreError,
     UsageError,
 )
-from autoresearchd.evaluator.decide import samples_of
 from autoresearchd.evaluator.noise_data import NoiseData
-from autoresearchd.evaluator.pace import Pace, allowed, overrun, pace_of
+from autoresearchd.evaluator.pace import Pace, overrun, pace_of
 from autoresearchd.evaluator.reward import novelty
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
 from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
 from autoresearchd.learner.reading import ReadSession
 from autoresearchd.learner.trajectories import Trajectory, grouped
-from autoresearchd.loop.artifacts import read_sources
-from autoresearchd.loop.standing import RECENT
-from autoresearchd.loop.words import commit_of, unified_diff
+from autoresearchd.loop.programs import Baseline, Programs, noise_of
+from autoresearchd.loop.session_view import RECENT
+from autoresearchd.loop.words import is_keep, unified_diff
 from autoresearchd.ports import Store
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.layout import state_dir
@@ -99,9 +99,10 @@ class Ground:
         self.setup = setup_dir(project, self.workspace, session, self.task)
         self.scratch: Path = state_dir(project.root) / "judging" / session.tag
         self._check = EditCheck(self.task, self.store, session.id, self.pristine)
-        self._code: dict[str, Mapping[str, str]] = {}
+        self.programs = Programs(self.workspace, self.task, self.pristine, _PROGRAMS)
         self._diffs: dict[int, str] = {}
-        self._noise_data: dict[int, NoiseData] = {}
+        self._noise: dict[int, NoiseData] = {}
+        self._baselines: dict[int, Baseline] = {}
 
     @property
     def executor(self) -> str:
@@ -123,14 +124,6 @@ class Ground:
                 firsts.setdefault(e.proposal.round_id, e.number)
         return firsts
 
-    def code(self, commit: str) -> Mapping[str, str]:
-        """Text of the editable files at a commit."""
-        if commit not in self._code:
-            self._code[commit] = {path: self.workspace.read(commit, path) for path in self.task.editable}
-            while len(self._code) > _PROGRAMS:
-                del self._code[next(iter(self._code))]
-        return self._code[commit]
-
     def diff(self, number: int) -> str:
         """The diff of an experiment, empty where it has none."""
         if number not in self._diffs:
@@ -139,38 +132,27 @@ class Ground:
 
     def noise_data(self, segment: int) -> NoiseData:
         """All runs of a segment that say something about noise."""
-        if segment not in self._noise_data:
-            self._noise_data[segment] = NoiseData(
-                samples_of(self.task, self.store.decided_runs(self.session.id, segment))
-            )
-        return self._noise_data[segment]
+        if segment not in self._noise:
+            self._noise[segment] = noise_of(self.task, self.store, self.session.id, segment)
+        return self._noise[segment]
 
     def incumbent(self, number: int) -> Experiment:
         """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""
         segment = self.experiments[number].segment
-        kept = (
-            e
-            for n, e in reversed(list(self.experiments.items()))
-            if n < number and e.segment == segment and e.decision is not None and e.decision.status is Status.KEEP
-        )
-        found = next((e for e in kept if e.commit is not None), None)
-        if found is None:
+        before = [e for n, e in self.experiments.items() if n < number and e.segment == segment]
+        kept = [e for e in before if is_keep(e) and e.commit is not None]
+        if not kept:
             raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
-        return found
+        return kept[-1]
 
-    def baseline(self, segment: int) -> Experiment:
+    def baseline(self, segment: int) -> Baseline:
         """The first that was kept in a segment: the program as it was. StoreError where there is none."""
-        for e in self.experiments.values():
-            kept = e.decision is not None and e.decision.status is Status.KEEP
-            if kept and e.segment == segment and e.commit is not None:
-                return e
-        raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
-
-    def allowed(self, segment: int) -> Task:
-        """The task with the time that a whole run has in a segment, as in the loop."""
-        known = self._pace(self.baseline(segment))
-        took = [run.duration_s for run in self.baseline(segment).good_runs]
-        return allowed(self.task, took, known.most if known else None)
+        if segment not in self._baselines:
+            kept = (e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit)
+            if (first := next(kept, None)) is None:
+                raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
+            self._baselines[segment] = Baseline(first, self.task, self.store, self.programs)
+        return self._baselines[segment]
 
     def pace(self, segment: int, beside: RunResult) -> Pace | None:
         """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
@@ -178,17 +160,9 @@ class Ground:
         That one counts where it does not keep to the baseline's pace itself: this is a slower machine then.
         """
         baseline = self.baseline(segment)
-        known = self._pace(baseline)
-        if known is not None and not overrun(self.task, beside, known):
-            return known
-        return pace_of(self.task, self._texts(baseline), beside.stages)
-
-    def _pace(self, baseline: Experiment) -> Pace | None:
-        stages = [stage for run in baseline.good_runs for stage in self.store.stages(run.id)]
-        return pace_of(self.task, self._texts(baseline), stages)
-
-    def _texts(self, baseline: Experiment) -> dict[str, str]:
-        return {**read_sources(self.task, self.pristine), **self.code(commit_of(baseline))}
+        if baseline.pace is not None and not overrun(self.task, beside, baseline.pace):
+            return baseline.pace
+        return pace_of(self.task, baseline.texts, beside.stages)
 
     def state(self, members: Sequence[Trajectory], key: str) -> HeldOutState | str:
         """The state that trajectories of one group answered, or why it cannot be asked about again, in words."""
@@ -200,8 +174,8 @@ class Ground:
             return "it asks to mend or to repeat an answer"
         began = self._rounds.get(e.proposal.round_id, e.number) if e.proposal is not None else e.number
         try:
-            self.code(commit_of(self.baseline(self.incumbent(began).segment)))
-            code = self.code(e.parent)
+            self.programs.code(self.baseline(self.incumbent(began).segment).experiment.commit or "")
+            code = self.programs.code(e.parent)
         except StoreError:
             return "there is no baseline to compare with"
         except RepositoryError:
@@ -212,13 +186,8 @@ class Ground:
 
     def _before(self, number: int) -> tuple[str, ...]:
         """The diffs of the last experiments before one, as the loop compares with them."""
-        found: deque[str] = deque()
-        for n in reversed([n for n in self.experiments if n < number]):
-            if len(found) == RECENT:
-                break
-            if diff := self.diff(n):
-                found.appendleft(diff)
-        return tuple(found)
+        diffs = (self.diff(n) for n in reversed(list(self.experiments)) if n < number)
+        return tuple(islice(filter(None, diffs), RECENT))[::-1]
 
     def legal(self, state: HeldOutState, files: Mapping[str, str]) -> None:
         """Let the changed files of an edit pass, or raise PolicyError, as before a run."""
@@ -243,7 +212,7 @@ class Ground:
                 continue
             if decision.reward is not None and e.runs and RULES[decision.label].job_spent:
                 try:
-                    change = change_of(self.code(e.parent), dict(proposal.files), diff)
+                    change = change_of(self.programs.code(e.parent), dict(proposal.files), diff)
                 except RepositoryError:  # a lost commit: the lines of the edit still tell something
                     change = change_of({}, {}, diff)
                 found.append(Tried(change, decision.reward - novelty_bonus(decision.label, novelty(diff, earlier))))

@@ -26,18 +26,17 @@ from autoresearchd.errors import EnvironmentFailure, Interrupted
 from autoresearchd.evaluator.decide import decide, incumbent_value
 from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.evaluator.measure import measure
 from autoresearchd.evaluator.pace import held
 from autoresearchd.evaluator.reward import Reward, RewardFormula, resources_saved, reward
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.judging import Attempt, Examined, HeldOutState, examine, outcome, settled
 from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.loop.artifacts import read_logs, read_result_file
 from autoresearchd.loop.rewards import resources
-from autoresearchd.loop.seals import Watch
+from autoresearchd.loop.run import RunningProgram, launch
+from autoresearchd.loop.seals import ProtectedFiles
 from autoresearchd.loop.words import commit_of
 from autoresearchd.policy.copies import put
-from autoresearchd.ports import Cancel, Executor, RunHandle, RunRequest
+from autoresearchd.ports import Cancel, Executor, RunRequest
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
 JUDGE = "judge"
@@ -81,8 +80,7 @@ class _Running:
 
     job: _Job
     place: Path
-    handle: RunHandle
-    watch: Watch
+    program: RunningProgram
 
 
 class RealJudge:
@@ -167,7 +165,9 @@ class RealJudge:
         ground = self._held_out.ground(state.session)
         seed = derive_seed(ground.session.seed, state.number, JUDGE)
         incumbent = ground.incumbent(state.number)
-        return _Job(ground, ground.allowed(incumbent.segment), _Key(state.session, commit_of(incumbent), "", seed))
+        return _Job(
+            ground, ground.baseline(incumbent.segment).run_task, _Key(state.session, commit_of(incumbent), "", seed)
+        )
 
     def _jobs(self, state: HeldOutState, seen: Examined) -> tuple[_Job, _Job]:
         """The runs that an edit needs: of the best before it, and its own."""
@@ -260,9 +260,7 @@ class _Runs:
                 ended[running.job.key] = self._concluded(running, result)
         finally:
             for running in busy.values():
-                running.handle.kill()
-            for running in busy.values():
-                running.handle.wait(None)
+                running.program.kill()
                 remove_tree(running.place)
         return ended
 
@@ -287,29 +285,26 @@ class _Runs:
             put(workspace, job.files, ground.task)
             run_dir.mkdir(parents=True)
         base = ground.session.base_commit
-        watch = Watch(ground.task, ground.pristine, lambda: ground.workspace.pristine(base))
-        watch.begin(workspace)
-        handle = self._executor.start(
-            RunRequest(
-                key=f"{JUDGE}/{ground.session.tag}/{slot}",
-                task=job.task,
-                commit=job.key.commit,
-                seed=job.key.seed,
-                workspace=workspace,
-                pristine=ground.pristine,
-                setup=ground.setup,
-                run_dir=run_dir,
-                source=ground.folder,
-                slot=slot,
-            )
+        protected = ProtectedFiles(ground.task, ground.pristine, lambda: ground.workspace.pristine(base))
+        request = RunRequest(
+            key=f"{JUDGE}/{ground.session.tag}/{slot}",
+            task=job.task,
+            commit=job.key.commit,
+            seed=job.key.seed,
+            workspace=workspace,
+            pristine=ground.pristine,
+            setup=ground.setup,
+            run_dir=run_dir,
+            source=ground.folder,
+            slot=slot,
         )
-        return _Running(job, place, handle, watch)
+        return _Running(job, place, launch(self._executor, protected, request))
 
     def _next(self, busy: Mapping[int, _Running]) -> tuple[int, RunResult]:
         """The slot of a run that has ended, and its result."""
         while True:
             for slot, running in busy.items():
-                result = running.handle.wait(_LOOK_S / len(busy))
+                result = running.program.handle.wait(_LOOK_S / len(busy))
                 if result is not None:
                     return slot, result
             if self._cancel.is_set():
@@ -317,9 +312,7 @@ class _Runs:
 
     def _concluded(self, running: _Running, result: RunResult) -> _Ended:
         """What a run gave, as the loop reads it; its folder is removed."""
-        task, run_dir = running.job.task, running.place / "run"
-        found = measure(task, result, read_logs(result), result_file=read_result_file(task, run_dir))
-        found = replace(running.watch.end(found), curve=())
+        found = replace(running.program.measure(result), curve=())
         remove_tree(running.place)
         if found.label is Label.DISK_FULL:
             raise EnvironmentFailure(

@@ -22,11 +22,10 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.errors import AutoresearchdError, RepositoryError, UsageError
 from autoresearchd.evaluator.legality import code_hash
-from autoresearchd.evaluator.measure import measure
 from autoresearchd.executor.device import find_devices
-from autoresearchd.loop.artifacts import read_logs, read_result_file, read_tail
-from autoresearchd.loop.standing import BASELINE
-from autoresearchd.loop.words import unified_diff
+from autoresearchd.loop.artifacts import read_tail
+from autoresearchd.loop.run import measure_run
+from autoresearchd.loop.words import BASELINE, unified_diff
 from autoresearchd.ports import Executor, NewSession
 from autoresearchd.store.rebuild import Draft, is_whole
 from autoresearchd.workspace import layout
@@ -190,7 +189,7 @@ class Restorer:
             run_dir = folder / str(index)
             if index in taken or (result := self._executor.recover(run_dir)) is None:
                 continue
-            found = measure(self._task, result, read_logs(result), result_file=read_result_file(self._task, run_dir))
+            found = measure_run(self._task, result, run_dir)
             seed = derive_seed(self._session.seed, e.number, "run", counted)
             self._draft.add_run(self._session.id, e.number, index, seed, e.started_at, found, result)
             counted += RULES[found.label].status is not None

@@ -67,8 +67,8 @@ from autoresearchd.errors import (
 from autoresearchd.evaluator.text import compile_pattern
 from autoresearchd.executor.device import find_devices
 from autoresearchd.loop.artifacts import clean_logs
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.daemon import serve
-from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.lock import SessionLock, already_held
 from autoresearchd.policy.registry import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
@@ -315,7 +315,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
             raise
 
 
-def _prepare(lab: Laboratory, workspace: GitWorkspace, session: Session) -> None:
+def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     """What must be there before the first experiment; all of it may be repeated."""
     resumed = lab.store.latest(session.id) is not None
     if not lab.store.totals(session.id).experiments:  # also where a daemon died while it took the session away

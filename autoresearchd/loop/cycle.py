@@ -6,398 +6,220 @@ and recovery both call it; whatever phase an experiment is found in after a cras
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.evaluator.abort import Look
-from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, decide_failed_proposal, decide_fallen
-from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.evaluator.measure import measure
-from autoresearchd.evaluator.simplicity import is_simpler
+from autoresearchd.evaluator.decide import decide_failed_proposal, decide_fallen
 from autoresearchd.loop import words
-from autoresearchd.loop.aborts import EarlyAbort, aborted
-from autoresearchd.loop.allowance import Allowance
-from autoresearchd.loop.artifacts import clean_logs, discard_outputs, read_logs, read_result_file
-from autoresearchd.loop.hints import mend_job
-from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.advice import Advice
+from autoresearchd.loop.artifacts import clean_logs, discard_outputs
+from autoresearchd.loop.branch import move_branch
+from autoresearchd.loop.deciding import decide_experiment, next_run
+from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.proposing import Proposals
-from autoresearchd.loop.quiet import Quiet
+from autoresearchd.loop.research import Research
 from autoresearchd.loop.rewards import Rewards
-from autoresearchd.loop.seals import Watch
-from autoresearchd.loop.seeding import Seeding
-from autoresearchd.loop.standing import BASELINE, Standing, is_baseline
-from autoresearchd.loop.starving import Starving
-from autoresearchd.ports import RunHandle, RunRequest
+from autoresearchd.loop.run import launch, measure_run
+from autoresearchd.loop.run_checks import check_run
+from autoresearchd.loop.seals import ProtectedFiles
+from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.turns import Turns
 from autoresearchd.sandbox.trees import remove_tree
-
-SLOT = 0
-PULLED_AWAY = 3
-"""How often a run is begun again because its worktree was deleted."""
-FILLED = 3
-"""How often a program may fill a disk that has room without it."""
 
 
 class Cycle:
-    """The way of one experiment (the picture in the design). Owned by one thread."""
+    """The way of one experiment (the picture in the design).
 
-    def __init__(self, lab: Laboratory, standing: Standing) -> None:
-        self._lab = lab
-        self._standing = standing
-        self._handle: RunHandle | None = None
-        self._opened: int | None = None
-        self._began = lab.clock.monotonic()
-        self._spent_elsewhere = 0.0
-        self._simpler: tuple[tuple[object, ...], bool] | None = None
-        self._judged: tuple[tuple[object, ...], Decision | NextRun] | None = None
-        self._proposals = Proposals(lab, standing)
-        self._rewards = Rewards(lab)
-        self._aborts = EarlyAbort(lab, standing)
-        self._ended_by: Look | None = None
-        self._starving = Starving(lab)
-        self._allowance = Allowance(lab, standing)
-        self._quiet = Quiet(standing)
-        self._seeding = Seeding(lab, standing)
-        self._watched = Watch(lab.task, lab.site.pristine, lab.restore)
-        self._worktree: Path | None = None
+    Keeps nothing between calls: what it needs is in the experiment, the session's view and the slot.
+    """
 
-    # ------------------------------------------------------------------ the way of one experiment
-    def open(self) -> Experiment:
-        """A new experiment on the incumbent: its number is allocated and written down first."""
-        self._began, self._spent_elsewhere = self._lab.clock.monotonic(), 0.0
-        self._proposals.seconds = 0.0
-        standing, parent = self._standing, self._standing.next_parent()
-        experiment = self._lab.store.open_experiment(
-            self._lab.session_id, parent=parent, segment=standing.segment, at=self._lab.clock.now()
+    def __init__(self, view: SessionView) -> None:
+        self._view, self._context = view, view.context
+        self._turns = Turns(view)
+        self._research = Research(view, self._turns)
+        self._proposals = Proposals(view, self._research, self._turns)
+        self._rewards = Rewards(view, self._turns)
+        self._aborts = EarlyAbort(view)
+        self._advice = Advice(view)
+        self._protected = ProtectedFiles(self._context.task, self._context.site.pristine, self._context.restore)
+
+    def open(self, slot: Slot) -> Experiment:
+        """A new experiment: its number is allocated and written down first."""
+        context, parent = self._context, self._turns.next_parent()
+        slot.begin(context.clock.monotonic())
+        e = context.store.open_experiment(
+            context.session_id, parent=parent, segment=self._view.segment, at=context.clock.now()
         )
-        self._lab.emit(EventKind.OPENED, words.opened(experiment), experiment=experiment.number, parent=parent)
-        return experiment
+        words.tell_opened(context, e)
+        return e
 
-    def advance(self, experiment: Experiment, patience: float = 1.0) -> Experiment:
+    def advance(self, e: Experiment, slot: Slot, patience: float = 1.0) -> Experiment:
         """One step; the experiment as it is afterwards. A running job is waited for at most ``patience`` seconds."""
-        match experiment.phase:
+        match e.phase:
             case Phase.PROPOSING:
-                return self._propose(experiment)
+                return self._propose(e, slot)
             case Phase.PROPOSED:
-                return self._commit(experiment)
+                return self._commit(e)
             case Phase.COMMITTED:
-                return self._launch(experiment)
+                return self._launch(e, slot)
             case Phase.RUNNING:
-                return self._watch(experiment, patience)
+                return self._watch(e, slot, patience)
             case Phase.MEASURED:
-                return self._decide(experiment)
+                return self._decide(e, slot)
             case Phase.DECIDED:
-                return self._settle(experiment)
+                return self._settle(e, slot)
 
-    def _propose(self, e: Experiment) -> Experiment:
-        if self._standing.needs_baseline:
-            return self._proposals.record(e, Proposal({}, "The program as it is.", BASELINE, description=BASELINE))
+    def _propose(self, e: Experiment, slot: Slot) -> Experiment:
+        if self._view.needs_baseline:
+            proposal = Proposal({}, "The program as it is.", words.BASELINE, description=words.BASELINE)
+            return self._proposals.record(e, slot, proposal)
         try:
-            proposal = self._proposals.ask(e)
+            proposal = self._proposals.ask(e, slot)
         except PolicyError as error:
-            e = self._proposals.refuse(e, error)
+            e = self._proposals.record_failure(e, slot, error)
             return self._finish(e, decide_failed_proposal(error.label, str(error)))
-        return self._proposals.record(e, proposal)
+        return self._proposals.record(e, slot, proposal)
 
     def _commit(self, e: Experiment) -> Experiment:
-        refusal = self._proposals.refusal(e)
-        if refusal is not None:
-            return self._finish(e, refusal)
-        twin = self._proposals.twin(e)
-        if twin is not None:
-            reason = f"The same program as experiment {twin}; no run was spent on it."
-            return self._finish(e, Decision(Status.DISCARD, Label.DUPLICATE, reason=reason))
+        rejection = self._proposals.rejection(e)
+        if rejection is not None:
+            return self._finish(e, rejection)
         commit = self._proposals.commit(e)
-        e = self._lab.store.record_commit(self._lab.session_id, e.number, commit)
-        self._lab.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number, commit=commit)
+        e = self._context.store.record_commit(self._context.session_id, e.number, commit)
+        self._context.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number, commit=commit)
         return e
 
-    def _launch(self, e: Experiment) -> Experiment:
-        lab = self._lab
-        asked = self._judge(e) if self._is_again(e) else NextRun(None, None, "")
-        if isinstance(asked, Decision):
-            return self._finish(e, asked)
-        index = len(e.runs)
-        commit = words.commit_of(e) if asked.of is None else self._standing.commit_of(asked.of)
-        workspace = lab.workspace.checkout(SLOT, commit)
-        # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
-        remove_tree(str(lab.site.run_dir(e.number, index)))
-        self._worktree = workspace
+    def _launch(self, e: Experiment, slot: Slot) -> Experiment:
+        context, view, asked = self._context, self._view, next_run(self._view, e)
+        if asked is None:
+            return self._finish(e, decide_experiment(view, e))
+        other = None if asked.of is None else view.program(asked.of)
         fresh = len({run.seed for run in e.counted_runs})
-        seed = lab.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed
-        run = lab.store.open_run(lab.session_id, e.number, seed, lab.clock.now(), of=asked.of)
-        self._opened = run.id
-        self._watched.begin(workspace)
-        task = self._allowance.task()
-        self._handle = lab.executor.start(
-            RunRequest(
-                key=f"{lab.tag}/{e.number}/{index}",
-                task=task,
-                commit=commit,
-                seed=seed,
-                workspace=workspace,
-                pristine=lab.site.pristine,
-                setup=lab.site.setup,
-                run_dir=lab.site.run_dir(e.number, index),
-                source=lab.site.source,
-                slot=SLOT,
-            )
+        request = context.request(
+            e.number,
+            len(e.runs),
+            task=view.run_task,
+            commit=words.commit_of(other or e),
+            seed=context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed,
+            slot=slot.number,
         )
-        self._aborts.begin(e, run, lab.site.run_dir(e.number, index))
-        planned, budget = self._planned_runs(e), task.execution.budget
-        lab.emit(
-            EventKind.RUN_STARTED,
-            words.run_started(e, self._standing.named(asked.of), planned, seed),
-            experiment=e.number,
-            run=index,
-            runs=planned,
-            seed=seed,
-            budget_s=budget.training,
-            wall_s=budget.wall,
-        )
+        # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
+        remove_tree(str(request.run_dir))
+        run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now(), of=asked.of)
+        slot.opened = run
+        slot.running = launch(context.executor, self._protected, request)
+        slot.watched = self._aborts.watch(e, run, request.run_dir)
+        planned = context.baseline_runs if words.is_baseline(e) else len(e.counted_runs) + 1
+        words.tell_run_started(context, e, run, other, planned, request.task)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
-    def _watch(self, e: Experiment, patience: float) -> Experiment:
-        run = e.runs[-1]
-        if self._handle is None:  # found after a crash: recovery has killed or adopted what was left of it
-            why = "it could not be started" if run.id == self._opened else "the daemon died during this run"
+    def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
+        run, running, stop = e.runs[-1], slot.running, self._context.stop.now
+        if running is None:  # found after a crash: recovery has killed or adopted what was left of it
+            begun = slot.opened is not None and slot.opened.id == run.id
+            why = "it could not be started" if begun else "the daemon died during this run"
             return self._close(e, run, Measurement(Label.INTERRUPTED, detail=why), None)
-        if self._lab.stop.now.is_set():
-            self._handle.kill()
-        result = self._handle.wait(self._aborts.patience(patience))
+        if stop.is_set():
+            running.handle.kill()
+        result = running.handle.wait(self._aborts.patience(slot.watched, patience))
         if result is None:
-            self._ended_by = None if self._lab.stop.now.is_set() else self._aborts.look()
-            if self._ended_by is None:
+            slot.ended_by = None if stop.is_set() else self._aborts.look(slot.watched)
+            if slot.ended_by is None:
                 return e
-            self._handle.kill()
-            result = self._handle.wait(None)
-            assert result is not None
-        e = self.conclude(e, run, result)
-        self._handle = self._ended_by = None  # not before: should the store have failed, the result is read again
+            result = running.kill()
+        e = self.conclude(e, slot, run, result)
+        slot.clear()  # not before: should the store have failed, the result is read again
         return e
 
-    def _decide(self, e: Experiment) -> Experiment:
-        if is_baseline(e):
-            log = self._lab.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
-            try:
-                decision = decide_baseline(self._lab.task, e, log=str(log))
-            except BaselineError as error:
-                why = e.runs[-1].detail if e.runs else ""
-                error.mend = mend_job(why, self._lab.site.source, self._lab.site.pristine) or error.mend
-                if self._standing.totals.experiments:  # of a later segment: `resume` measures it again
-                    self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
-                raise
-        else:
-            # No run can follow any more: should the rule of a newer version ask for one, none is left to it.
-            found = self._judge(e)
-            found = found if isinstance(found, Decision) else self._judge(e, KeepRule(most=0))
-            assert isinstance(found, Decision)
-            mended = self._proposals.mend(e, found)
-            if isinstance(mended, Experiment):
-                return mended
-            decision = mended
-        return self._finish(e, decision)
+    def _decide(self, e: Experiment, slot: Slot) -> Experiment:
+        try:
+            decision = decide_experiment(self._view, e)
+        except BaselineError as error:
+            if self._view.totals.experiments:  # of a later segment: `resume` measures it again
+                self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
+            raise
+        repaired = decision if words.is_baseline(e) else self._proposals.repair(e, slot, decision)
+        return repaired if isinstance(repaired, Experiment) else self._finish(e, repaired)
 
-    def _judge(self, e: Experiment, rule: KeepRule | None = None) -> Decision | NextRun:
-        """The decision, or the run that it still needs; the same after a restart, and not worked out twice."""
-        key = (
-            e.number,
-            words.proposal_of(e).attempt,
-            *((run.seed, run.of, run.label, run.value) for run in e.counted_runs),
-        )
-        if rule is None and self._judged is not None and self._judged[0] == key:
-            return self._judged[1]
-        standing, before = self._standing, self._standing.code(self._standing.compared(e))
-        after = {**self._standing.code(e.parent), **words.proposal_of(e).files}
-        rival = standing.rival(e)
-        against = (*key[:2], rival.number)
-        if self._simpler is None or self._simpler[0] != against:
-            self._simpler = (against, is_simpler(after, before))
-        found = decide(
-            self._lab.task,
-            e,
-            rival,
-            standing.noise_data,
-            rule=rule,
-            simpler=self._simpler[1],
-            identical=after == before,
-            values=standing.values_with(e),
-            baseline=standing.baseline_runs,
-            doubted=standing.doubts(e),
-            seeded=not self._seeding.ignored(),
-        )
-        self._judged = (key, found)
-        return found
-
-    def _is_again(self, e: Experiment) -> bool:
-        """Whether an experiment has been measured, and is to be measured once more before it is decided."""
-        return bool(e.counted_runs) and not is_baseline(e)
-
-    def _settle(self, e: Experiment) -> Experiment:
+    def _settle(self, e: Experiment, slot: Slot) -> Experiment:
         """The branch as the decision wants it. The decision is on disk already; all of this may be repeated.
 
         The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
         """
-        lab, decision, fallen = self._lab, words.decision_of(e), self._standing.fallen(e)
-        # The branch may still be at what lost its place; where reverts are written on it, it goes on from there.
-        left = words.commit_of(fallen[0]) if fallen and lab.task.history != "revert" else None
-        if decision.status is Status.KEEP:
-            commit = words.commit_of(e)
-            before = e.parent if is_baseline(e) else lab.workspace.parent(commit)
-            lab.workspace.advance(before if left is None else left, commit)
-        elif e.commit is not None and lab.task.history == "revert":
-            lab.workspace.record_discard(
-                number=e.number,
-                commit=e.commit,
-                incumbent=e.parent,
-                when=e.finished_at or e.started_at,
-                back_to=self._standing.left if fallen else None,
-            )
-        elif left is not None:
-            lab.workspace.advance(left, self._standing.left)
+        context, decision = self._context, words.decision_of(e)
+        move_branch(self._view, e)
         kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
-        discard_outputs(lab.site.runs / str(e.number), keep=kept)
-        self._standing.write_learnings(e)
-        elsewhere = self._spent_elsewhere + self._proposals.seconds
-        overhead = 1000.0 * max(0.0, lab.clock.monotonic() - self._began - elsewhere)
-        lab.store.record_overhead(lab.session_id, e.number, overhead)
+        discard_outputs(context.site.runs / str(e.number), keep=kept)
+        self._research.write_learnings(e)
+        own = context.clock.monotonic() - slot.began - slot.policy_s - slot.jobs_s
+        overhead = 1000.0 * max(0.0, own)
+        context.store.record_overhead(context.session_id, e.number, overhead)
         return replace(e, overhead_ms=overhead)
 
     def rest(self) -> None:
         """No experiment is open, and none will be for a while."""
         self._aborts.catch_up()
 
-    # ------------------------------------------------------------------ ending it early
-    def kill(self) -> None:
-        """End the run under way, if any; the experiment stays open."""
-        if self._handle is not None:
-            self._handle.kill()
-            self._handle.wait(None)
-            self._handle = None
-
-    def give_up(self, e: Experiment, decision: Decision) -> Experiment:
+    def give_up(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment:
         """Decide an experiment that the daemon cannot take further, so that the next one can begin."""
-        self.kill()
+        slot.kill()
         if e.phase is Phase.RUNNING:
             e = self._close(e, e.runs[-1], Measurement(Label.INTERRUPTED, detail=decision.reason), None)
         return self._finish(e, decision)
 
-    # ------------------------------------------------------------------ parts of steps
-    def conclude(self, e: Experiment, run: Run, result: RunResult) -> Experiment:
+    def conclude(self, e: Experiment, slot: Slot, run: Run, result: RunResult) -> Experiment:
         """Read what a finished run gave and write it down."""
         # Job time is what the supervisor measured around the job's processes; starting and reaping it all is overhead.
-        self._spent_elsewhere += sum(stage.duration_s for stage in result.stages)
-        clean_logs(self._lab.site.run_dir(e.number, run.index), self._lab.redactor)
-        logs = read_logs(result)
-        result_file = read_result_file(self._lab.task, self._lab.site.run_dir(e.number, run.index))
-        measurement = measure(self._allowance.task(), result, logs, result_file=result_file)
-        if self._ended_by is not None and measurement.label is Label.INTERRUPTED:  # else it ended by itself just then
-            measurement = aborted(measurement, self._ended_by)
-        self._aborts.end()
-        measurement = self._standing.pacing.held(run, result, self._watched.end(measurement))
-        measurement = self._starving.spared(e, result, measurement)
-        self._aborts.measured(run, measurement)
-        if self._pulled_away(e, measurement):
-            measurement = Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")
-        if measurement.label is Label.DISK_FULL:
-            measurement = self._make_room(e, run, measurement)
-        return self._close(e, run, measurement, self._watched.named(result))
+        slot.jobs_s += sum(stage.duration_s for stage in result.stages)
+        context, run_dir = self._context, self._context.site.run_dir(e.number, run.index)
+        seals = slot.running.seals if slot.running else None
+        measured = measure_run(self._view.run_task, result, run_dir, seals, context.redactor)
+        self._aborts.end(slot.watched)
+        measured = check_run(self._view, slot, e, run, result, measured)
+        self._aborts.measured(run, measured)
+        return self._close(e, run, measured, self._protected.with_version(result))
 
-    def _make_room(self, e: Experiment, run: Run, measurement: Measurement) -> Measurement:
-        """Remove what is of no more use; a program that fills by itself whatever room there is, is to blame for it."""
-        run_dir = self._lab.site.run_dir(e.number, run.index)
-        remove_tree(str(run_dir / "output"))
-        times = 1 + sum(r.label is Label.DISK_FULL for r in e.runs)
-        if times < FILLED or shutil.disk_usage(run_dir).free < LOW_DISK_BYTES:
-            return measurement
-        detail = f"it filled the disk {times} times, which has room without it: {measurement.detail}"
-        return Measurement(Label.ERROR, detail=detail)
-
-    def _pulled_away(self, e: Experiment, measurement: Measurement) -> bool:
-        """Whether a run failed for want of its own program, which is not its fault; not believed for ever."""
-        gone = self._worktree is not None and not self._worktree.is_dir()
-        before = sum(run.label is Label.HOST_LOST for run in e.runs)
-        return gone and measurement.label is not Label.NONE and before < PULLED_AWAY
-
-    def _close(self, e: Experiment, run: Run, measurement: Measurement, result: RunResult | None) -> Experiment:
-        lab = self._lab
+    def _close(self, e: Experiment, run: Run, measured: Measurement, result: RunResult | None) -> Experiment:
+        context, now = self._context, self._context.clock.now()
         if result is None:
-            clean_logs(lab.site.run_dir(e.number, run.index), lab.redactor)
-        counts = RULES[measurement.label].status is not None
-        last = counts and not self._asks_for_more(e, run, measurement)
-        e = lab.store.close_run(run.id, measurement, result, lab.clock.now(), last=last)
-        fell = self._standing.follow(e) if e.fallen else ""
-        lab.emit(
-            EventKind.RUN_FINISHED,
-            words.run_finished(lab.task, measurement),
-            experiment=e.number,
-            label=measurement.label.value,
-            value=measurement.value,
-            metrics=dict(measurement.metrics),
-            duration_s=result.duration_s if result else None,
-        )
+            clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
+        m = measured
+        ended = replace(run, finished_at=now, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
+        counts = RULES[m.label].status is not None
+        last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None
+        e = context.store.close_run(run.id, m, result, now, last=last)
+        fell = self._view.fall_back(e) if e.fallen else ""
+        words.tell_run_finished(context, e, m, result)
         if fell:
-            lab.emit(EventKind.WARNING, fell, experiment=e.number)
-        if measurement.label is Label.INTERRUPTED and lab.stop.now.is_set():
-            raise Interrupted(f"experiment {e.number} was interrupted; `autoresearchd resume {lab.tag}` runs it again")
-        if measurement.label in (Label.DISK_FULL, Label.HOST_LOST):
-            raise EnvironmentFailure(
-                f"{measurement.label.value}: {measurement.detail}", mend=words.mend(measurement.label)
-            )
+            context.emit(EventKind.WARNING, fell, experiment=e.number)
+        if m.label is Label.INTERRUPTED and context.stop.now.is_set():
+            again = f"`autoresearchd resume {context.tag}` runs it again"
+            raise Interrupted(f"experiment {e.number} was interrupted; {again}")
+        if m.label in (Label.DISK_FULL, Label.HOST_LOST):
+            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", mend=words.mend(m.label))
         return e
-
-    def _asks_for_more(self, e: Experiment, run: Run, measurement: Measurement) -> bool:
-        """Whether another run follows one that counts."""
-        if is_baseline(e):
-            return measurement.label is Label.NONE and len(e.counted_runs) + 1 < self._lab.baseline_runs
-        m, at = measurement, self._lab.clock.now()
-        ended = replace(run, finished_at=at, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
-        return isinstance(self._judge(replace(e, runs=(*e.runs[:-1], ended))), NextRun)
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:
-        """Write the decision down.
-
-        A keep gets its final commit first: the tested tree, with the result in its message.
-        """
-        lab = self._lab
-        incumbent = None
-        fallen = self._standing.fallen(e)
+        """Write the decision down. A keep gets its final commit first: the tested tree, the result in its message."""
+        context, view, fallen = self._context, self._view, self._view.fallen(e)
         if fallen:
             decision = replace(decision, reason=words.with_fallen(decision.reason, [k.number for k in fallen]))
-        decision = self._rewards.give(e, decision, self._standing, self._proposals.diff(e))
-        if decision.status is Status.KEEP:
-            incumbent = self._proposals.commit_kept(e, decision)
-        asi = words.asi_of(e, decision, lab.task)
-        lost = {k.number: self._rewards.of_fallen(decide_fallen(lab.task, k, e)) for k in fallen}
-        e = lab.store.record_decision(
-            lab.session_id, e.number, decision, asi, lab.clock.now(), incumbent=incumbent, fallen=lost
+        decision = self._rewards.with_reward(e, decision)
+        tip = self._proposals.commit_kept(e, decision) if decision.status is Status.KEEP else None
+        asi = words.asi_of(e, decision, context.task)
+        lost = {k.number: self._rewards.with_penalty(decide_fallen(context.task, k, e)) for k in fallen}
+        e = context.store.record_decision(
+            context.session_id, e.number, decision, asi, context.clock.now(), incumbent=tip, fallen=lost
         )
-        self._standing.decided(e)
+        view.decided(e)
+        self._research.decided(e)
         self._aborts.decided(e)
-        lab.emit(
-            EventKind.DECIDED,
-            words.decided(e, decision, lab.task),
-            experiment=e.number,
-            status=decision.status.value,
-            label=decision.label.value,
-            value=decision.value,
-            delta=decision.delta,
-            reason=decision.reason,
-            description=e.proposal.description if e.proposal else "",
-            max_experiments=lab.max_experiments,
-            fallen=list(lost),
-            **self._standing.figures(),
-        )
-        told = (self._allowance.words(), self._seeding.words()) if is_baseline(e) else (self._quiet.words(e),)
-        for said in filter(None, told):
-            lab.emit(EventKind.WARNING, said, experiment=e.number)
+        words.tell_decided(context, e, list(lost), view.figures())
+        for said in self._advice.after(e):
+            context.emit(EventKind.WARNING, said, experiment=e.number)
         return e
-
-    def _planned_runs(self, e: Experiment) -> int:
-        return self._lab.baseline_runs if is_baseline(e) else len(e.counted_runs) + 1

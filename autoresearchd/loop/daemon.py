@@ -23,8 +23,8 @@ from autoresearchd.errors import (
     PolicyError,
     StoreDamaged,
 )
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.housekeeping import Housekeeping
-from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.stopping import StopSwitch
 
@@ -47,7 +47,7 @@ def signals(stop: StopSwitch) -> Iterator[None]:
 
 
 def serve(
-    lab: Laboratory,
+    context: Context,
     limits: Limits,
     *,
     active_seconds: float,
@@ -67,11 +67,11 @@ def serve(
     ready, waits: see SessionLoop; begun: called once the store tells of this process. What ends the session is written
     down and, when it is an error, raised again.
     """
-    store, clock = lab.store, lab.clock
+    store, clock = context.store, context.clock
     state, reason, raised = SessionState.CRASHED, "the daemon died", True
-    in_order = store.session(lab.tag).state is SessionState.STOPPED and store.latest(lab.session_id) is not None
+    in_order = store.session(context.tag).state is SessionState.STOPPED and store.latest(context.session_id) is not None
     at_work = threading.Event()
-    store.set_state(lab.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
+    store.set_state(context.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
     begun()
     loop: SessionLoop | None = None
 
@@ -80,10 +80,12 @@ def serve(
         ready()
 
     try:
-        beside = Housekeeping(lab, lambda: loop.active_seconds if loop else active_seconds, backup, database, refuse)
-        with signals(lab.stop), beside:
-            _patiently(lab, prepare, backoff or Backoff())
-            loop = SessionLoop(lab, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
+        beside = Housekeeping(
+            context, lambda: loop.active_seconds if loop else active_seconds, backup, database, refuse
+        )
+        with signals(context.stop), beside:
+            _patiently(context, prepare, backoff or Backoff())
+            loop = SessionLoop(context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
             loop.between, loop.conditions, loop.ready = beside.between, conditions, begin
             loop.waits = waits
             reason = loop.run()
@@ -101,28 +103,28 @@ def serve(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        _leave(lab, state, reason, loop.active_seconds if loop else active_seconds, raised=raised)
-    return 128 + lab.stop.signal if lab.stop.signal is not None else 0
+        _leave(context, state, reason, loop.active_seconds if loop else active_seconds, raised=raised)
+    return 128 + context.stop.signal if context.stop.signal is not None else 0
 
 
-def _patiently(lab: Laboratory, prepare: Callable[[], None], backoff: Backoff) -> None:
+def _patiently(context: Context, prepare: Callable[[], None], backoff: Backoff) -> None:
     """Prepare; a failure of the surroundings is waited out, but not for ever: somebody may be looking on."""
     for failures in range(1, PREPARE_ATTEMPTS):
         try:
             return prepare()
         except EnvironmentFailure as error:
             seconds = backoff.seconds(failures)
-            lab.emit(EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {error}", seconds=seconds)
-            if lab.stop.wait(seconds):
+            context.emit(EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {error}", seconds=seconds)
+            if context.stop.wait(seconds):
                 raise Interrupted(f"stopped while waiting for: {error}") from error
     return prepare()
 
 
-def _leave(lab: Laboratory, state: SessionState, reason: str, active_seconds: float, *, raised: bool) -> None:
-    lab.ended()
-    lab.emit(EventKind.SESSION_STOPPED, f"{state.value}: {reason}", reason=reason, state=state.value, raised=raised)
+def _leave(context: Context, state: SessionState, reason: str, active_seconds: float, *, raised: bool) -> None:
+    context.ended()
+    context.emit(EventKind.SESSION_STOPPED, f"{state.value}: {reason}", reason=reason, state=state.value, raised=raised)
     try:
-        lab.store.heartbeat(lab.session_id, lab.clock.now(), active_seconds)
-        lab.store.set_state(lab.session_id, state, lab.clock.now(), pid=None, reason=reason)
+        context.store.heartbeat(context.session_id, context.clock.now(), active_seconds)
+        context.store.set_state(context.session_id, state, context.clock.now(), pid=None, reason=reason)
     except AutoresearchdError as error:
-        lab.emit(EventKind.WARNING, f"the end of the session could not be written down: {error}")
+        context.emit(EventKind.WARNING, f"the end of the session could not be written down: {error}")

@@ -24,7 +24,7 @@ from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, StoreDamaged, StoreError
-from autoresearchd.loop.laboratory import Laboratory
+from autoresearchd.loop.context import Context
 from autoresearchd.ports import Learning, Store
 from autoresearchd.store import backups, overwritten
 from autoresearchd.store.overwritten import Mark
@@ -57,7 +57,7 @@ class Housekeeping:
 
     def __init__(
         self,
-        lab: Laboratory,
+        lab: Context,
         active_seconds: Callable[[], float],
         backup: Path,
         database: Path | None = None,
@@ -267,7 +267,7 @@ class Housekeeping:
         return True
 
 
-def say_that_it_stops(lab: Laboratory, experiment: Experiment | None) -> None:
+def say_that_it_stops(lab: Context, experiment: Experiment | None) -> None:
     """Tell whoever watches that the session stops, and after what: the experiment that is open, if one is."""
     if lab.stop.now.is_set():
         words = "stopping at once"

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.labels import Phase, Status
+from autoresearchd.domain.labels import Phase
 from autoresearchd.errors import RepositoryError
 from autoresearchd.loop import words
 from autoresearchd.loop.branch import require_branch
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
-from autoresearchd.loop.laboratory import Laboratory
-from autoresearchd.loop.standing import is_baseline
+from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.words import is_baseline, is_keep
 
 RESTORED = 32
 
 
-def reconcile(lab: Laboratory, cycle: Cycle) -> Experiment | None:
+def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
     """The experiment to go on with, None when all are settled.
 
     Raises RepositoryError when the session branch points at a commit that this session did not put there.
     """
-    latest = lab.store.latest(lab.session_id)
-    _restore(lab)
+    latest = context.store.latest(context.session_id)
+    _restore(context)
     if latest is not None and latest.phase is Phase.RUNNING:
-        latest = _end_of_run(lab, cycle, latest)
-    _check_branch(lab, latest)
+        latest = _end_of_run(context, cycle, slot, latest)
+    _check_branch(context, latest)
     if latest is None or (latest.phase is Phase.DECIDED and latest.overhead_ms is not None):
         return None
-    lab.emit(
+    context.emit(
         EventKind.RECOVERED,
         f"going on with experiment {latest.number}, found {latest.phase.value}",
         experiment=latest.number,
@@ -40,32 +41,32 @@ def reconcile(lab: Laboratory, cycle: Cycle) -> Experiment | None:
     return latest
 
 
-def _restore(lab: Laboratory) -> None:
+def _restore(context: Context) -> None:
     """Write commits and refs again that a power cut took, though the journal has them: both follow from the journal.
 
     Git flushes its files later than the journal, by seconds: that many experiments back are looked at.
     """
-    lab.workspace.restore_branch(lab.store.session(lab.tag).incumbent)
-    recent = lab.store.experiments(lab.session_id, last=RESTORED)
+    context.workspace.restore_branch(context.store.session(context.tag).incumbent)
+    recent = context.store.experiments(context.session_id, last=RESTORED)
     written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}
-    for number in lab.workspace.damaged({e.number: words.commit_of(e) for e in written.values()}):
-        _write_again(lab, written[number])
+    for number in context.workspace.damaged({e.number: words.commit_of(e) for e in written.values()}):
+        _write_again(context, written[number])
 
 
-def _write_again(lab: Laboratory, e: Experiment) -> None:
-    kept = e.decision if e.decision is not None and e.decision.status is Status.KEEP else None
-    base = e.parent if kept is None else _base(lab, e)
+def _write_again(context: Context, e: Experiment) -> None:
+    kept = e.decision if is_keep(e) else None
+    base = e.parent if kept is None else _base(context, e)
     files = words.proposal_of(e).files
     if base != e.parent:
-        files = {**{path: lab.workspace.read(e.parent, path) for path in lab.task.editable}, **files}
-    commit = lab.workspace.commit(
+        files = {**{path: context.workspace.read(e.parent, path) for path in context.task.editable}, **files}
+    commit = context.workspace.commit(
         number=e.number,
         parent=base,
         files=files,
-        message=lab.redactor.text(words.commit_message(e, lab.task, kept)),
+        message=context.redactor.text(words.commit_message(e, context.task, kept)),
         when=e.started_at,
     )
-    lab.emit(EventKind.RECOVERED, f"wrote commit {commit[:7]} again", experiment=e.number, commit=commit)
+    context.emit(EventKind.RECOVERED, f"wrote commit {commit[:7]} again", experiment=e.number, commit=commit)
     if commit != e.commit:
         raise RepositoryError(
             f"commit {words.commit_of(e)[:10]} of experiment {e.number} is lost, and the journal gives another one",
@@ -73,34 +74,30 @@ def _write_again(lab: Laboratory, e: Experiment) -> None:
         )
 
 
-def _base(lab: Laboratory, e: Experiment) -> str:
+def _base(context: Context, e: Experiment) -> str:
     """What a keep was committed on: the keep before it, which need not be what it was written against."""
-    if lab.task.history == "revert":
+    if context.task.history == "revert":
         return e.parent
-    before = [k.commit for k in lab.store.experiments(lab.session_id) if k.number < e.number and _is_keep(k)]
+    before = [k.commit for k in context.store.experiments(context.session_id) if k.number < e.number and is_keep(k)]
     return before[-1] or e.parent if before else e.parent
 
 
-def _is_keep(e: Experiment) -> bool:
-    return e.decision is not None and e.decision.status is Status.KEEP
-
-
-def _end_of_run(lab: Laboratory, cycle: Cycle, e: Experiment) -> Experiment:
+def _end_of_run(context: Context, cycle: Cycle, slot: Slot, e: Experiment) -> Experiment:
     """Finish what was measured; end what still runs, so that it is run again."""
     run = e.runs[-1]
-    run_dir = lab.site.run_dir(e.number, run.index)
-    result = lab.executor.recover(run_dir)
+    run_dir = context.site.run_dir(e.number, run.index)
+    result = context.executor.recover(run_dir)
     if result is not None:
-        return cycle.conclude(e, run, result)
-    return cycle.advance(e)
+        return cycle.conclude(e, slot, run, result)
+    return cycle.advance(e, slot)
 
 
-def _check_branch(lab: Laboratory, latest: Experiment | None) -> None:
+def _check_branch(context: Context, latest: Experiment | None) -> None:
     """The branch is where the store says, or where a decision that was not yet carried out found it."""
-    expected = {lab.store.session(lab.tag).incumbent}
+    expected = {context.store.session(context.tag).incumbent}
     if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
-        kept = _is_keep(latest) and not is_baseline(latest)
-        expected.add(lab.workspace.parent(words.commit_of(latest)) if kept else latest.parent)
+        kept = is_keep(latest) and not is_baseline(latest)
+        expected.add(context.workspace.parent(words.commit_of(latest)) if kept else latest.parent)
         # What lost its place beside it: the branch falls back once the decision is carried out.
-        expected |= {words.commit_of(lab.store.experiment(lab.session_id, n)) for n in latest.fallen}
-    require_branch(lab, expected)
+        expected |= {words.commit_of(context.store.experiment(context.session_id, n)) for n in latest.fallen}
+    require_branch(context, expected)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autoresearchd.domain.experiment import Measurement, RunResult
@@ -16,8 +16,8 @@ from autoresearchd.evaluator.integrity import CODE_SUFFIXES, Seal, broken, evalu
 from autoresearchd.evaluator.measure import EVALUATION
 
 
-class Watch:
-    """Watches over what the metric of a run rests on: the pristine copy, and the protected files in the worktree.
+class ProtectedFiles:
+    """What the metric of a run rests on: the pristine copy, and the protected files in a worktree.
 
     Contents are read once; later a file is read again only where its stamp has changed.
 
@@ -32,37 +32,23 @@ class Watch:
         evaluation = task.evaluation
         self._data = frozenset((*task.data, *(evaluation.private if evaluation else ())))
         self._known: dict[Path, tuple[tuple[int, ...], str]] = {}
-        self._reference = self._seal(pristine, code=True)
-        self._before: tuple[Path, Seal, Seal] | None = None
+        self._reference = self.read_pristine()
         self.version = evaluator_version(task, self._reference)
 
-    def begin(self, workspace: Path) -> None:
+    def seal(self, workspace: Path) -> Seals:
         """A run is about to start. Raises EnvironmentFailure when the pristine copy is not what it was."""
-        sealed = self._seal(self._pristine, code=True)
+        sealed = self.read_pristine()
         if self._altered(sealed):
             self._restore()
-            sealed = self._seal(self._pristine, code=True)
+            sealed = self.read_pristine()
             if altered := self._altered(sealed):
                 raise EnvironmentFailure(
                     f"the pristine copy in {self._pristine} has been altered: {'; '.join(altered[:3])}",
                     mend="stop the session and resume it: the copy is then made anew",
                 )
-        self._before = workspace, sealed, self._seal(workspace)
+        return Seals(self, workspace, sealed, self.read(workspace))
 
-    def end(self, measurement: Measurement) -> Measurement:
-        """A run has ended: what it gave, unless something was tampered with.
-
-        May be asked again with the same answer: writing the answer down can fail, and is then repeated.
-        """
-        found = {}
-        if self._before is not None:  # else it is a run that another daemon began: its seals are gone with it
-            workspace, sealed, edited = self._before
-            found["the pristine copy"] = broken(sealed, self._seal(self._pristine, code=True))
-            if workspace.is_dir():
-                found["the worktree"] = broken(edited, self._seal(workspace))
-        return tampering(measurement, found)
-
-    def named(self, result: RunResult) -> RunResult:
+    def with_version(self, result: RunResult) -> RunResult:
         """The facts of a run with the version of the evaluator that measured it."""
         stages = [
             replace(s, detail=f"evaluator {self.version}") if s.name == EVALUATION and not s.detail else s
@@ -73,7 +59,12 @@ class Watch:
     def _altered(self, sealed: Seal) -> list[str]:
         return broken(replace(self._reference, stamps={}), sealed)
 
-    def _seal(self, folder: Path, *, code: bool = False) -> Seal:
+    def read_pristine(self) -> Seal:
+        """The pristine copy as it is now, with the names of all that could run in it."""
+        return self.read(self._pristine, code=True)
+
+    def read(self, folder: Path, *, code: bool = False) -> Seal:
+        """The protected files of a folder as they are now."""
         digests: dict[str, str] = {}
         stamps: dict[str, tuple[int, ...]] = {}
         for path in self._task.protected:
@@ -97,6 +88,26 @@ class Watch:
                 place = Path(base, name)
                 if name.endswith(CODE_SUFFIXES) and place not in data:
                     yield place.relative_to(folder).as_posix()
+
+
+@dataclass(frozen=True, slots=True)
+class Seals:
+    """The protected files as they were when a run began."""
+
+    files: ProtectedFiles
+    workspace: Path
+    pristine: Seal
+    edited: Seal
+
+    def check(self, measurement: Measurement) -> Measurement:
+        """A run has ended: what it gave, unless something was tampered with.
+
+        May be asked again with the same answer: writing the answer down can fail, and is then repeated.
+        """
+        differs = {"the pristine copy": broken(self.pristine, self.files.read_pristine())}
+        if self.workspace.is_dir():
+            differs["the worktree"] = broken(self.edited, self.files.read(self.workspace))
+        return tampering(measurement, differs)
 
 
 def _files(place: Path) -> Iterator[Path]:

@@ -26,11 +26,13 @@ from autoresearchd.errors import (
     StoreDamaged,
 )
 from autoresearchd.loop.branch import require_branch
+from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
 from autoresearchd.loop.housekeeping import say_that_it_stops
-from autoresearchd.loop.laboratory import Laboratory
 from autoresearchd.loop.recovery import reconcile
-from autoresearchd.loop.standing import Standing, is_baseline
+from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.words import is_baseline
 from autoresearchd.workspace.files import PASSING
 
 FAULTS_BEFORE_GIVING_UP = 3
@@ -67,14 +69,14 @@ class SessionLoop:
 
     def __init__(
         self,
-        lab: Laboratory,
+        context: Context,
         limits: Limits,
         *,
         active_seconds: float = 0.0,
         backoff: Backoff | None = None,
         pid: int | None = None,
     ) -> None:
-        self._lab = lab
+        self._context = context
         self._limits = limits
         self._backoff = backoff or Backoff()
         self.ready: Callable[[], None] = lambda: None
@@ -87,7 +89,7 @@ class SessionLoop:
         """Called with what is waited for while the store cannot be told, with nothing once it can."""
         self._pid = pid
         self._before = active_seconds
-        self._started = lab.clock.monotonic()
+        self._started = context.clock.monotonic()
         self._failures = self._refusals = 0
         self._faults: tuple[int, int] = (-1, 0)
         self._unproposed = 0
@@ -95,13 +97,18 @@ class SessionLoop:
         self._reconciled = False
         self._conditions_checked = False
         self._state: tuple[SessionState, str] | None = None
-        self.standing = Standing(lab)
-        self._cycle = Cycle(lab, self.standing)
+        self._slot = Slot(self._started)
+        self._read()
+
+    def _read(self) -> None:
+        """The session as the store has it; nothing else is remembered."""
+        self.view = SessionView(self._context)
+        self._cycle = Cycle(self.view)
 
     @property
     def active_seconds(self) -> float:
         """How long daemons of this session have been at work, over all restarts."""
-        return self._before + self._lab.clock.monotonic() - self._started
+        return self._before + self._context.clock.monotonic() - self._started
 
     def run(self) -> str:
         """Until stopped; why it stopped.
@@ -125,7 +132,7 @@ class SessionLoop:
 
     def _reconcile(self) -> Experiment | None:
         """The experiment that the last daemon left open. Nothing else is done before this has gone through once."""
-        experiment = reconcile(self._lab, self._cycle)
+        experiment = reconcile(self._context, self._cycle, self._slot)
         self._reconciled = True
         return experiment
 
@@ -133,25 +140,28 @@ class SessionLoop:
         """Open an experiment, or take the open one a step further; None once it is settled."""
         if experiment is None:
             self._check_conditions()
-            require_branch(self._lab, {self.standing.left})
+            require_branch(self._context, {self.view.tip_commit})
             self.between()
-            if self._lab.stop.soon or self._lab.stop.paused.is_set():  # asked for while a learner was waited for
+            if (
+                self._context.stop.soon or self._context.stop.paused.is_set()
+            ):  # asked for while a learner was waited for
                 return None
-            return self._cycle.open()
+            return self._cycle.open(self._slot)
         self._check_first_result()
         self._say_that_it_stops(experiment)
-        experiment = self._cycle.advance(experiment)
+        experiment = self._cycle.advance(experiment, self._slot)
         settled = experiment.phase is Phase.DECIDED and experiment.overhead_ms is not None
         if settled:
             self._heed_policy(experiment)
+            if experiment.fallen:  # rare, and what turns and early abort remember of those that fell is wrong now
+                self._read()
         return None if settled else experiment
 
     def _check_conditions(self) -> None:
         """What is open is finished in the segment that it began in; only then may another one begin."""
         if not self._conditions_checked:
             if self.conditions():
-                self.standing = Standing(self._lab)
-                self._cycle = Cycle(self._lab, self.standing)
+                self._read()
             self._conditions_checked = True
 
     # ------------------------------------------------------------------ failures
@@ -190,7 +200,7 @@ class SessionLoop:
         self._faults = (number, count)
         expected = isinstance(error, AutoresearchdError)
         trace = str(error) if expected else traceback.format_exc()
-        self._lab.emit(
+        self._context.emit(
             EventKind.FAULT,
             f"{type(error).__name__}: {error}",
             experiment=experiment.number if experiment else None,
@@ -200,16 +210,17 @@ class SessionLoop:
         experiment = self._reload(experiment)
         if experiment is not None and count >= FAULTS_BEFORE_GIVING_UP and experiment.decision is None:
             reason = f"the daemon failed {count} times at this experiment: {type(error).__name__}: {error}"
-            if self.standing.needs_baseline:
+            if self.view.needs_baseline:
                 raise BaselineError(reason, mend="daemon.log has the traceback") from error
             experiment = self._guarded(
-                lambda: self._cycle.give_up(experiment, Decision(Status.CRASH, Label.ERROR, reason=reason)), experiment
+                lambda: self._cycle.give_up(experiment, self._slot, Decision(Status.CRASH, Label.ERROR, reason=reason)),
+                experiment,
             )
         return experiment
 
     def _reload(self, experiment: Experiment | None) -> Experiment | None:
         """The experiment as the store has it: a step may have failed after its transaction."""
-        store, session_id = self._lab.store, self._lab.session_id
+        store, session_id = self._context.store, self._context.session_id
         try:
             latest = store.latest(session_id)
         except AutoresearchdError:
@@ -222,10 +233,10 @@ class SessionLoop:
         self._failures += 1
         seconds = self._backoff.seconds(self._failures)
         self._set_state(SessionState.BACKING_OFF, reason)
-        self._lab.emit(
+        self._context.emit(
             EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {reason}", seconds=seconds, reason=reason
         )
-        if self._lab.stop.wait(seconds) and self._lab.stop.soon:
+        if self._context.stop.wait(seconds) and self._context.stop.soon:
             raise Interrupted(f"stopped while waiting for: {reason}")
 
     def _wait_for_money(self, error: SpendCapReached) -> None:
@@ -233,7 +244,7 @@ class SessionLoop:
         if error.whole_session:
             self._check_any_proposal(error.what, error.mend)
             raise Interrupted(error.what, mend=error.mend) from error
-        now = self._lab.clock.now()
+        now = self._context.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
         seconds = min(CAP_LOOK_S, (midnight - now).total_seconds() + 1.0)
         if self._limits.max_seconds is not None:
@@ -242,9 +253,9 @@ class SessionLoop:
                 raise Interrupted(f"the time limit is reached while waiting for: {error.what}", mend=error.mend)
             seconds = min(seconds, left)
         if self._state is None or self._state != (SessionState.BACKING_OFF, error.what):
-            self._lab.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
+            self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
         self._set_state(SessionState.BACKING_OFF, error.what)
-        if self._lab.stop.wait(seconds) and self._lab.stop.soon:
+        if self._context.stop.wait(seconds) and self._context.stop.soon:
             raise Interrupted(f"stopped while waiting for: {error.what}")
 
     def _heed_policy(self, experiment: Experiment) -> None:
@@ -263,21 +274,21 @@ class SessionLoop:
         seconds = self._backoff.seconds(self._unproposed - FAILED_PROPOSALS + 1)
         if self._limits.max_seconds is not None:
             seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
-        last = self.standing.recent[-1].decision
+        last = self.view.recent[-1].decision
         reason = f"the policy failed {self._unproposed} times in a row: {last.reason if last else ''}"
         self._set_state(SessionState.BACKING_OFF, reason)
-        self._lab.emit(
+        self._context.emit(
             EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {reason}", seconds=seconds, reason=reason
         )
-        self._lab.stop.wait(seconds)
+        self._context.stop.wait(seconds)
         return True
 
     # ------------------------------------------------------------------ stopping and pausing
     def _reason_to_stop(self) -> str:
         """Why to stop before the next experiment; empty to go on."""
-        if self._lab.stop.soon:
-            return self._lab.stop.reason or "stopped"
-        if self.standing.totals.experiments == 0:
+        if self._context.stop.soon:
+            return self._context.stop.reason or "stopped"
+        if self.view.totals.experiments == 0:
             return ""  # a session that ends before its first result has failed: see _check_first_result
         reached = self._limit_reached()
         if reached is None:
@@ -286,28 +297,28 @@ class SessionLoop:
         return reached.reason
 
     def _limit_reached(self) -> Reached | None:
-        limits, standing = self._limits, self.standing
+        limits, view = self._limits, self.view
         return limit_reached(
             max_experiments=limits.max_experiments,
             max_seconds=limits.max_seconds,
-            max_usd=limits.max_usd if self._lab.ends_when_spent else None,
-            experiments=standing.experiments,
+            max_usd=limits.max_usd if self._context.ends_when_spent else None,
+            experiments=view.experiments,
             seconds=self.active_seconds,
-            usd=standing.totals.usd,
+            usd=view.totals.usd,
         )
 
     def _check_any_proposal(self, reached: str, mend: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""
-        lab, count = self._lab, self.standing.experiments
-        labels = lab.store.label_counts(lab.session_id)
+        context, count = self._context, self.view.experiments
+        labels = context.store.label_counts(context.session_id)
         if sum(labels.get(label.value, 0) for label in _UNUSABLE) < count:
             return
-        found = [e for e in lab.store.experiments(lab.session_id) if not is_baseline(e)]
+        found = [e for e in context.store.experiments(context.session_id) if not is_baseline(e)]
         decided = [e for e in found if e.decision is not None]
         if not all(is_unusable(e) for e in decided):
             return
         if not decided:
-            answers = lab.store.answers(lab.session_id, found[-1].number) if found else ()
+            answers = context.store.answers(context.session_id, found[-1].number) if found else ()
             if answers and all(answer.error for answer in answers):
                 raise PolicyError(f"{reached}, but no answer could be used: {answers[-1].error}", mend=mend or _SEE)
             return
@@ -326,40 +337,42 @@ class SessionLoop:
     def _check_first_result(self) -> None:
         """A time limit that passes before the first result ends the session at once."""
         limit = self._limits.max_seconds
-        if limit is not None and self.standing.totals.experiments == 0 and self.active_seconds >= limit:
-            self._lab.stop.request("time limit", now=True)
-            self._cycle.kill()
+        if limit is not None and self.view.totals.experiments == 0 and self.active_seconds >= limit:
+            self._context.stop.request("time limit", now=True)
+            self._slot.kill()
             raise LimitReached(
                 f"the time limit of {format_duration(limit)} was reached before the baseline was measured",
                 mend="raise --max-time or lower --budget",
             )
 
     def _say_that_it_stops(self, experiment: Experiment) -> None:
-        if self._lab.stop.announce():
-            say_that_it_stops(self._lab, experiment)
+        if self._context.stop.announce():
+            say_that_it_stops(self._context, experiment)
 
     def _wait_while_paused(self) -> bool:
         """Wait a moment when paused; whether it is paused."""
-        paused = self._lab.stop.paused.is_set()
+        paused = self._context.stop.paused.is_set()
         if paused:
             if self._state is None or self._state[0] is not SessionState.PAUSED:
-                self._lab.emit(EventKind.PAUSED, "paused; `autoresearchd unpause` goes on")
+                self._context.emit(EventKind.PAUSED, "paused; `autoresearchd unpause` goes on")
             self._set_state(SessionState.PAUSED)
-            self._lab.stop.wait(1.0)
+            self._context.stop.wait(1.0)
         return paused
 
     def _set_state(self, state: SessionState, reason: str = "") -> None:
         if self._state == (state, reason):
             return
         if self._state is not None and self._state[0] is SessionState.PAUSED and state is SessionState.RUNNING:
-            self._lab.emit(EventKind.UNPAUSED, "going on")
+            self._context.emit(EventKind.UNPAUSED, "going on")
         try:
-            self._lab.store.set_state(self._lab.session_id, state, self._lab.clock.now(), pid=self._pid, reason=reason)
+            self._context.store.set_state(
+                self._context.session_id, state, self._context.clock.now(), pid=self._pid, reason=reason
+            )
             self._state = (state, reason)
             self.waits("")
         except EnvironmentFailure:
             self._state = None  # the store itself is what fails: said elsewhere, written when it is back
-            self.waits(self._lab.redactor.text(reason))
+            self.waits(self._context.redactor.text(reason))
 
 
 def is_policy_fault(e: Experiment) -> bool:

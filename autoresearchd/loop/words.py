@@ -5,15 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from autoresearchd.domain.experiment import Decision, Experiment, Measurement
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import PolicyError, StoreError
 from autoresearchd.evaluator.text import shorten, tells
+from autoresearchd.loop.context import Context
 from autoresearchd.workspace.message import commit_message as format_message
+
+BASELINE = "baseline"
+"""What stands for the policy of an experiment that measures the program as it is."""
 
 
 def proposal_of(e: Experiment) -> Proposal:
@@ -35,6 +41,16 @@ def decision_of(e: Experiment) -> Decision:
     if e.decision is None:
         raise StoreError(f"experiment {e.number} is {e.phase.value} but has no decision")
     return e.decision
+
+
+def is_keep(e: Experiment) -> bool:
+    """Whether the experiment was kept."""
+    return e.decision is not None and e.decision.status is Status.KEEP
+
+
+def is_baseline(e: Experiment) -> bool:
+    """Whether the experiment measures the program as it is."""
+    return e.proposal is not None and e.proposal.policy == BASELINE
 
 
 def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -66,16 +82,12 @@ def failed_proposal(error: PolicyError) -> str:
     return shorten(error.what.split("\n", 1)[0].rstrip(":"), 100)
 
 
-def opened(e: Experiment) -> str:
-    """An experiment begins."""
-    return f"on {e.parent[:7]}"
-
-
-def run_started(e: Experiment, beside: str, planned: int, seed: int) -> str:
-    """A run begins. beside: the program that it runs, where it is not the experiment's own."""
+def run_started(e: Experiment, beside: Experiment | None, planned: int, seed: int) -> str:
+    """A run begins. beside: what it runs, where it is not the experiment's own program."""
     count = len(e.counted_runs) + 1
-    if beside:
-        return f"training {beside} again to compare, run {count}, seed {seed}"
+    if beside is not None:
+        name = "baseline" if is_baseline(beside) else "incumbent"
+        return f"training the {name} (experiment {beside.number}) again to compare, run {count}, seed {seed}"
     return f"training, run {count} of {planned}, seed {seed}"
 
 
@@ -133,3 +145,57 @@ def mend(label: Label) -> str:
         Label.DISK_FULL: "free some space; the experiment is run again by itself",
         Label.HOST_LOST: "nothing to do unless it goes on; the experiment is run again by itself",
     }.get(label, "")
+
+
+# ---------------------------------------------------------------------- what is told of an experiment as it goes
+def tell_opened(context: Context, e: Experiment) -> None:
+    """An experiment begins."""
+    context.emit(EventKind.OPENED, f"on {e.parent[:7]}", experiment=e.number, parent=e.parent)
+
+
+def tell_run_started(
+    context: Context, e: Experiment, run: Run, beside: Experiment | None, planned: int, task: Task
+) -> None:
+    """A run begins. beside: see ``run_started``; task: with the time that the run has."""
+    context.emit(
+        EventKind.RUN_STARTED,
+        run_started(e, beside, planned, run.seed),
+        experiment=e.number,
+        run=run.index,
+        runs=planned,
+        seed=run.seed,
+        budget_s=task.execution.budget.training,
+        wall_s=task.execution.budget.wall,
+    )
+
+
+def tell_run_finished(context: Context, e: Experiment, measurement: Measurement, result: RunResult | None) -> None:
+    """A run has ended."""
+    context.emit(
+        EventKind.RUN_FINISHED,
+        run_finished(context.task, measurement),
+        experiment=e.number,
+        label=measurement.label.value,
+        value=measurement.value,
+        metrics=dict(measurement.metrics),
+        duration_s=result.duration_s if result else None,
+    )
+
+
+def tell_decided(context: Context, e: Experiment, fallen: Sequence[int], figures: Mapping[str, Any]) -> None:
+    """A decision is on disk. fallen: keeps that lost their place beside it; figures: of the session as it is now."""
+    decision = decision_of(e)
+    context.emit(
+        EventKind.DECIDED,
+        decided(e, decision, context.task),
+        experiment=e.number,
+        status=decision.status.value,
+        label=decision.label.value,
+        value=decision.value,
+        delta=decision.delta,
+        reason=decision.reason,
+        description=e.proposal.description if e.proposal else "",
+        max_experiments=context.max_experiments,
+        fallen=list(fallen),
+        **figures,
+    )

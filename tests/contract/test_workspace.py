@@ -1,4 +1,4 @@
-"""Git as a workspace: the contract, at the top of a repository and in a folder of one with an awkward name."""
+"""The workspaces: git at the top of a repository and in a folder of one with an awkward name, and the fake."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from autoresearchd.ports import Workspace
 from autoresearchd.workspace.git import GitWorkspace
 from tests.contract.workspace_contract import TRAIN, WorkspaceContract
 from tests.fakes.repositories import make_repository
+from tests.fakes.workspaces import FakeRepository, FakeWorkspace
 
 TASK = {"train.py": TRAIN, "prepare.py": "print('prepared')\n"}
 
@@ -29,3 +30,9 @@ class TestGitInASubfolder(WorkspaceContract):
         workspace = GitWorkspace.open(root, "nov21-2", task_folder=root / name, editable=["train.py"], history=history)
         workspace.begin(base)
         return workspace, base
+
+
+class TestFake(WorkspaceContract):
+    def make(self, folder: Path, history: str = "refs") -> tuple[Workspace, str]:
+        repository = FakeRepository(folder)
+        return FakeWorkspace(repository), repository.begin(TASK)

@@ -21,7 +21,7 @@ from autoresearchd.learner.judging import PredictingJudge, examine
 from autoresearchd.learner.reading import ReadSession
 from tests.integration.bench import Bench
 from tests.integration.held_out import block, older, opened, run, trajectory, without_wal
-from tests.integration.test_rounds import GROUP, InTurn
+from tests.unit.loop.test_rounds import GROUP, InTurn
 
 
 @pytest.fixture(scope="module")

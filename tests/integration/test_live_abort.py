@@ -11,8 +11,9 @@ import pytest
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
+from tests.fakes.bench import Bench as MemoryBench
 from tests.integration.bench import TASK, Bench
-from tests.integration.test_early_abort import VALUES, by_label, made, run
+from tests.unit.loop.test_early_abort import VALUES, by_label, made, run
 
 COMPLETE = TASK + "curve: {abort: false}\n"
 
@@ -28,8 +29,8 @@ def live_abort() -> ModuleType:
     return module
 
 
-def recorded(folder: Path, task: str = COMPLETE) -> Bench:
-    bench = made(folder, VALUES, task=task)
+def recorded(folder: Path, task: str = COMPLETE) -> MemoryBench:
+    bench = made(folder, VALUES, task, Bench)
     run(bench, len(VALUES))
     return bench
 

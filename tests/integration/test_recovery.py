@@ -8,67 +8,16 @@ as if nothing had happened.
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.loop.session import Backoff, SessionLoop
+from tests.fakes.deaths import Doom, run_until_killed
 from tests.integration.bench import Bench
 
 EXPERIMENTS = 3
-
-
-class Killed(BaseException):
-    """What kill -9 looks like from inside: nothing catches it, nothing is cleaned up."""
-
-
-@dataclass
-class Doom:
-    """Counts instants and strikes at one of them."""
-
-    at: int
-    count: int = 0
-
-    def instant(self) -> None:
-        self.count += 1
-        if self.count == self.at:
-            raise Killed
-
-
-class Mortal:
-    """A port whose every call has an instant before and an instant after it."""
-
-    def __init__(self, inner: Any, doom: Doom) -> None:
-        self._inner = inner
-        self._doom = doom
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._inner, name)
-        if not callable(value):
-            return value
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._doom.instant()
-            result = value(*arguments, **named)
-            self._doom.instant()
-            return result
-
-        return call
-
-
-def run_until_killed(bench: Bench, doom: Doom) -> bool:
-    """Run a daemon; whether it was killed before it was done."""
-    lab = bench.laboratory(wrap=lambda port: Mortal(port, doom))
-    try:
-        loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0))
-        loop.run()
-    except Killed:
-        return True
-    return False
 
 
 def check(bench: Bench) -> None:
@@ -76,7 +25,7 @@ def check(bench: Bench) -> None:
     assert [e.number for e in found] == list(range(EXPERIMENTS + 1)), "no gap, no double"
     assert all(e.phase is Phase.DECIDED and e.decision is not None for e in found)
     kept = [e.commit for e in found if e.decision and e.decision.status is Status.KEEP and e.number]
-    assert bench.git("rev-list", "--reverse", "main..autoresearch/t").split() == kept, "kept commits only"
+    assert bench.line()[1:] == kept, "kept commits only"
     for e in found:
         good = [run for run in e.runs if run.label is Label.NONE]
         own = [run for run in good if run.of is None]

@@ -12,7 +12,7 @@ from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.task import Evaluation, Task
 from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.evaluator.integrity import Seal, broken, evaluator_version, tampering
-from autoresearchd.loop.seals import Watch
+from autoresearchd.loop.seals import ProtectedFiles
 from tests.unit.evaluator.builders import task
 
 GOOD = Measurement(Label.NONE, 0.5, {"val_bpb": 0.5})
@@ -89,52 +89,52 @@ def swap(path: Path) -> None:
 )  # fmt: skip
 def test_whatever_is_done_to_protected_files_during_a_run_is_seen(folders, act, words) -> None:  # type: ignore[no-untyped-def]
     pristine, worktree = folders
-    watch = Watch(watched(), pristine, lambda: None)
-    watch.begin(worktree)
+    files = ProtectedFiles(watched(), pristine, lambda: None)
+    seals = files.seal(worktree)
     act(pristine, worktree)
-    told = watch.end(GOOD)
+    told = seals.check(GOOD)
     assert told.label is Label.METRIC_TAMPERING and words in told.detail
 
 
 def test_what_was_found_is_found_again_where_it_could_not_be_written_down(folders: tuple[Path, Path]) -> None:
     pristine, worktree = folders
-    watch = Watch(watched(), pristine, lambda: None)
-    watch.begin(worktree)
+    files = ProtectedFiles(watched(), pristine, lambda: None)
+    seals = files.seal(worktree)
     (worktree / "lib" / "part.py").unlink()
-    first = watch.end(GOOD)
+    first = seals.check(GOOD)
     assert first.label is Label.METRIC_TAMPERING
-    assert watch.end(GOOD) == first, "after a store that was locked, or a full disk"
+    assert seals.check(GOOD) == first, "after a store that was locked, or a full disk"
 
 
 def test_what_a_run_may_do_is_no_tampering(folders: tuple[Path, Path]) -> None:
     pristine, worktree = folders
-    watch = Watch(watched(), pristine, lambda: None)
-    watch.begin(worktree)
+    files = ProtectedFiles(watched(), pristine, lambda: None)
+    seals = files.seal(worktree)
     (worktree / "notes.txt").write_text("mine\n")
     (worktree / "train.py").write_text("x = 2\n")
     (pristine / "data").mkdir()
     (pristine / "data" / "train.bin").symlink_to("/dev/null")
-    assert watch.end(GOOD) is GOOD
+    assert seals.check(GOOD) is GOOD
 
 
 def test_a_pristine_copy_that_was_altered_is_mended_before_the_next_run(folders: tuple[Path, Path]) -> None:
     pristine, worktree = folders
-    watch = Watch(watched(), pristine, lambda: (pristine / "evaluate.py").write_text("score = 1\n"))
+    files = ProtectedFiles(watched(), pristine, lambda: (pristine / "evaluate.py").write_text("score = 1\n"))
     (pristine / "evaluate.py").write_text("score = 0\n")
-    watch.begin(worktree)
-    assert watch.end(GOOD) is GOOD
+    seals = files.seal(worktree)
+    assert seals.check(GOOD) is GOOD
 
 
 def test_without_a_pristine_copy_nothing_is_run(folders: tuple[Path, Path]) -> None:
     pristine, worktree = folders
-    watch = Watch(watched(), pristine, lambda: None)
+    files = ProtectedFiles(watched(), pristine, lambda: None)
     (pristine / "evaluate.py").write_text("score = 0\n")
     with pytest.raises(EnvironmentFailure, match=r"evaluate\.py was changed"):
-        watch.begin(worktree)
+        files.seal(worktree)
 
 
 def test_a_result_names_the_evaluator_that_it_was_measured_by(folders: tuple[Path, Path]) -> None:
-    watch = Watch(watched(), folders[0], lambda: None)
+    files = ProtectedFiles(watched(), folders[0], lambda: None)
     stages = (StageResult("training", "ok", 0, 1.0, "t.log"), StageResult("evaluation", "ok", 0, 1.0, "e.log"))
-    named = watch.named(RunResult(stages, 2.0, "none"))
-    assert [s.detail for s in named.stages] == ["", f"evaluator {watch.version}"]
+    named = files.with_version(RunResult(stages, 2.0, "none"))
+    assert [s.detail for s in named.stages] == ["", f"evaluator {files.version}"]

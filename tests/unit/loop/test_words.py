@@ -28,11 +28,11 @@ def test_a_line_of_the_log_names_kind_and_number_once(tmp_path: Path) -> None:
     log = tmp_path / "daemon.log"
     sink = FileSink(log, "t")
     sink.emit(Event(EventKind.COMMITTED, AT, "committed 1a2b3c4", 7))
-    sink.emit(Event(EventKind.OPENED, AT, words.opened(experiment("")), 7))
+    sink.emit(Event(EventKind.OPENED, AT, "on 1a2b3c4", 7))
     sink.close()
     assert log.read_text().splitlines() == [
         "2026-03-08 20:00:00Z t committed #7 1a2b3c4",
-        "2026-03-08 20:00:00Z t opened #7 on aaaaaaa",
+        "2026-03-08 20:00:00Z t opened #7 on 1a2b3c4",
     ]
 
 

@@ -12,9 +12,9 @@ from autoresearchd.domain.task import WAITS_S, Budget
 from autoresearchd.evaluator.pace import needed
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
+from tests.fakes.bench import PROGRAM, TASK, Bench
+from tests.fakes.bench import job as scores
 from tests.fakes.executors import FakeExecutor, Script, prints
-from tests.integration.bench import PROGRAM, TASK, Bench
-from tests.integration.bench import job as scores
 
 READS = 'import os\nBUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])\n' + PROGRAM
 
@@ -41,7 +41,7 @@ def budgets(
         assert isinstance(lab.executor, FakeExecutor)
         found += [request.task.execution.budget for request in lab.executor.requests]
     assert {(budget.training, budget.grace) for budget in found} == {(15.0, 30.0)}
-    runs = len(bench.store.experiment(bench.session.id, 0).runs)
+    runs = len(bench.experiment(0).runs)
     warnings = [event.message for event in bench.events.events if event.kind is EventKind.WARNING]
     bench.close()
     assert len(set(found[:runs])) == 1, "of the baseline's own runs nobody knows what this machine needs"
@@ -65,17 +65,11 @@ def test_where_the_baseline_took_most_of_its_time_an_experiment_is_given_more(tm
     assert "execution.timeout" in warnings[0]
 
 
-def test_a_limit_that_the_user_named_holds_and_is_told_to_be_short(tmp_path: Path) -> None:
-    found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30, timeout: 50", 37.6)
-    assert set(found) == {50.0}
-    assert len(warnings) == 1
-    assert "raise execution.timeout in task.yaml to 83 or more" in warnings[0]
-
-
-def test_a_limit_that_the_user_named_holds_also_where_it_is_the_usual_one(tmp_path: Path) -> None:
-    found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30, timeout: 60", 37.6)
-    assert set(found) == {60.0}
-    assert "raise execution.timeout in task.yaml to 83 or more" in warnings[0]
+@pytest.mark.parametrize("timeout", [50, 60])  # also where it is the usual one
+def test_a_limit_that_the_user_named_holds_and_is_told_to_be_short(tmp_path: Path, timeout: int) -> None:
+    found, [warning] = walls(tmp_path, f"budget: 15, startup_grace: 30, timeout: {timeout}", 37.6)
+    assert set(found) == {float(timeout)}
+    assert "raise execution.timeout in task.yaml to 83 or more" in warning
 
 
 def test_where_the_time_is_ample_nothing_changes(tmp_path: Path) -> None:

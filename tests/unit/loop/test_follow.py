@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.loop.follow import LogFollower
-from tests.integration.test_early_abort import POINTS, log_lines
+from autoresearchd.loop.early_abort import LogFollower
+from tests.unit.loop.test_early_abort import POINTS, log_lines
 
 
 def test_a_log_that_is_no_file_is_an_error_and_blocks_nothing(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
+from tests.fakes.bench import Bench
+from tests.fakes.bench import job as scores
 from tests.fakes.executors import Script, prints
-from tests.integration.bench import Bench
-from tests.integration.bench import job as scores
 
 TASK = """\
 name: toy
@@ -42,7 +42,7 @@ def session(folder: Path, machine: Machine, values: Sequence[float] = (0.0, 2.5)
     bench.policy.values = tuple(values)
     bench.job = machine
     SessionLoop(bench.laboratory(), Limits(max_experiments=len(values) - 1)).run()
-    found = list(bench.store.experiments(bench.session.id))
+    found = bench.experiments()
     bench.close()
     return found
 

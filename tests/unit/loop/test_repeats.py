@@ -15,11 +15,11 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
+from tests.fakes.bench import PROGRAM, TASK, Bench
+from tests.fakes.deaths import Doom, run_until_killed
 from tests.fakes.executors import Script, prints
-from tests.integration.bench import PROGRAM, TASK, Bench
-from tests.integration.test_recovery import Doom, Killed, Mortal
 
 EXPERIMENTS = 3
 
@@ -32,23 +32,10 @@ def noisy(request: RunRequest) -> Script | str:
     return f"score: {(float(found[1]) - 2.0) ** 2 + luck:.6f}\n"
 
 
-def run(bench: Bench, doom: Doom | None = None, experiments: int = EXPERIMENTS) -> bool:
-    """Run a daemon; whether it was killed before it was done."""
-    lab = bench.laboratory(wrap=lambda port: Mortal(port, doom or Doom(at=-1)))
-    try:
-        SessionLoop(lab, Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
-    except Killed:
-        return True
-    return False
-
-
 def outcome(bench: Bench) -> list[Any]:
     """Decisions and the runs that they rest on, whatever was interrupted on the way."""
-    found = bench.store.experiments(bench.session.id)
-    return [
-        (e.number, e.decision, [(r.seed, r.of, r.value) for r in e.runs if r.label is Label.NONE], e.parent)
-        for e in found
-    ]
+    found = bench.experiments()
+    return [(e.number, e.decision, [(r.seed, r.of, r.value) for r in e.runs if r.label is Label.NONE]) for e in found]
 
 
 @pytest.fixture
@@ -59,8 +46,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_a_would_be_keep_is_compared_side_by_side_with_the_incumbent(bench: Bench) -> None:
-    run(bench)
-    kept = [e for e in bench.store.experiments(bench.session.id)[1:] if e.decision and e.decision.status is Status.KEEP]
+    bench.run()
+    kept = [e for e in bench.experiments()[1:] if e.decision and e.decision.status is Status.KEEP]
     assert kept
     for e in kept:
         control = e.control_runs
@@ -78,31 +65,30 @@ def test_runs_of_the_incumbent_run_its_program_and_leave_the_branch_alone(bench:
         return noisy(request)
 
     bench.job = watched
-    run(bench)
+    bench.run()
     programs = dict(seen)
-    for e in bench.store.experiments(bench.session.id)[1:]:
+    for e in bench.experiments()[1:]:
         for r in e.control_runs:
             assert programs[f"t/{e.number}/{r.index}"] == programs[f"t/{r.of}/0"] != programs[f"t/{e.number}/0"]
-    assert bench.git("status", "--porcelain") == ""
 
 
 def test_noise_and_the_incumbents_value_are_the_same_after_a_restart(bench: Bench) -> None:
     lab = bench.laboratory()
     loop = SessionLoop(lab, Limits(max_experiments=EXPERIMENTS), backoff=Backoff(first=0.0))
     loop.run()
-    again = Standing(bench.laboratory())
-    assert again.noise_data.noise() == loop.standing.noise_data.noise()
+    again = SessionView(bench.laboratory())
+    assert again.noise_data.noise() == loop.view.noise_data.noise()
     assert (again.best, again.sigma, again.noise_data.extra) == (
-        loop.standing.best,
-        loop.standing.sigma,
-        loop.standing.noise_data.extra,
+        loop.view.best,
+        loop.view.sigma,
+        loop.view.noise_data.extra,
     )
     assert again.noise_data.extra > 0, "the script has repeats, or the test proves little"
 
 
 def test_rewards_are_given_for_what_was_proposed(bench: Bench) -> None:
-    run(bench)
-    baseline, *found = bench.store.experiments(bench.session.id)
+    bench.run()
+    baseline, *found = bench.experiments()
     assert baseline.decision is not None and baseline.decision.reward is None
     for e in found:
         assert e.decision is not None and e.decision.reward is not None
@@ -112,17 +98,16 @@ def test_rewards_are_given_for_what_was_proposed(bench: Bench) -> None:
 def test_a_run_of_the_incumbent_that_fails_is_not_the_experiments_fault(bench: Bench) -> None:
     def failing(request: RunRequest) -> Script | str:
         number, index = (int(part) for part in request.key.split("/")[1:])
-        own = bench.store.experiment(bench.session.id, number).runs[index].of is None
+        own = bench.experiment(number).runs[index].of is None
         return noisy(request) if own else prints("", exit_code=1)
 
     bench.job = failing
-    run(bench)
-    found = bench.store.experiments(bench.session.id)[1:]
+    bench.run()
+    found = bench.experiments()[1:]
     assert any(r.of is not None for e in found for r in e.runs)
     assert {e.decision.status for e in found if e.decision} == {Status.DISCARD}
     for e in found:
         assert sum(r.of is not None for r in e.runs) <= 2, "it is made again once, and not tried for ever"
-    assert "baseline" not in bench.git("log", "-1", "--format=%s", "autoresearch/t"), "which keeps its place"
 
 
 class Changing:
@@ -144,7 +129,7 @@ def held_back(bench: Bench, slower: frozenset[int] = frozenset()) -> Callable[[R
     def job(request: RunRequest) -> Script | str:
         number, index = (int(part) for part in request.key.split("/")[1:])
         text = (request.workspace / "train.py").read_text()
-        own = bench.store.experiment(bench.session.id, number).runs[index].of is None
+        own = bench.experiment(number).runs[index].of is None
         score = 2.0 if text == PROGRAM else 1.0
         score += 1.0 if number in slower or not (own or slower or text == PROGRAM) else 0.0
         score -= 1.0 if number in slower and own and text == "SCALE = 3.5\n" else 0.0
@@ -154,58 +139,30 @@ def held_back(bench: Bench, slower: frozenset[int] = frozenset()) -> Callable[[R
 
 
 def kept(bench: Bench) -> list[int]:
-    found = bench.store.experiments(bench.session.id)[1:]
+    found = bench.experiments()[1:]
     return [e.number for e in found if e.decision and e.decision.status is Status.KEEP]
 
 
 def test_a_kept_program_that_does_worse_when_it_runs_again_does_not_get_its_equals_kept(bench: Bench) -> None:
     bench.policy, bench.job = Changing(), held_back(bench)
-    SessionLoop(bench.laboratory(), Limits(max_experiments=6), backoff=Backoff(first=0.0)).run()
+    bench.run(6)
     assert kept(bench) == [1]
-    told = [e for e in bench.store.experiments(bench.session.id)[2:] if any(r.of == 0 for r in e.runs)]
+    told = [e for e in bench.experiments()[2:] if any(r.of == 0 for r in e.runs)]
     assert told, "the baseline was run beside an experiment"
     for e in told:
         assert sum(r.of == 0 for r in e.runs) == 1 and {r.of for r in e.control_runs} == {1}
         assert e.decision is not None and "the baseline, run beside it" in e.decision.reason
     assert any("the baseline (experiment 0) again" in event.message for event in bench.events.events)
-    again = Standing(bench.laboratory())
+    again = SessionView(bench.laboratory())
     assert again.best == pytest.approx(1.5, abs=0.6), "its later runs count for its value"
 
 
 def test_an_improvement_on_a_machine_that_has_become_slower_is_kept_once_the_baseline_says_so(bench: Bench) -> None:
     bench.policy, bench.job = Changing(), held_back(bench, slower=frozenset({2, 3, 4}))
-    SessionLoop(bench.laboratory(), Limits(max_experiments=4), backoff=Backoff(first=0.0)).run()
+    bench.run(4)
     assert kept(bench) == [1, 3]
-    third = bench.store.experiment(bench.session.id, 3)
+    third = bench.experiment(3)
     assert third.decision is not None and third.decision.value == pytest.approx(1.0, abs=0.1)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_death_while_the_baseline_runs_beside_an_experiment_changes_nothing(tmp_path: Path, fails: bool) -> None:
-    def made(folder: Path) -> Bench:
-        bench = Bench(folder)
-        job = held_back(bench)
-
-        def failing(request: RunRequest) -> Script | str:
-            number, index = (int(part) for part in request.key.split("/")[1:])
-            of = bench.store.experiment(bench.session.id, number).runs[index].of
-            return prints("", exit_code=1) if fails and of == 0 and number > 1 else job(request)
-
-        bench.policy, bench.job = Changing(), failing
-        return bench
-
-    count, reference = Doom(at=-1), made(tmp_path / "reference")
-    run(reference, count)
-    wanted = outcome(reference)
-    assert kept(reference) == [1]
-    assert any(r.of == 0 for e in reference.store.experiments(reference.session.id)[2:] for r in e.runs)
-    for at in range(60, count.count, max(1, count.count // 8)):
-        bench = made(tmp_path / str(at))
-        assert run(bench, Doom(at=at))
-        run(bench)
-        assert [row[:3] for row in outcome(bench)] == [row[:3] for row in wanted], f"killed at instant {at}"
-        bench.close()
-    reference.close()
 
 
 class Poisoned:
@@ -229,7 +186,7 @@ def poisoned(bench: Bench, how: str = "crash", once: bool = False) -> Callable[[
     def job(request: RunRequest) -> Script | str:
         number, index = (int(part) for part in request.key.split("/")[1:])
         text = (request.workspace / "train.py").read_text()
-        runs = bench.store.experiment(bench.session.id, number).runs
+        runs = bench.experiment(number).runs
         before = sum(r.of is not None and r.counts for r in runs[:index])
         if "POISON" in text and runs[index].of is not None and not (once and before):
             return prints("score: nan\n") if how == "nan" else prints("", exit_code=1)
@@ -244,16 +201,16 @@ def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(tmp_path: 
     """Five programs better by 0.5 each were all discarded, since the incumbent failed whenever it ran again."""
     bench = Bench(tmp_path)
     bench.policy, bench.job = Poisoned(), poisoned(bench, how)
-    SessionLoop(bench.laboratory(), Limits(max_experiments=5), backoff=Backoff(first=0.0)).run()
+    bench.run(5)
     assert kept(bench) == [2, 3, 4, 5]
-    first, second = (bench.store.experiment(bench.session.id, n) for n in (1, 2))
+    first, second = (bench.experiment(n) for n in (1, 2))
     assert first.decision is not None and (first.decision.status, first.decision.value) == (Status.CRASH, None)
     assert "twice when it ran again beside experiment 2" in first.decision.reason and first.decision.reward == -2.0
     assert second.fallen == (1,) and {r.of for r in second.control_runs} == {0}
     assert second.decision is not None and "Compared without experiment 1" in second.decision.reason
     assert any("lost its place: experiment 0 is the incumbent again" in e.message for e in bench.events.events)
-    commits = [e.commit for e in bench.store.experiments(bench.session.id) if e.number in (2, 3, 4, 5)]
-    assert bench.git("rev-list", "--reverse", "main..autoresearch/t").split() == commits, "nothing of the poisoner"
+    commits = [e.commit for e in bench.experiments() if e.number in (2, 3, 4, 5)]
+    assert bench.line()[1:] == commits, "nothing of the poisoner"
     session, totals = bench.store.session("t"), bench.store.totals(bench.session.id)
     assert (session.incumbent_experiment, totals.keeps, totals.crashes) == (5, 5, 1)
     assert bench.store.label_counts(bench.session.id)[first.decision.label] == 1
@@ -262,7 +219,7 @@ def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(tmp_path: 
 
 def test_an_incumbent_whose_run_failed_once_keeps_its_place(bench: Bench) -> None:
     bench.policy, bench.job = Poisoned(), poisoned(bench, once=True)
-    SessionLoop(bench.laboratory(), Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
+    bench.run(3)
     assert kept(bench) == [1, 2, 3]
 
 
@@ -278,7 +235,7 @@ def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no
 
     def job(request: RunRequest) -> Script | str:
         number, index = (int(part) for part in request.key.split("/")[1:])
-        run = bench.store.experiment(bench.session.id, number).runs[index]
+        run = bench.experiment(number).runs[index]
         if number == 2 and run.of is None and index == 0:
             return "score: 9.6\n"  # luck
         return plain(request)
@@ -286,40 +243,14 @@ def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no
     bench = Bench(tmp_path, task=f"history: {history}\n{TASK}")
     bench.policy, plain = Worse(), poisoned(bench)
     bench.job = job
-    SessionLoop(bench.laboratory(), Limits(max_experiments=2), backoff=Backoff(first=0.0)).run()
-    second = bench.store.experiment(bench.session.id, 2)
+    bench.run(2)
+    second = bench.experiment(2)
     assert second.fallen == (1,) and second.decision is not None and second.decision.status is Status.DISCARD
     assert kept(bench) == [] and bench.store.session("t").incumbent_experiment == 0
-    assert bench.git("show", "autoresearch/t:train.py") == PROGRAM.strip(), "the branch holds the baseline again"
-    SessionLoop(bench.laboratory(), Limits(max_experiments=3), backoff=Backoff(first=0.0)).run()
+    assert bench.program() == PROGRAM, "the branch holds the baseline again"
+    bench.run(3)
     assert kept(bench) == [3], "and the session goes on from there, also after a restart"
     bench.close()
-
-
-@pytest.mark.parametrize("history", ["refs", "revert"])
-def test_death_while_an_incumbent_loses_its_place_changes_nothing(tmp_path: Path, history: str) -> None:
-    def made(folder: Path) -> Bench:
-        bench = Bench(folder, task=f"history: {history}\n{TASK}")
-        bench.policy, bench.job = Poisoned(), poisoned(bench)
-        return bench
-
-    def tree(bench: Bench) -> str:
-        return bench.git("rev-parse", "autoresearch/t^{tree}")
-
-    count, reference = Doom(at=-1), made(tmp_path / "reference")
-    run(reference, count)
-    wanted, totals = outcome(reference), reference.store.totals(reference.session.id)
-    assert kept(reference) == [2, 3]
-    for at in range(80, count.count, max(1, (count.count - 80) // 8)):
-        bench = made(tmp_path / str(at))
-        assert run(bench, Doom(at=at))
-        run(bench)
-        assert [row[:3] for row in outcome(bench)] == [row[:3] for row in wanted], f"killed at instant {at}"
-        found = bench.store.totals(bench.session.id)
-        assert (found.keeps, found.crashes) == (totals.keeps, totals.crashes), f"killed at instant {at}"
-        assert tree(bench) == tree(reference), f"killed at instant {at}"
-        bench.close()
-    reference.close()
 
 
 class Building:
@@ -353,7 +284,7 @@ def test_a_time_bomb_costs_four_experiments_and_not_the_night(tmp_path: Path, go
     bench, found = Bench(tmp_path), goes_off + 3
     bench.policy, bench.job = Building(), bombed(goes_off, label)
     SessionLoop(bench.laboratory(), Limits(max_experiments=found + 2), backoff=Backoff(first=0.0)).run()
-    experiments = bench.store.experiments(bench.session.id)
+    experiments = bench.experiments()
     assert kept(bench) == [found + 1, found + 2], "built on the program as it was"
     labels = [e.decision.label for e in experiments if e.decision is not None]
     assert labels[1 : found + 1] == [label] * found, "also those that held the bomb and were kept"
@@ -390,8 +321,8 @@ def broken(request: RunRequest) -> Script | str:
 def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where_it_runs_well(bench: Bench) -> None:
     """More would cost a user the night; and what is to be mended is still the edit, with its own log."""
     bench.policy, bench.job = Breaking(), broken
-    SessionLoop(bench.laboratory(), Limits(max_experiments=10), backoff=Backoff(first=0.0)).run()
-    experiments = bench.store.experiments(bench.session.id)[2:]
+    bench.run(10)
+    experiments = bench.experiments()[2:]
     assert kept(bench) == [1]
     assert experiments[1].decision is not None and experiments[1].decision.label is Label.ILLEGAL_EDIT
     again = [(e.number, r.of, r.attempt) for e in experiments for r in e.runs if r.of is not None]
@@ -405,42 +336,69 @@ def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where
 
 def test_the_baseline_is_never_doubted(bench: Bench) -> None:
     bench.policy, bench.job = Breaking(gain=False), broken
-    SessionLoop(bench.laboratory(), Limits(max_experiments=6), backoff=Backoff(first=0.0)).run()
-    assert all(r.of is None for e in bench.store.experiments(bench.session.id) for r in e.runs)
+    bench.run(6)
+    assert all(r.of is None for e in bench.experiments() for r in e.runs)
 
 
-def test_death_while_a_time_bomb_is_found_changes_nothing(tmp_path: Path) -> None:
-    def made(folder: Path) -> Bench:
-        bench = Bench(folder)
-        bench.policy, bench.job = Building(), bombed(2)
+def repeating(bench: Bench) -> None:
+    bench.job = noisy
+
+
+def beside_the_baseline(bench: Bench, fails: bool = False) -> None:
+    job = held_back(bench)
+
+    def failing(request: RunRequest) -> Script | str:
+        number, index = (int(part) for part in request.key.split("/")[1:])
+        of = bench.experiment(number).runs[index].of
+        return prints("", exit_code=1) if fails and of == 0 and number > 1 else job(request)
+
+    bench.policy, bench.job = Changing(), failing
+
+
+def failing_beside(bench: Bench) -> None:
+    beside_the_baseline(bench, fails=True)
+
+
+def poisoning(bench: Bench) -> None:
+    bench.policy, bench.job = Poisoned(), poisoned(bench)
+
+
+def bombing(bench: Bench) -> None:
+    bench.policy, bench.job = Building(), bombed(2)
+
+
+@pytest.mark.parametrize(
+    ("scene", "history", "experiments", "keeps"),
+    [
+        (repeating, "refs", 3, None),
+        (beside_the_baseline, "refs", 3, [1]),
+        (failing_beside, "refs", 3, [1]),
+        (poisoning, "refs", 3, [2, 3]),
+        (poisoning, "revert", 3, [2, 3]),
+        (bombing, "refs", 6, [6]),
+    ],
+)
+def test_death_at_any_instant_changes_nothing(
+    tmp_path: Path, scene: Callable[[Bench], None], history: str, experiments: int, keeps: list[int] | None
+) -> None:
+    """Neither what is run again, nor what loses its place."""
+
+    def made(name: str) -> Bench:
+        bench = Bench(tmp_path / name, task=f"history: {history}\n{TASK}")
+        scene(bench)
         return bench
 
-    def daemon(bench: Bench, doom: Doom) -> bool:
-        return run(bench, doom, experiments=6)
-
-    count, reference = Doom(at=-1), made(tmp_path / "reference")
-    daemon(reference, count)
-    wanted = [row[:3] for row in outcome(reference)]
-    assert kept(reference) == [6]
-    for at in range(160, count.count, max(1, (count.count - 160) // 10)):
-        bench = made(tmp_path / str(at))
-        assert daemon(bench, Doom(at=at))
-        daemon(bench, Doom(at=-1))
-        assert [row[:3] for row in outcome(bench)] == wanted, f"killed at instant {at}"
-        bench.close()
-    reference.close()
-
-
-def test_death_at_any_instant_neither_loses_nor_doubles_a_repeat(tmp_path: Path) -> None:
-    count, reference = Doom(at=-1), Bench(tmp_path / "reference")
-    reference.job = noisy
-    run(reference, count)
-    wanted = outcome(reference)
-    for at in range(40, count.count, max(1, count.count // 12)):
-        bench = Bench(tmp_path / str(at))
-        bench.job = noisy
-        assert run(bench, Doom(at=at))
-        run(bench)
-        assert [row[:3] for row in outcome(bench)] == [row[:3] for row in wanted], f"killed at instant {at}"
+    count, reference = Doom(), made("reference")
+    run_until_killed(reference, count, experiments)
+    wanted, totals = outcome(reference), reference.store.totals(reference.session.id)
+    assert keeps is None or kept(reference) == keeps
+    for at in range(count.count // 3, count.count, max(1, count.count // 8)):
+        bench = made(str(at))
+        assert run_until_killed(bench, Doom(at), experiments)
+        bench.run(experiments)
+        found = bench.store.totals(bench.session.id)
+        assert outcome(bench) == wanted, f"killed at instant {at}"
+        assert (found.keeps, found.crashes) == (totals.keeps, totals.crashes), f"killed at instant {at}"
+        assert bench.program() == reference.program(), f"killed at instant {at}"
         bench.close()
     reference.close()

@@ -14,7 +14,7 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, ModelsRefused, PolicyError
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel
-from tests.integration.bench import Bench, ByNumber
+from tests.fakes.bench import Bench, ByNumber
 
 EXIT_3 = "the command ended with exit code 3:\n    no API key"
 
@@ -48,7 +48,7 @@ def test_after_three_failures_in_a_row_it_waits_longer_each_time_until_a_proposa
     reason = next(e.data["reason"] for e in bench.events.events if e.kind is EventKind.BACKING_OFF)
     assert "3 times in a row" in reason
     assert "exit code 3" in reason
-    seventh = bench.store.experiment(bench.session.id, 7)
+    seventh = bench.experiment(7)
     assert seventh.runs, "the first usable proposal is run"
 
 
@@ -77,7 +77,7 @@ def test_the_table_says_the_cause_in_a_few_words(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Sick(until=2)
     research(bench, 2)
-    first = bench.store.experiment(bench.session.id, 1)
+    first = bench.experiment(1)
     assert first.proposal is not None and first.decision is not None
     assert first.proposal.description == "the command ended with exit code 3"
     assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.ERROR)

@@ -19,15 +19,13 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.evaluator.abort import AbortPolicy, Reason
-from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.aborts import EarlyAbort
+from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.sandbox.tiers import PLAIN
 from autoresearchd.store.reader import Reader
+from tests.fakes.bench import TASK, Bench
 from tests.fakes.executors import Script, ScriptedStage
-from tests.integration.bench import TASK, Bench
 
 GOOD = tuple(3.6 - 0.11 * k for k in range(13))
 HOPELESS = 9.0
@@ -87,8 +85,8 @@ def job(request: RunRequest) -> Script | str:
     return Script(stages=(ScriptedStage(log=""),), pieces=[*pieces, f"score: {score:.6f}\n"])
 
 
-def made(tmp_path: Path, values: tuple[float, ...], task: str = TASK) -> Bench:
-    bench = Bench(tmp_path, task=task, program="SCALE = 3.7\n")
+def made(tmp_path: Path, values: tuple[float, ...], task: str = TASK, kind: type[Bench] = Bench) -> Bench:
+    bench = kind(tmp_path, task=task, program="SCALE = 3.7\n")
     bench.policy = Values(values)
     bench.job = job
     return bench
@@ -102,7 +100,7 @@ def run(bench: Bench, experiments: int, wrap: Any = lambda port: port) -> Sessio
 
 
 def by_label(bench: Bench, label: Label) -> list[Experiment]:
-    return [e for e in bench.store.experiments(bench.session.id) if e.decision and e.decision.label is label]
+    return [e for e in bench.experiments() if e.decision and e.decision.label is label]
 
 
 VALUES = (*GOOD, HOPELESS)
@@ -143,11 +141,11 @@ def test_a_store_that_fails_for_a_moment_costs_no_experiment_what_it_taught(
     bench = made(tmp_path, (3.6, 3.5, 3.4))
     run(bench, 3)
     lab = bench.laboratory()
-    whole = EarlyAbort(lab, Standing(lab))
-    found = [*bench.store.experiments(bench.session.id)]
+    whole = EarlyAbort(SessionView(lab))
+    found = [*bench.experiments()]
     assert any(len(e.runs) > 1 for e in found[1:]), "none has a run that is read after its first"
     expected = whole._learned().to_state()
-    learner = EarlyAbort(lab, Standing(lab))
+    learner = EarlyAbort(SessionView(lab))
     learner._policy = learner._new_policy()
     learner._pending = found
     read, asked = EarlyAbort._curve, set()
@@ -175,11 +173,11 @@ def test_an_audit_that_a_look_would_have_ended_is_known_as_one_after_a_restart(
     bench = made(tmp_path, VALUES)
     run(bench, len(VALUES))
     assert not by_label(bench, Label.ABORTED_EARLY)
-    last = bench.store.experiments(bench.session.id)[-1]
+    last = bench.experiments()[-1]
     assert Reason.AUDIT in [look["reason"] for look in bench.store.looks(last.runs[0].id)]
     monkeypatch.setattr(AbortPolicy, "_in_hindsight", lambda *_: iter(()))
     lab = bench.laboratory()
-    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    promise = EarlyAbort(SessionView(lab))._learned().promise
     assert (promise.audited, promise.hopeless) == (1, 1)
 
 
@@ -206,7 +204,7 @@ def test_what_an_abort_saved_is_known_also_where_the_log_tells_no_progress(tmp_p
     (e,) = by_label(bench, Label.ABORTED_EARLY)
     took = bench.store.looks(e.runs[0].id)[-1]["progress"] if known else e.runs[0].duration_s / 5
     lab = bench.laboratory(lambda port: Silent(port, known) if port is bench.store else port)
-    promise = EarlyAbort(lab, Standing(lab))._learned().promise
+    promise = EarlyAbort(SessionView(lab))._learned().promise
     assert 0.0 < took < 0.8
     assert promise.spared == pytest.approx(1.0 - took)
 
@@ -215,7 +213,7 @@ def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path
     bench = made(tmp_path, VALUES)
     run(bench, len(VALUES))
     again = 0
-    for e in bench.store.experiments(bench.session.id):
+    for e in bench.experiments():
         for r in e.runs:
             first = e.number > 0 and r.index == 0
             again += not first
@@ -223,17 +221,11 @@ def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path
     assert again > 3, "the baseline's runs, and some that were made again"
 
 
-def test_nothing_is_ended_before_ten_programs_have_finished(tmp_path: Path) -> None:
-    bench = made(tmp_path, (HOPELESS, HOPELESS + 1, HOPELESS + 2, HOPELESS + 3))
-    run(bench, 4)
-    assert not by_label(bench, Label.ABORTED_EARLY)
-
-
 def test_a_task_can_switch_it_off(tmp_path: Path) -> None:
     bench = made(tmp_path, VALUES, task=TASK + "curve: {abort: false}\n")
     run(bench, len(VALUES))
     assert not by_label(bench, Label.ABORTED_EARLY)
-    assert all(not bench.store.looks(r.id) for e in bench.store.experiments(bench.session.id) for r in e.runs)
+    assert all(not bench.store.looks(r.id) for e in bench.experiments() for r in e.runs)
     assert bench.store.abort_memory(bench.session.id) is None
 
 
@@ -242,13 +234,13 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
     run(whole, len(VALUES))
     for experiments in (5, 11, len(VALUES)):
         run(cut, experiments)
-    known = [[(e.number, e.decision.label, e.decision.metrics) for e in b.store.experiments(b.session.id) if e.decision]
+    known = [[(e.number, e.decision.label, e.decision.metrics) for e in b.experiments() if e.decision]
              for b in (whole, cut)]  # fmt: skip
     assert known[0] == known[1]
     states = []
     for bench in (whole, cut):
         lab = bench.laboratory()
-        states.append(EarlyAbort(lab, Standing(lab))._learned().to_state())
+        states.append(EarlyAbort(SessionView(lab))._learned().to_state())
     assert states[0] == states[1]
     assert states[0]["observed"] == 1 + len(VALUES)
 
@@ -267,37 +259,14 @@ def test_runs_of_the_incumbent_beside_others_are_learned_from_also_after_a_resta
     bench.job = lucky
     run(bench, 3)
     incumbent = bench.store.session("t").incumbent_experiment
-    found = [(e, r) for e in bench.store.experiments(bench.session.id) for r in e.runs if r.good]
+    found = [(e, r) for e in bench.experiments() for r in e.runs if r.good]
     own = [r for e, r in found if e.number == incumbent and r.of is None]
     beside = [r for _, r in found if r.of == incumbent]
     assert beside, "none was made: the test shows nothing"
     lab = bench.laboratory()
-    known = EarlyAbort(lab, Standing(lab))._learned()
+    known = EarlyAbort(SessionView(lab))._learned()
     assert known.to_state()["pairs"]["runs"] == len(own) + len(beside)
     assert known.to_state()["observed"] == 4, "they are no experiments"
-
-
-SLOW = """\
-import time
-SCALE = 1.0
-for i in range(1, 31):
-    print(f"step {i:05d} ({100 * i / 30:.1f}%) | loss: {4 - i / 10:.4f} | dt: 50ms", flush=True)
-    time.sleep(0.05)
-print(f"score: {SCALE}")
-"""
-
-
-def test_a_real_job_is_looked_at_while_it_trains(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=TASK.replace("budget: 5", "budget: 1.5"), program=SLOW)
-    bench.policy = Values((2.0,))
-    lab = replace(bench.laboratory(), executor=LocalExecutor(tier=PLAIN))
-    SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
-    baseline, e = bench.store.experiments(bench.session.id)
-    looks = bench.store.looks(e.runs[0].id)
-    assert len(looks) >= 4
-    assert [look["progress"] for look in looks] == sorted(look["progress"] for look in looks)
-    assert looks[0]["progress"] < 0.5 and "too few distinct programs" in looks[-1]["sentence"]
-    assert not any(bench.store.looks(r.id) for r in baseline.runs)
 
 
 class Broken:
@@ -319,7 +288,7 @@ def faults_of(bench: Bench) -> list[Any]:
 def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
     bench = made(tmp_path, VALUES)
     run(bench, len(VALUES), wrap=lambda port: Broken(port, "abort_memory") if port is bench.store else port)
-    decided = [e for e in bench.store.experiments(bench.session.id) if e.decision]
+    decided = [e for e in bench.experiments() if e.decision]
     assert len(decided) == 1 + len(VALUES) and not by_label(bench, Label.ABORTED_EARLY)
     faults = faults_of(bench)
     assert len(faults) == 3, "then it is off"

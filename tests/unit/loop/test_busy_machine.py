@@ -7,11 +7,9 @@ import re
 from pathlib import Path
 
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Limits
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import RunRequest
+from tests.fakes.bench import Bench, ByNumber
 from tests.fakes.executors import Script
-from tests.integration.bench import Bench, ByNumber
 
 
 class Unlike(ByNumber):
@@ -35,7 +33,7 @@ def test_noise_that_has_grown_fivefold_is_warned_of_once_and_taken_back(tmp_path
 
     def warnings(experiments: int) -> list[str]:
         """Those of all daemons so far, when the session has so many experiments: each time by a daemon of its own."""
-        SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
+        bench.run(experiments)
         return [e.message for e in bench.events.events if e.kind is EventKind.WARNING and "σ" in e.message]
 
     assert warnings(3) == []

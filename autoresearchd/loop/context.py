@@ -13,7 +13,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.memo import Memo
 from autoresearchd.loop.stopping import StopSwitch
-from autoresearchd.ports import Clock, EventSink, Executor, Learning, Policy, Store, Workspace
+from autoresearchd.ports import Clock, EventSink, Executor, Learning, Policy, RunRequest, Store, Workspace
 
 BASELINE_RUNS = 3
 """How often the program as it is runs before anything is tried: σ comes from them."""
@@ -38,7 +38,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Laboratory:
+class Context:
     """What the loop works with; one per daemon.
 
     restore: writes the pristine copy anew where it was altered. ends_when_spent: whether the session ends at its spend
@@ -74,6 +74,21 @@ class Laboratory:
     def random_seed(self, number: int, purpose: str, index: int = 0) -> int:
         """Seed of one random stream of one experiment."""
         return derive_seed(self.seed, number, purpose, index)
+
+    def request(self, number: int, run: int, *, task: Task, commit: str, seed: int, slot: int) -> RunRequest:
+        """What is to be run as the run ``run`` of experiment ``number``: a commit, in the slot's worktree."""
+        return RunRequest(
+            key=f"{self.tag}/{number}/{run}",
+            task=task,
+            commit=commit,
+            seed=seed,
+            workspace=self.workspace.checkout(slot, commit),
+            pristine=self.site.pristine,
+            setup=self.site.setup,
+            run_dir=self.site.run_dir(number, run),
+            source=self.site.source,
+            slot=slot,
+        )
 
     def facts(self) -> Mapping[str, str]:
         """What makes results comparable, as the executor sees it."""

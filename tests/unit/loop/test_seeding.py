@@ -11,8 +11,8 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import RunRequest
+from tests.fakes.bench import PROGRAM, Bench
 from tests.fakes.executors import Script
-from tests.integration.bench import PROGRAM, Bench
 
 READS = 'import os\nSEED = os.environ["AUTORESEARCHD_SEED"]\n' + PROGRAM
 
@@ -32,7 +32,7 @@ def test_a_baseline_whose_seed_is_its_own_is_warned_of_once_and_not_said_to_have
     bench.job = steady
     SessionLoop(bench.laboratory(), Limits(max_experiments=2)).run()
     warned = [e.message for e in bench.events.events if e.kind is EventKind.WARNING]
-    reasons = [e.decision.reason for e in bench.store.experiments(bench.session.id)[1:] if e.decision]
+    reasons = [e.decision.reason for e in bench.experiments()[1:] if e.decision]
     bench.close()
     assert sum("does not read AUTORESEARCHD_SEED: no noise is seen" in said for said in warned) == ignores
     assert len(reasons) == 2

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel
-from tests.integration.bench import TASK, Bench
+from tests.fakes.bench import TASK, Bench
 
 GROUP = TASK + "proposing: {group: 3}\n"
 
@@ -33,14 +31,10 @@ class InTurn:
         )
 
 
-def session(bench: Bench, experiments: int) -> SessionLoop:
-    return SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=Backoff(first=0.0))
-
-
 def test_members_of_a_round_see_one_state_and_build_on_one_commit(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=GROUP)
     policy = bench.policy = InTurn(1.5, 2.0, 1.8, 1.9)
-    session(bench, 4).run()
+    bench.run(4)
     first = policy.states[:3]
     assert len({state.state_id for state in first}) == 1
     assert len({state.round_id for state in first}) == 1
@@ -54,27 +48,26 @@ def test_members_of_a_round_see_one_state_and_build_on_one_commit(tmp_path: Path
 def test_the_best_of_a_round_stays_whichever_came_first(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=GROUP)
     bench.policy = InTurn(1.5, 2.0, 1.8)
-    session(bench, 3).run()
-    status = [e.decision.status for e in bench.store.experiments(bench.session.id) if e.decision]
+    bench.run(3)
+    status = [e.decision.status for e in bench.experiments() if e.decision]
     assert status == [Status.KEEP, Status.KEEP, Status.KEEP, Status.DISCARD]
-    workspace = bench.workspace()
-    assert workspace.read(workspace.tip(), "train.py") == "SCALE = 2.0\n"
+    assert bench.program() == "SCALE = 2.0\n"
 
 
 def test_the_branch_is_a_line_of_kept_commits(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=GROUP)
     bench.policy = InTurn(1.5, 2.0, 1.8)
-    session(bench, 3).run()
-    kept = [e.commit for e in bench.store.experiments(bench.session.id) if e.decision and e.decision.status == "keep"]
-    line = bench.git("rev-list", "--reverse", "--first-parent", "autoresearch/t").split()
+    bench.run(3)
+    kept = [e.commit for e in bench.experiments() if e.decision and e.decision.status == "keep"]
+    line = bench.line()
     assert line[-3:] == kept
 
 
 def test_a_lost_commit_of_such_a_keep_is_written_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=GROUP)
     bench.policy = InTurn(1.5, 2.0, 1.8)
-    session(bench, 3).run()
-    bench.git("update-ref", "-d", "refs/autoresearch/t/2")
-    loop = session(bench, 3)
+    bench.run(3)
+    del bench.repository.refs[2]
+    loop = bench.loop(3)
     loop.run()
-    assert bench.git("rev-parse", "refs/autoresearch/t/2") == bench.store.experiment(bench.session.id, 2).commit
+    assert bench.repository.refs[2] == bench.experiment(2).commit

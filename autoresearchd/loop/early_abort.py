@@ -6,25 +6,28 @@ a run that was asked for to make sure. A failing look ends nothing: it is report
 
 from __future__ import annotations
 
+import codecs
 import math
+import os
+import stat
 import traceback
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
-from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.evaluator.abort import AbortPolicy, Look, Reason
+from autoresearchd.evaluator.curve import CurveParser
 from autoresearchd.evaluator.forecast import Z90
 from autoresearchd.evaluator.keep import cumulative
-from autoresearchd.loop.follow import LogFollower, curve_of
-from autoresearchd.loop.laboratory import Laboratory
-from autoresearchd.loop.standing import Standing, is_baseline
+from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.words import is_baseline, is_keep
 
 LAST_LOOK = 0.95
 """From this share of the budget on nothing is left to be saved."""
@@ -42,89 +45,177 @@ NOISE = 2.0
 TRAINING_LOG, SUPERVISOR_LOG = "training.log", "supervisor.log"
 MOST_PENDING = 20
 MOST_FAULTS = 3
+MOST_BYTES = 8 * 2**20
+"""Read at one look; a log that grows faster is caught up with at the next ones."""
+
+_PIECE = 2**18
+
+
+class LogFollower:
+    """Reads what a log has got since the last time, also when it was rotated to ``<name>.1`` in between."""
+
+    def __init__(self, path: Path, pattern: str, budget: float) -> None:
+        self._path = path
+        self._parser = CurveParser(pattern, budget)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._file: BinaryIO | None = None
+
+    def read(self) -> None:
+        """Take in what is new. OSError when the log cannot be read."""
+        left = MOST_BYTES
+        while left > 0:
+            if self._file is None:
+                self._file = self._open()
+                if self._file is None:
+                    return
+            piece = self._file.read(min(_PIECE, left))
+            left -= len(piece)
+            if piece:
+                self._parser.feed(self._decoder.decode(piece))
+            elif self._rotated():
+                self.close()
+            else:
+                return
+
+    @property
+    def started(self) -> bool:
+        """Whether the log shows any point yet."""
+        return bool(self._parser.points or self._parser.non_finite)
+
+    def close(self) -> None:
+        """Let go of the log; another ``read`` opens what is there then from its beginning."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def curve(self, elapsed: float) -> tuple[list[float], list[float]]:
+        """Progress and losses so far. elapsed: share of the budget that has gone by, for logs that do not say."""
+        points = list(self._parser.points)
+        if self._parser.diverged:
+            points = sorted([*points, *self._parser.non_finite], key=lambda p: p.step)
+        return curve_of(points, elapsed)
+
+    def _open(self) -> BinaryIO | None:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a job without a sandbox may have put anything there
+            os.close(descriptor)
+            raise OSError(f"{self._path} is no file")
+        return os.fdopen(descriptor, "rb")
+
+    def _rotated(self) -> bool:
+        if self._file is None:
+            return False
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(self._file.fileno())
+        return (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino)
+
+
+def curve_of(points: Sequence[CurvePoint], end: float = 1.0) -> tuple[list[float], list[float]]:
+    """Progress and losses of a curve; of the training loss where both kinds are logged.
+
+    Where the log does not say how much of the budget is gone, steps are taken to be evenly spread up to ``end``.
+    """
+    training = [p for p in points if not p.validation]
+    chosen = training if len(training) > 1 else list(points)
+    if not chosen:
+        return [], []
+    if all(p.progress is not None and math.isfinite(p.progress) for p in chosen):
+        return [p.progress for p in chosen if p.progress is not None], [p.loss for p in chosen]
+    last = max(p.step for p in chosen)
+    return [p.step / last * end if last > 0 else end for p in chosen], [p.loss for p in chosen]
+
+
+@dataclass
+class WatchedRun:
+    """A run that may be ended early. first_point: when its log showed one; next: when to look again."""
+
+    run: Run
+    run_dir: Path
+    follower: LogFollower
+    next: float
+    first_point: float | None = None
 
 
 class EarlyAbort:
-    """Owned by the loop's thread. Does nothing where the task says ``curve.abort: false``."""
+    """What a session learned of its curves. Owned by the loop's thread; idle with ``curve.abort: false``."""
 
-    def __init__(self, lab: Laboratory, standing: Standing) -> None:
-        self._lab = lab
-        self._standing = standing
+    def __init__(self, view: SessionView) -> None:
+        self._view, self._context = view, view.context
         self._policy: AbortPolicy | None = None
-        self._follower: LogFollower | None = None
-        self._run: Run | None = None
-        self._run_dir = Path()
-        self._first_point: float | None = None
-        self._next = 0.0
         self._curves: dict[int, tuple[CurvePoint, ...]] = {}
         self._pending: list[Experiment] = []
         self._spared: set[int] = set()
         self._since_saved = self._faults = 0
-        budget = lab.task.execution.budget.training
-        self._every = max(0.05, min(lab.task.curve.check_every, budget / LOOKS_PER_RUN))
-        self._budget = budget
-        self._on = lab.task.curve.abort
+        task = self._context.task
+        self._budget = task.execution.budget.training
+        self._every = max(0.05, min(task.curve.check_every, self._budget / LOOKS_PER_RUN))
+        self._direction = task.metric.direction
+        self._on = task.curve.abort
 
     # ------------------------------------------------------------------ a run under way
-    def patience(self, most: float) -> float:
+    def patience(self, watched: WatchedRun | None, most: float) -> float:
         """How long the loop may wait for the job before the next look, in seconds."""
-        if self._follower is None:
+        if watched is None:
             return most
-        return max(0.01, min(most, self._next - self._lab.clock.monotonic()))
+        return max(0.01, min(most, watched.next - self._context.clock.monotonic()))
 
-    def begin(self, e: Experiment, run: Run, run_dir: Path) -> None:
-        """A run has started."""
-        self.end()
-        if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._standing.needs_baseline:
-            return
-        self._run, self._run_dir, self._first_point = run, run_dir, None
-        self._follower = LogFollower(run_dir / TRAINING_LOG, self._lab.task.curve.pattern, self._budget)
-        self._next = self._lab.clock.monotonic() + self._every
+    def watch(self, e: Experiment, run: Run, run_dir: Path) -> WatchedRun | None:
+        """A run has started; None where it may not be ended early."""
+        if not self._on or is_baseline(e) or run.of is not None or e.counted_runs or self._view.needs_baseline:
+            return None
         if self._policy is not None:
             self._policy.begin()
+        follower = LogFollower(run_dir / TRAINING_LOG, self._context.task.curve.pattern, self._budget)
+        return WatchedRun(run, run_dir, follower, self._context.clock.monotonic() + self._every)
 
-    def look(self) -> Look | None:
+    def look(self, watched: WatchedRun | None) -> Look | None:
         """Look, if it is time; what was seen where the run is to end now."""
-        run, follower, now = self._run, self._follower, self._lab.clock.monotonic()
-        if run is None or follower is None or now < self._next:
+        now = self._context.clock.monotonic()
+        if watched is None or now < watched.next:
             return None
-        self._next = now + self._every
+        watched.next = now + self._every
         try:
-            look = self._look(follower, now)
+            look = self._look(watched, now)
         except Exception as error:  # noqa: BLE001 the run goes on; recorded with its traceback
-            self._fail(error)
+            self._fail(error, watched)
             return None
         if look is None:
             return None
         self._faults = 0
         try:
-            self._lab.store.record_look(run.id, self._details(look))
+            self._context.store.record_look(watched.run.id, self._details(look))
         except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback
-            self._report(error, "a look at this run was not written down")
+            self._report(error, "a look at this run was not written down", watched)
         return look if look.abort else None
 
-    def _look(self, follower: LogFollower, now: float) -> Look | None:
-        policy = self._learned()
-        if any(log.name not in (TRAINING_LOG, SUPERVISOR_LOG) for log in self._run_dir.glob("*.log")):
+    def _look(self, watched: WatchedRun, now: float) -> Look | None:
+        policy, follower = self._learned(), watched.follower
+        if any(log.name not in (TRAINING_LOG, SUPERVISOR_LOG) for log in watched.run_dir.glob("*.log")):
             return None  # training is over: it is being checked or measured
         follower.read()
-        if self._first_point is None and follower.started:
-            self._first_point = now  # what went before (imports, compilation) is no part of finished curves either
-        began = now if self._first_point is None else self._first_point
+        if watched.first_point is None and follower.started:
+            watched.first_point = now  # what went before (imports, compilation) is no part of finished curves either
+        began = now if watched.first_point is None else watched.first_point
         steps, losses = follower.curve(min(1.0, (now - began) / self._budget))
         if not steps or not max(steps) < LAST_LOOK:
             return None
-        policy.delta = NOISE * (self._standing.sigma or 0.0)
-        look = policy.look(steps, losses, 1.0, self._standing.best)
-        if look.reason is Reason.AUDIT and self._run is not None:
-            self._spared.add(self._run.id)
+        policy.delta = NOISE * (self._view.sigma or 0.0)
+        look = policy.look(steps, losses, 1.0, self._view.best)
+        if look.reason is Reason.AUDIT:
+            self._spared.add(watched.run.id)
         return look
 
-    def end(self) -> None:
-        """The run is over, or another one begins."""
-        if self._follower is not None:
-            self._follower.close()
-        self._follower = self._run = None
+    def end(self, watched: WatchedRun | None) -> None:
+        """The run is over."""
+        if watched is not None:
+            watched.follower.close()
+            watched.next = math.inf
 
     def _details(self, look: Look) -> dict[str, Any]:
         found = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
@@ -138,7 +229,7 @@ class EarlyAbort:
 
     def decided(self, e: Experiment) -> None:
         """An experiment's decision is on disk: to be learned from while the next job runs, which costs no time."""
-        if self._on and not self._standing.needs_baseline:
+        if self._on and not self._view.needs_baseline:
             self._pending.append(e)
             if len(self._pending) >= MOST_PENDING:
                 self.catch_up()
@@ -171,17 +262,17 @@ class EarlyAbort:
 
     def _read(self) -> AbortPolicy:
         """What the store knows of this segment."""
-        lab, standing = self._lab, self._standing
-        latest = lab.store.latest(lab.session_id)
+        context, view = self._context, self._view
+        latest = context.store.latest(context.session_id)
         newest = latest.number if latest else -1
-        memory = lab.store.abort_memory(lab.session_id)
+        memory = context.store.abort_memory(context.session_id)
         policy = self._new_policy()
         after = -1
-        if memory is not None and memory.segment == standing.segment and memory.number <= newest:
+        if memory is not None and memory.segment == view.segment and memory.number <= newest:
             after = memory.number if memory.state is not None and self._restore(policy, memory.state) else -1
-        found = lab.store.experiments(lab.session_id, last=newest - after) if newest > after else ()
+        found = context.store.experiments(context.session_id, last=newest - after) if newest > after else ()
         for e in found:
-            if e.number > after and e.segment == standing.segment and e.phase is Phase.DECIDED:
+            if e.number > after and e.segment == view.segment and e.phase is Phase.DECIDED:
                 self._since_saved += 1
                 self._observe(policy, e)
         return policy
@@ -191,7 +282,7 @@ class EarlyAbort:
         try:
             return policy.restore(state)
         except (KeyError, ValueError, TypeError) as error:
-            self._lab.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
+            self._context.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
             policy.reset()
             return False
 
@@ -199,15 +290,15 @@ class EarlyAbort:
         return AbortPolicy(
             maximize=self._direction is Direction.MAXIMIZE,
             maximize_curve=self._curve_rises(),
-            seed=derive_seed(self._lab.seed, self._standing.segment, "early abort"),
+            seed=derive_seed(self._context.seed, self._view.segment, "early abort"),
         )
 
     def _curve_rises(self) -> bool:
         """Whether the log shows a figure that is to grow (an accuracy): judged by the baseline's own curve."""
         if self._direction is Direction.MINIMIZE:
             return False
-        first = next(iter(self._standing.baseline_runs), None)
-        losses = curve_of(self._lab.store.curve(first.id))[1] if first else []
+        first = next(iter(self._view.baseline_runs), None)
+        losses = curve_of(self._context.store.curve(first.id))[1] if first else []
         third = len(losses) // 3
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
@@ -222,10 +313,10 @@ class EarlyAbort:
         aborted = run.label is Label.ABORTED_EARLY
         steps, losses = self._curve(run, self._reached(run) if aborted else 1.0)
         sigma = e.decision.sigma if e.decision else None
-        policy.delta = NOISE * (sigma if sigma is not None else self._standing.sigma or 0.0)
+        policy.delta = NOISE * (sigma if sigma is not None else self._view.sigma or 0.0)
         value = None if aborted else run.value
         spared = policy.is_audit and self._was_spared(run)
-        kept = e.decision is not None and e.decision.status is Status.KEEP
+        kept = is_keep(e)
         again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
         policy.observe(
             steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True
@@ -239,17 +330,17 @@ class EarlyAbort:
     def _curve(self, run: Run, end: float = 1.0) -> tuple[list[float], list[float]]:
         """Its progress and losses: remembered, or from the store. end: see ``curve_of``."""
         points = self._curves.get(run.id)
-        return curve_of(points if points is not None else self._lab.store.curve(run.id), end)
+        return curve_of(points if points is not None else self._context.store.curve(run.id), end)
 
     def _was_spared(self, run: Run) -> bool:
         """Whether a look would have ended an audit; from the store, as this may be another daemon than looked."""
         return run.id in self._spared or any(
-            look.get("reason") == Reason.AUDIT for look in self._lab.store.looks(run.id)
+            look.get("reason") == Reason.AUDIT for look in self._context.store.looks(run.id)
         )
 
     def _reached(self, run: Run) -> float:
         """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""
-        looks = self._lab.store.looks(run.id)
+        looks = self._context.store.looks(run.id)
         last = looks[-1].get("progress") if looks else None
         share = last if isinstance(last, (int, float)) and last > 0 else run.duration_s / self._budget
         return min(1.0, share) if share > 0 else 1.0
@@ -264,32 +355,29 @@ class EarlyAbort:
             "throughput_gain": promise.throughput_gain,
         }
         state = policy.to_state() if whole else None
-        memory = AbortMemory(self._standing.segment, number, figures, state)
-        self._lab.store.remember_aborts(self._lab.session_id, memory)
+        memory = AbortMemory(self._view.segment, number, figures, state)
+        self._context.store.remember_aborts(self._context.session_id, memory)
         if whole:
             self._since_saved = 0
 
-    # ------------------------------------------------------------------
-    @property
-    def _direction(self) -> Direction:
-        return self._lab.task.metric.direction
-
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, watched: WatchedRun | None = None) -> None:
         """Report it; this run is not looked at any more."""
         passing = isinstance(error, (EnvironmentFailure, OSError))
         self._faults += not passing
         self._on = self._on and self._faults < MOST_FAULTS
         what = "lets this run go on" if self._on else "is off until the daemon starts anew"
-        self._report(error, f"early abort failed and {what}")
-        self.end()
+        self._report(error, f"early abort failed and {what}", watched)
+        self.end(watched)
 
-    def _report(self, error: Exception, what: str) -> None:
-        number = self._run.experiment if self._run else None
+    def _report(self, error: Exception, what: str, watched: WatchedRun | None) -> None:
+        number = watched.run.experiment if watched else None
         if isinstance(error, EnvironmentFailure):  # a full disk, a database that is locked: no fault of ours
-            self._lab.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
+            self._context.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
             return
         trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
-        self._lab.emit(EventKind.FAULT, f"{what}: {type(error).__name__}: {error}", experiment=number, traceback=trace)
+        self._context.emit(
+            EventKind.FAULT, f"{what}: {type(error).__name__}: {error}", experiment=number, traceback=trace
+        )
 
 
 def aborted(measurement: Measurement, look: Look) -> Measurement:

@@ -19,9 +19,9 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import Tier
+from tests.fakes.bench import Bench, ByNumber
+from tests.fakes.bench import job as scores
 from tests.fakes.executors import Script, TimedExecutor, prints
-from tests.integration.bench import Bench, ByNumber
-from tests.integration.bench import job as scores
 from tests.integration.local_jobs import TIERS
 
 TASK = """\
@@ -65,7 +65,7 @@ def session(
         SessionLoop(bench.laboratory(), Limits(max_experiments=1)).run()
         shutil.rmtree(bench.laboratory().site.runs)  # logs and results may be removed to free some room
     SessionLoop(bench.laboratory(), Limits(max_experiments=2)).run()
-    found = list(bench.store.experiments(bench.session.id))
+    found = bench.experiments()
     bench.close()
     return found
 
@@ -132,41 +132,6 @@ def by_the_clock(request: RunRequest) -> float:
     return 5.5 if (request.workspace / "train.py").read_text() == WORKS else 7.5
 
 
-COUNTS = """\
-import os
-SCALE = 1.0
-STEPS = 4_000_000
-for step in range(STEPS):
-    pass
-print(f"score: {(SCALE - 2.0) ** 2 + int(os.environ['AUTORESEARCHD_SEED']) % 7 * 1e-3:.6f}")
-"""
-
-
-class Growing(ByNumber):
-    """Proposes a better SCALE with the same steps, then a better one still with as many as take far longer."""
-
-    programs = ((1.0, 1), (1.5, 1), (1.9, 20))
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        scale, times = self.programs[state.number]
-        text = COUNTS.replace("SCALE = 1.0", f"SCALE = {scale}").replace("4_000_000", str(times * 4_000_000))
-        return Proposal({"train.py": text}, f"SCALE {scale} may be better", self.name, description=f"SCALE → {scale}")
-
-
-def test_a_search_that_buys_its_gain_with_twenty_times_the_work_keeps_nothing_for_it(tmp_path: Path) -> None:
-    """Live: a counted loop, whatever the machine's speed. Without the hold, a kept run took 57 s of a budget of 3 s."""
-    bench = Bench(tmp_path, task=TASK, program=COUNTS)
-    bench.policy = Growing()
-    SessionLoop(replace(bench.laboratory(), executor=LocalExecutor(devices=Devices())), Limits(max_experiments=2)).run()
-    _, same, grown = bench.store.experiments(bench.session.id)
-    assert same.decision is not None
-    assert grown.decision is not None
-    assert same.decision.status is Status.KEEP
-    assert (grown.decision.status, grown.decision.label) == (Status.DISCARD, Label.CONSTRAINT), grown.decision.reason
-    assert "are allowed (training_time: baseline)" in grown.decision.reason
-    bench.close()
-
-
 @pytest.mark.parametrize("tier", TIERS[:: max(1, len(TIERS) - 1)])  # the best that there is, and none
 def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_path: Path) -> None:
     """By the clock both took as long; the one was kept waiting by the machine, the other one trained on."""
@@ -175,7 +140,7 @@ def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_
     executor = LocalExecutor(tier=tier, devices=Devices())
     lab = replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))
     SessionLoop(lab, Limits(max_experiments=2)).run()
-    first, waited, trained = bench.store.experiments(bench.session.id)
+    first, waited, trained = bench.experiments()
     assert waited.decision is not None
     assert trained.decision is not None
     assert waited.decision.status is Status.KEEP

@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.compose import segment_fingerprint
-from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.loop.laboratory import Laboratory
-from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.context import Context
 from autoresearchd.policy import prompt
 from autoresearchd.policy.edits.parse import FORMS
 from autoresearchd.policy.tokens import estimate_tokens
 from autoresearchd.ports import Cancel, RunRequest
+from tests.fakes.bench import TASK, Bench, ByNumber, job
 from tests.fakes.executors import FakeExecutor, Script, prints
-from tests.integration.bench import TASK, Bench, ByNumber, job
 
 METRICS = TASK.replace("metric_source: stdout", "metric_source: stdout, metrics: [score, peak_vram_mb, num_steps]")
 TRACE = "step 1\nTraceback (most recent call last):\nRuntimeError: CUDA error: an illegal memory access\n"
@@ -39,8 +38,8 @@ class Watching(ByNumber):
 
 
 def run(bench: Bench, experiments: int) -> list[Experiment]:
-    SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=Backoff(first=0.0)).run()
-    return list(bench.store.experiments(bench.session.id))
+    bench.run(experiments)
+    return bench.experiments()
 
 
 def test_a_policy_is_told_of_device_memory_throughput_and_the_end_of_the_last_failed_log(tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ def test_results_compare_only_where_all_that_they_depend_on_is_the_same(part: st
     lab, files = bench.laboratory(), "f"
     usual = segment_fingerprint(lab, files)[0]
     assert segment_fingerprint(bench.laboratory(), files)[0] == usual
-    changed: Laboratory = lab
+    changed: Context = lab
     if part == "protected files":
         files = "g"
     elif part in OTHERS:

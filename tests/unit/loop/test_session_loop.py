@@ -22,19 +22,12 @@ from autoresearchd.errors import (
     PolicyError,
     RepositoryError,
 )
-from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.standing import Standing
+from autoresearchd.loop.session_view import SessionView
 from autoresearchd.ports import Cancel, RunRequest
-from autoresearchd.sandbox.tiers import PLAIN
+from tests.fakes.bench import TASK, Bench, ByNumber, job
 from tests.fakes.executors import Script, prints
-from tests.integration.bench import TASK, Bench, ByNumber, job
-
-SLOW_JOB = "import time\ntime.sleep(1.2)\nprint(f'score: {SCALE}')\n"
-
-
-def loop(bench: Bench, experiments: int | None = 3, **limits: Any) -> SessionLoop:
-    return SessionLoop(bench.laboratory(), Limits(max_experiments=experiments, **limits), backoff=Backoff(first=0.0))
+from tests.fakes.workspaces import Commit
 
 
 class Failing(ByNumber):
@@ -52,8 +45,8 @@ class Failing(ByNumber):
 def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Failing(PolicyError("three answers could not be read", label=Label.MALFORMED_ANSWER))
-    loop(bench).run()
-    second = bench.store.experiment(bench.session.id, 2)
+    bench.run()
+    second = bench.experiment(2)
     assert second.decision is not None
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
     assert "could not be read" in second.decision.reason
@@ -63,31 +56,31 @@ def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(tmp_pa
 def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Failing(ZeroDivisionError("a bug"))
-    loop(bench).run()
+    bench.run()
     faults = [e for e in bench.events.events if e.kind is EventKind.FAULT]
     assert len(faults) == 1
     assert "ZeroDivisionError" in faults[0].data["traceback"]
     assert "propose" in faults[0].data["traceback"]
-    second = bench.store.experiment(bench.session.id, 2)
+    second = bench.experiment(2)
     assert second.runs, "the second attempt ran"
 
 
 def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Failing(*[ZeroDivisionError("a bug")] * 10)
-    loop(bench).run()
-    second = bench.store.experiment(bench.session.id, 2)
+    bench.run()
+    second = bench.experiment(2)
     assert second.decision is not None
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.ERROR)
     assert "ZeroDivisionError" in second.decision.reason
-    assert bench.store.experiment(bench.session.id, 3).decision is not None
+    assert bench.experiment(3).decision is not None
 
 
 def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Failing(*[EnvironmentFailure("the service is down", mend="wait")] * 3)
     states = []
-    session_loop = loop(bench)
+    session_loop = bench.loop()
     real = bench.store.set_state
 
     def remember(session_id: int, state: SessionState, *rest: Any, **named: Any) -> None:
@@ -100,7 +93,7 @@ def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
     assert waiting
     assert "the service is down" in waiting[0]
     assert states[-1][0] is SessionState.RUNNING
-    assert bench.store.experiment(bench.session.id, 2).runs, "the same experiment, once the service was back"
+    assert bench.experiment(2).runs, "the same experiment, once the service was back"
 
 
 def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(tmp_path: Path) -> None:
@@ -116,7 +109,7 @@ def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_e
 
     session.between = wait
     session.run()
-    assert [e.number for e in bench.store.experiments(bench.session.id)] == [0, 1]
+    assert [e.number for e in bench.experiments()] == [0, 1]
 
 
 def test_waiting_times_grow_and_are_bounded() -> None:
@@ -135,29 +128,11 @@ def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path:
         return job(request)
 
     bench.job = once
-    loop(bench).run()
-    first = bench.store.experiment(bench.session.id, 1)
+    bench.run()
+    first = bench.experiment(1)
     assert [run.label for run in first.runs] == [Label.DISK_FULL, Label.NONE]
     assert len({run.seed for run in first.runs}) == 1, "the same seed again: nothing was measured before"
     assert first.decision is not None and first.decision.label is not Label.DISK_FULL
-
-
-def test_a_script_that_may_not_be_executed_is_mended_by_its_bit_and_not_by_showing_jobs_their_own_log(
-    tmp_path: Path,
-) -> None:
-    bench = Bench(tmp_path, task=TASK.replace("run_command: python train.py", "run_command: cd . && ./train.py"))
-    bench.job = lambda request: prints("/bin/sh: 1: ./train.py: Permission denied\n", outcome="failed", exit_code=126)
-    with pytest.raises(BaselineError) as caught:
-        loop(bench).run()
-    assert "git add --chmod=+x -- ./train.py" in caught.value.mend
-    assert "workspace.data" not in caught.value.mend
-
-
-def test_a_baseline_without_a_metric_ends_the_session_with_a_clear_error(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.job = lambda request: "no metric here\n"
-    with pytest.raises(BaselineError, match="score"):
-        loop(bench).run()
 
 
 def test_stop_finishes_the_running_experiment(tmp_path: Path) -> None:
@@ -173,7 +148,7 @@ def test_stop_finishes_the_running_experiment(tmp_path: Path) -> None:
     bench.policy = Stopping()
     session_loop = SessionLoop(replace(lab, policy=bench.policy), Limits(), backoff=Backoff(first=0.0))
     assert session_loop.run() == "enough"
-    found = bench.store.experiments(bench.session.id)
+    found = bench.experiments()
     assert [e.number for e in found] == [0, 1, 2]
     assert found[-1].decision is not None
 
@@ -193,68 +168,46 @@ def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
     threading.Thread(target=lambda: (hang.wait(), lab.stop.request("now", now=True)), daemon=True).start()
     with pytest.raises(Interrupted):
         SessionLoop(lab, Limits(), backoff=Backoff(first=0.0)).run()
-    second = bench.store.experiment(bench.session.id, 2)
+    second = bench.experiment(2)
     assert second.decision is None
     assert [run.label for run in second.runs] == [Label.INTERRUPTED]
-    loop(bench).run()
-    second = bench.store.experiment(bench.session.id, 2)
+    bench.run()
+    second = bench.experiment(2)
     assert [run.label for run in second.runs if run.of is None] == [Label.INTERRUPTED, Label.NONE, Label.NONE]
 
 
-def test_notes_are_shown_once_and_remembered_with_the_experiment_that_saw_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stands_in", "shown"), [(False, [1, 0, 0]), (True, [1, 1, 0])])
+def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
+    tmp_path: Path, stands_in: bool, shown: list[int]
+) -> None:
     bench = Bench(tmp_path)
     seen: list[tuple[str, ...]] = []
 
     class Reading(ByNumber):
         def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            proposal = super().propose(state, cancel)
             seen.append(state.notes)
-            return super().propose(state, cancel)
+            return replace(proposal, policy="search") if stands_in and len(seen) == 1 else proposal
 
     bench.policy = Reading()
     bench.store.add_note(bench.session.id, "look at SCALE", bench.session.started_at)
-    loop(bench).run()
-    assert seen == [("look at SCALE",), (), ()]
-
-
-def test_a_note_waits_for_the_policy_that_reads_it_where_another_one_stands_in(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    seen: list[tuple[str, ...]] = []
-
-    class StoodInFor(ByNumber):
-        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-            found = super().propose(state, cancel)
-            seen.append(state.notes)
-            return replace(found, policy="search") if len(seen) == 1 else found
-
-    bench.policy = StoodInFor()
-    bench.store.add_note(bench.session.id, "look at SCALE", bench.session.started_at)
-    loop(bench).run()
-    assert seen == [("look at SCALE",), ("look at SCALE",), ()]
+    bench.run()
+    assert seen == [("look at SCALE",) * count for count in shown]
 
 
 def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    loop(bench, 3).run()
+    bench.run(3)
     incumbent = bench.store.session("t").incumbent
     bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
-    loop(bench, 4).run()
-    found = bench.store.experiments(bench.session.id)
+    bench.run(4)
+    found = bench.experiments()
     assert [e.segment for e in found] == [0, 0, 0, 0, 1, 1]
     again = found[4]
     assert again.commit == incumbent
     assert len(again.good_runs) == 3
     assert again.decision is not None and again.decision.status is Status.KEEP
     assert found[5].parent == incumbent
-
-
-def test_overhead_is_the_time_beside_the_job_also_when_the_job_is_longer_than_a_look(tmp_path: Path) -> None:
-    project = Bench(tmp_path, TASK.replace("python train.py", "python -I -S train.py"), "SCALE = 1.0\n" + SLOW_JOB)
-    lab = replace(project.laboratory(), executor=LocalExecutor(tier=PLAIN))
-    SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
-    first = project.store.experiment(project.session.id, 1)
-    assert first.runs[0].duration_s > 1.2
-    assert first.overhead_ms is not None
-    assert 1 < first.overhead_ms < 1000 * first.runs[0].duration_s, "the job is no part of it, nor is a look"
 
 
 def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> None:
@@ -268,15 +221,15 @@ def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> Non
         return real(*arguments, **named)
 
     bench.store.close_run = close_run  # type: ignore[method-assign]
-    loop(bench).run()
+    bench.run()
     assert not failures
-    for e in bench.store.experiments(bench.session.id):
+    for e in bench.experiments():
         assert Label.INTERRUPTED not in [run.label for run in e.runs], "no run was thrown away"
 
 
 def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    loop(bench, 1).run()
+    bench.run(1)
     lab = bench.laboratory()
     real, failures = lab.workspace.tip, [EnvironmentFailure("git is locked", mend="wait")] * 2
 
@@ -285,41 +238,28 @@ def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) ->
             raise failures.pop()
         return real()
 
-    other = bench.git("commit-tree", "-m", "mine", "HEAD^{tree}")
-    bench.git("update-ref", "refs/heads/autoresearch/t", other)
+    bench.repository.branch = bench.repository.write(Commit({}, message="mine"))
     lab.workspace.tip = tip  # type: ignore[method-assign]
     with pytest.raises(RepositoryError):
         SessionLoop(lab, Limits(max_experiments=5), backoff=Backoff(first=0.0)).run()
-    assert len(bench.store.experiments(bench.session.id)) == 2
+    assert len(bench.experiments()) == 2
 
 
 def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    loop(bench, 2).run()
+    bench.run(2)
     bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
     good, bench.job = bench.job, lambda request: "no metric\n"
     with pytest.raises(BaselineError):
-        loop(bench, 4).run()
+        bench.run(4)
     bench.job = good
-    session_loop = loop(bench, 5)
+    session_loop = bench.loop(5)
     session_loop.run()
-    found = bench.store.experiments(bench.session.id)
+    found = bench.experiments()
     assert [(e.number, e.decision.status) for e in found[3:5] if e.decision] == [(3, Status.CRASH), (4, Status.KEEP)]
     assert len(found[4].good_runs) == 3
-    assert session_loop.standing.baseline_value == found[4].decision.value if found[4].decision else False
-    assert Standing(bench.laboratory()).baseline_value == session_loop.standing.baseline_value
-
-
-def test_what_the_machine_lacks_is_no_fault_of_the_baseline(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-
-    def without_python(request: RunRequest) -> Script | str:
-        raise MissingCapability("the task's interpreter does not run")
-
-    bench.job = without_python
-    with pytest.raises(MissingCapability):
-        loop(bench).run()
-    assert not any(e.kind in (EventKind.FAULT, EventKind.BACKING_OFF) for e in bench.events.events), "at once"
+    assert session_loop.view.figures()["baseline"] == found[4].decision.value if found[4].decision else False
+    assert SessionView(bench.laboratory()).figures()["baseline"] == session_loop.view.figures()["baseline"]
 
 
 def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(tmp_path: Path) -> None:
@@ -333,12 +273,12 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
 
     bench.job = upgraded
     with pytest.raises(MissingCapability):
-        loop(bench, 3).run()
+        bench.run(3)
     left = bench.store.latest(bench.session.id)
     assert left is not None and (left.number, left.decision) == (2, None)
     bench.job = good
-    loop(bench, 3).run()
-    found = bench.store.experiments(bench.session.id)
+    bench.run(3)
+    found = bench.experiments()
     assert [e.number for e in found] == [0, 1, 2, 3]
     assert all(e.decision and e.decision.status is not Status.CRASH for e in found)
 
@@ -347,11 +287,11 @@ def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path)
     bench = Bench(tmp_path)
     bench.policy = Failing(Interrupted("stop"))
     with pytest.raises(Interrupted):
-        loop(bench, 3).run()
+        bench.run(3)
     opened = bench.store.latest(bench.session.id)
     assert opened is not None and opened.number == 2 and opened.decision is None
     bench.policy = ByNumber()
-    session_loop = loop(bench, 3)
+    session_loop = bench.loop(3)
 
     def another_machine() -> bool:
         bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
@@ -359,7 +299,7 @@ def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path)
 
     session_loop.conditions = another_machine
     session_loop.run()
-    found = bench.store.experiments(bench.session.id)
+    found = bench.experiments()
     assert [(e.segment, e.number) for e in found if e.segment == 0] == [(0, 0), (0, 1), (0, 2)]
     assert found[3].segment == 1
     assert len(found[3].good_runs) == 3
@@ -367,22 +307,22 @@ def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path)
 
 def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_same(tmp_path: Path) -> None:
     bench = Bench(tmp_path, TASK + "history: revert\n")
-    loop(bench, 1).run()
-    left = bench.git("rev-parse", "autoresearch/t")
+    bench.run(1)
+    left = bench.workspace().tip()
     assert left != bench.session.base_commit, "a discard and its revert"
-    foreign = bench.git("commit-tree", "refs/autoresearch/t/1^{tree}", "-p", left, "-m", "mine")
+    foreign = bench.repository.write(Commit({"train.py": "mine = 1\n"}, (left,), "mine"))
 
     def moved() -> bool:
-        bench.git("branch", "--force", "autoresearch/t", foreign)
+        bench.repository.branch = foreign
         return False
 
-    resumed = loop(bench, 2)
+    resumed = bench.loop(2)
     resumed.conditions = moved
-    for session_loop in (resumed, loop(bench, 2)):  # moved beside a daemon, and before one
+    for session_loop in (resumed, bench.loop(2)):  # moved beside a daemon, and before one
         with pytest.raises(RepositoryError, match=f"points at {foreign[:10]}"):
             session_loop.run()
-    bench.git("branch", "--force", "autoresearch/t", left)
-    loop(bench, 2).run()
+    bench.repository.branch = left
+    bench.run(2)
     assert bench.store.totals(bench.session.id).experiments == 3
 
 
@@ -397,7 +337,7 @@ def test_a_run_that_could_not_be_started_is_not_said_to_have_lost_its_daemon(tmp
         return good(request)
 
     bench.job = once
-    loop(bench, 1).run()
-    first, again = bench.store.experiment(bench.session.id, 1).runs
+    bench.run(1)
+    first, again = bench.experiment(1).runs
     assert (first.label, first.detail) == (Label.INTERRUPTED, "it could not be started")
     assert again.label is Label.NONE

@@ -13,8 +13,8 @@ from autoresearchd.domain.state import ResearchState
 from autoresearchd.errors import EnvironmentFailure, PolicyError
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel, RunRequest
+from tests.fakes.bench import Bench, job
 from tests.fakes.executors import Script, prints
-from tests.integration.bench import Bench, job
 
 NAME_ERROR = (
     "Traceback (most recent call last):\n  File \"train.py\", line 2\nNameError: name 'SCALES' is not defined\n"
@@ -53,8 +53,8 @@ def run(tmp_path: Path, policy: Clumsy, log: str = NAME_ERROR) -> tuple[Bench, E
         return job(request)
 
     bench.job = broken
-    SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
-    return bench, bench.store.experiment(bench.session.id, 1)
+    bench.run(1)
+    return bench, bench.experiment(1)
 
 
 def test_a_mended_program_is_run_and_kept_under_the_same_number(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_mended_program_is_run_and_kept_under_the_same_number(tmp_path: Path) 
     assert first.proposal is not None
     assert first.proposal.attempt == 1
     assert bench.store.totals(bench.session.id).experiments == 2
-    assert bench.workspace().read(bench.workspace().tip(), "train.py") == "SCALE = 2.0\n"
+    assert bench.program() == "SCALE = 2.0\n"
 
 
 def test_the_policy_is_shown_its_own_edit_and_how_it_failed(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_runs_of_the_broken_program_do_not_count_for_the_mended_one(tmp_path
     assert [r.label for r in first.runs if r.attempt == 0] == [Label.ERROR]
     assert all(r.attempt == 1 for r in first.counted_runs)
     again = SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0))
-    assert again.standing.best == first.decision.value if first.decision else False
+    assert again.view.best == first.decision.value if first.decision else False
 
 
 def test_the_checkpoint_of_the_mended_program_is_what_is_left(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_checkpoint_of_the_mended_program_is_what_is_left(tmp_path: Path) ->
         return job(request)
 
     bench.job = broken
-    SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
+    bench.run(1)
     left = sorted((bench.root / ".autoresearchd/runs/t/1").glob("*/output/model.pt"))
     assert [path.read_text() for path in left] == ["SCALE = 2.0\n"]
 
@@ -149,14 +149,16 @@ def test_the_checkpoint_of_the_mended_program_is_what_is_left(tmp_path: Path) ->
 def test_a_failed_proposal_keeps_its_label_when_the_daemon_dies_before_the_decision(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Clumsy(repairs=0)
-    SessionLoop(bench.laboratory(), Limits(max_experiments=0), backoff=Backoff(first=0.0)).run()
+    bench.run(0)
     lab = bench.laboratory()
     loop = SessionLoop(lab, Limits(max_experiments=1), backoff=Backoff(first=0.0))
-    e = loop._cycle.open()
-    loop._cycle._proposals.refuse(e, PolicyError("no block was found", label=Label.MALFORMED_ANSWER))
+    e = loop._cycle.open(loop._slot)
+    loop._cycle._proposals.record_failure(
+        e, loop._slot, PolicyError("no block was found", label=Label.MALFORMED_ANSWER)
+    )
     with pytest.raises(PolicyError, match="none of 1 proposal"):
-        SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0)).run()
-    first = bench.store.experiment(bench.session.id, 1)
+        bench.run(1)
+    first = bench.experiment(1)
     assert first.decision is not None
     assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
     assert first.runs == ()

@@ -6,16 +6,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.state import ResearchState
-from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.ports import Cancel
-from tests.integration.bench import TASK, Bench
+from tests.fakes.bench import TASK, Bench
 
 ROLES = "roles: [{name: a, surface: SCALE}, {name: b, surface: WIDTH}, {name: c}]\n"
 PUCT = "proposing: {parents: puct}\n"
@@ -36,15 +32,11 @@ class Endless:
         return Proposal({"train.py": text}, "h", self.name, f"→ {value}", role=state.role)
 
 
-def session(bench: Bench, experiments: int) -> SessionLoop:
-    return SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=Backoff(first=0.0))
-
-
 def test_roles_take_turns_and_each_turn_is_stored(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + ROLES)
     bench.policy = Endless()
-    session(bench, 5).run()
-    stored = [e.proposal.role for e in bench.store.experiments(bench.session.id)[1:] if e.proposal]
+    bench.run(5)
+    stored = [e.proposal.role for e in bench.experiments()[1:] if e.proposal]
     assert stored == ["a", "b", "c", "a", "b"]
 
 
@@ -56,15 +48,11 @@ class Seldom(Endless):
         return replace(proposal, role="b" if state.number in (2, 3) else "a")
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_role_is_shown_its_own_experiments_though_others_have_filled_the_window(
-    tmp_path: Path, restart: bool
-) -> None:
+def test_a_role_is_shown_its_own_experiments_though_others_have_filled_the_window(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + ROLES)
     policy = bench.policy = Seldom()
-    if restart:
-        session(bench, 36).run()
-    session(bench, 40).run()
+    bench.run(36)
+    bench.run(40)
     states = {state.number: state for state in policy.states}
     late = next(state for state in states.values() if state.number > 36 and state.role == "b")
     assert {e.number for e in late.recent}.isdisjoint({2, 3})
@@ -75,8 +63,8 @@ def test_a_role_is_shown_its_own_experiments_though_others_have_filled_the_windo
 def test_an_edit_outside_of_a_roles_surface_is_flagged_and_allowed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + ROLES)
     bench.policy = Endless()
-    session(bench, 2).run()
-    first, second = bench.store.experiments(bench.session.id)[1:]
+    bench.run(2)
+    first, second = bench.experiments()[1:]
     assert "off_surface" not in first.asi.extra
     assert "SCALE" in second.asi.extra["off_surface"]
     assert second.asi.extra["incumbent"] == first.commit
@@ -86,7 +74,7 @@ def test_an_edit_outside_of_a_roles_surface_is_flagged_and_allowed(tmp_path: Pat
 def test_a_streak_of_ten_changes_the_role_and_says_why(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + ROLES)
     policy = bench.policy = Endless()
-    session(bench, 13).run()
+    bench.run(13)
     told = [e for e in bench.events.events if e.kind is EventKind.TURN]
     assert told, "ten failures in a row go unnoticed"
     assert told[0].message
@@ -96,12 +84,12 @@ def test_a_streak_of_ten_changes_the_role_and_says_why(tmp_path: Path) -> None:
 def test_with_puct_edits_are_made_on_other_experiments_than_the_best_too(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + PUCT)
     policy = bench.policy = Endless()
-    session(bench, 12).run()
+    bench.run(12)
     assert len({state.parent for state in policy.states}) >= 3
     incumbents = {state.incumbent for state in policy.states[2:]}
     assert len(incumbents) == 1
     assert sum(bench.store.visits(bench.session.id).values()) >= 10
-    kept = [e.number for e in bench.store.experiments(bench.session.id) if e.decision and e.decision.status == "keep"]
+    kept = [e.number for e in bench.experiments() if e.decision and e.decision.status == "keep"]
     assert kept == [0, 1]
     assert bench.workspace().tip() == bench.store.session("t").incumbent
 
@@ -121,10 +109,10 @@ class Climber:
 def test_a_keep_on_an_older_parent_is_committed_on_the_incumbent(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + PUCT)
     bench.policy = Climber()
-    session(bench, 10).run()
-    experiments = bench.store.experiments(bench.session.id)
+    bench.run(10)
+    experiments = bench.experiments()
     kept = [e for e in experiments if e.decision and e.decision.status is Status.KEEP]
-    line = bench.git("rev-list", "--reverse", "--first-parent", "autoresearch/t").split()
+    line = bench.line()
     assert line[-len(kept) :] == [e.commit for e in kept]
     for e in kept[1:]:
         assert e.proposal is not None
@@ -135,7 +123,7 @@ def test_a_keep_on_an_older_parent_is_committed_on_the_incumbent(tmp_path: Path)
 def test_a_session_with_turns_goes_on_after_a_restart(tmp_path: Path) -> None:
     bench = Bench(tmp_path, task=TASK + ROLES + PUCT)
     bench.policy = Endless()
-    session(bench, 4).run()
-    session(bench, 8).run()
-    roles = [e.proposal.role for e in bench.store.experiments(bench.session.id)[1:] if e.proposal]
+    bench.run(4)
+    bench.run(8)
+    roles = [e.proposal.role for e in bench.experiments()[1:] if e.proposal]
     assert roles == ["a", "b", "c", "a", "b", "c", "a", "b"]

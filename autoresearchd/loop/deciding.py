@@ -1,0 +1,87 @@
+"""Deciding: whether an experiment needs another run, and what it comes to. The same after a restart."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from autoresearchd.domain.experiment import Decision, Experiment
+from autoresearchd.domain.labels import RULES, Label, Status
+from autoresearchd.errors import BaselineError
+from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline
+from autoresearchd.evaluator.keep import KeepRule
+from autoresearchd.evaluator.simplicity import is_simpler
+from autoresearchd.loop.hints import mend_job
+from autoresearchd.loop.session_view import RECENT, SessionView
+from autoresearchd.loop.words import commit_of, is_baseline, proposal_of
+
+DOUBTED_AFTER = 3
+"""Experiments that failed in a row before the tip is run again beside the next one that does."""
+_OWN = NextRun(None, None, "")
+"""A run of the experiment's own program on a fresh seed."""
+
+
+def next_run(view: SessionView, e: Experiment) -> NextRun | None:
+    """The run that an experiment still needs; None when it can be decided."""
+    if not e.counted_runs:
+        return _OWN
+    if is_baseline(e):
+        failed = any(run.label is not Label.NONE for run in e.counted_runs)
+        return None if failed or len(e.counted_runs) >= view.context.baseline_runs else _OWN
+    answer = _judge(view, e)
+    return answer if isinstance(answer, NextRun) else None
+
+
+def decide_experiment(view: SessionView, e: Experiment) -> Decision:
+    """The decision on an experiment whose runs are made. BaselineError where the program as it is does not run."""
+    context = view.context
+    if not is_baseline(e):
+        answer = _judge(view, e)
+        # No run can follow any more: should the rule of a newer version ask for one, none is left to it.
+        answer = answer if isinstance(answer, Decision) else _judge(view, e, KeepRule(most=0))
+        assert isinstance(answer, Decision)
+        return answer
+    log = context.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
+    try:
+        return decide_baseline(context.task, e, log=str(log))
+    except BaselineError as error:
+        detail = e.runs[-1].detail if e.runs else ""
+        error.mend = mend_job(detail, context.site.source, context.site.pristine) or error.mend
+        raise
+
+
+def _judge(view: SessionView, e: Experiment, rule: KeepRule | None = None) -> Decision | NextRun:
+    before = view.programs.code(commit_of(view.rival(e)) if e.fallen else view.base(e))
+    after = {**view.programs.code(e.parent), **proposal_of(e).files}
+    return decide(
+        view.context.task,
+        e,
+        view.rival(e),
+        view.noise_data,
+        rule=rule,
+        simpler=is_simpler(after, before),
+        identical=after == before,
+        values=view.values_with(e),
+        baseline=view.baseline_runs,
+        doubted=_is_doubted(view, e),
+        seeded=not (view.baseline and view.baseline.ignores_seed),
+    )
+
+
+def _is_doubted(view: SessionView, e: Experiment) -> bool:
+    """Whether what an experiment is compared with may fail by now, as all did that were measured since it last ran.
+
+    What is built on it holds its code. The baseline is never doubted, as it keeps its place.
+    """
+    rival, failed = view.rival(e).number, 0
+    if view.baseline is None or rival == view.baseline.number:
+        return False
+    for before in islice(reversed(view.recent), RECENT - 1):  # one less after a restart, when e is among the last
+        own = before.last_own
+        ended = None if own is None else RULES[own.label].status
+        if ended is None:  # no job was spent on it, or it was taken from it
+            continue
+        beside = any(run.of == rival and run.counts for run in before.runs)
+        if before.number <= rival or beside or ended not in (Status.CRASH, Status.CHECKS_FAILED):
+            break
+        failed += 1
+    return failed >= DOUBTED_AFTER

@@ -1,0 +1,58 @@
+"""Launch a program and measure it: the one way from files in a folder to a measurement, for whoever needs one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoresearchd.domain.experiment import Measurement, RunResult
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.measure import measure
+from autoresearchd.loop.artifacts import clean_logs, read_logs, read_result_file
+from autoresearchd.loop.seals import ProtectedFiles, Seals
+from autoresearchd.ports import Executor, RunHandle, RunRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProgram:
+    """A program that runs in a slot."""
+
+    request: RunRequest
+    handle: RunHandle
+    seals: Seals
+
+    def kill(self) -> RunResult:
+        """End it now."""
+        self.handle.kill()
+        result = self.handle.wait(None)
+        assert result is not None
+        return result
+
+    def measure(self, result: RunResult, redactor: Redactor | None = None) -> Measurement:
+        """What it gave; the same however often it is asked."""
+        return measure_run(self.request.task, result, self.request.run_dir, self.seals, redactor)
+
+
+def launch(executor: Executor, protected: ProtectedFiles, request: RunRequest) -> RunningProgram:
+    """Start a program in the slot that the request names; its protected files are sealed first."""
+    seals = protected.seal(request.workspace)
+    return RunningProgram(request, executor.start(request), seals)
+
+
+def measure_run(
+    task: Task, result: RunResult, run_dir: Path, seals: Seals | None = None, redactor: Redactor | None = None
+) -> Measurement:
+    """What a run that has ended gave, unless something that its metric rests on was tampered with.
+
+    Args:
+        task: with the time that the run had.
+        result: how it went.
+        run_dir: has its logs.
+        seals: of its protected files; None: they went with the daemon that began the run.
+        redactor: takes secrets out of its logs first.
+    """
+    if redactor is not None:
+        clean_logs(run_dir, redactor)
+    measurement = measure(task, result, read_logs(result), result_file=read_result_file(task, run_dir))
+    return measurement if seals is None else seals.check(measurement)

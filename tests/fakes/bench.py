@@ -1,0 +1,159 @@
+"""A session for tests: a real store, a scripted policy, a job that takes no time, and git in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.config import dump_task, load_task
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.experiment import Experiment, Limits
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.state import ResearchState
+from autoresearchd.loop.clock import SystemClock
+from autoresearchd.loop.context import Context, Site
+from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.ports import Cancel, NewSession, RunRequest
+from autoresearchd.store.repository import SqlStore
+from tests.fakes.executors import FakeExecutor, Script
+from tests.fakes.workspaces import FakeRepository, FakeWorkspace
+
+PROGRAM = "SCALE = 1.0\n"
+TASK = """\
+name: toy
+workspace: {target_file: train.py}
+execution: {run_command: python train.py, budget: 5}
+scoring: {metric: score, direction: minimize, metric_source: stdout}
+"""
+
+
+class ByNumber:
+    """Proposes, for experiment n, the n-th value of a script: a pure function of the number, as after a restart."""
+
+    name = "scripted"
+    repairs = 0
+    values = (0.0, 4.0, 2.5, 2.0, 0.0, 1.9)
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        value = self.values[state.number % len(self.values)]
+        text = re.sub(r"SCALE = .*", f"SCALE = {value}", state.code["train.py"])
+        return Proposal({"train.py": text}, f"SCALE {value} may be better", self.name, description=f"SCALE → {value}")
+
+
+class Collector:
+    """Remembers events."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def job(request: RunRequest) -> Script | str:
+    """The program's score: a bowl with its bottom at 2, and a little noise that depends on the seed only."""
+    found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
+    assert found is not None
+    score = (float(found[1]) - 2.0) ** 2 + (request.seed % 7) * 1e-3
+    return f"score: {score:.6f}\n"
+
+
+class Bench:
+    """One session on one repository; ``laboratory`` composes a daemon over it, as often as one dies."""
+
+    def __init__(self, folder: Path, task: str = TASK, program: str = PROGRAM) -> None:
+        self.root = folder / "project"
+        self.root.mkdir(parents=True)
+        (self.root / "train.py").write_text(program)
+        (self.root / "task.yaml").write_text(task)
+        self.task = load_task(self.root)
+        base, self.state = self.make_repository()
+        self.state.mkdir()
+        self.store = SqlStore.open(f"sqlite:///{self.state / 'state.db'}")
+        self.events = Collector()
+        self.policy: Any = ByNumber()
+        self.job: Callable[[RunRequest], Script | str] = job
+        now = datetime.now(UTC)
+        self.session = self.store.create_session(
+            NewSession("t", "autoresearch/t", dump_task(self.task), "scripted", "local", base, seed=7), now
+        )
+        self.begin(base)
+        self.store.open_segment(self.session.id, "f", "start", "cpu", now)
+
+    # ---------------------------------------------------------------------- git, in memory here
+    def make_repository(self) -> tuple[str, Path]:
+        """The user's commit, and the folder of what the daemon keeps."""
+        self.repository = FakeRepository(self.root / ".repository", self.task.editable)
+        return self.repository.begin({f.name: f.read_text() for f in self.root.iterdir()}), self.root / "state"
+
+    def begin(self, base: str) -> None:
+        """The session begins."""
+
+    def workspace(self) -> Any:
+        """As one daemon has it."""
+        return FakeWorkspace(self.repository)
+
+    def line(self) -> list[str]:
+        """The commits of the session's branch, the user's own first."""
+        found, workspace = [], self.workspace()
+        commit = workspace.tip()
+        while commit != self.session.base_commit:
+            found.append(commit)
+            commit = workspace.parent(commit)
+        return [commit, *found[::-1]]
+
+    def program(self) -> str:
+        """The program that the branch has."""
+        workspace = self.workspace()
+        return str(workspace.read(workspace.tip(), "train.py"))
+
+    # ---------------------------------------------------------------------- daemons
+    def laboratory(self, wrap: Callable[[Any], Any] = lambda port: port) -> Context:
+        """All that a daemon works with."""
+        workspace = self.workspace()
+        return Context(
+            session_id=self.session.id,
+            tag="t",
+            seed=7,
+            task=self.task,
+            store=wrap(self.store),
+            workspace=wrap(workspace),
+            executor=wrap(FakeExecutor(self.job)),
+            policy=wrap(self.policy),
+            clock=SystemClock(),
+            sink=self.events,
+            site=Site(
+                self.root,
+                workspace.pristine(self.session.base_commit),
+                self.state / "setup",
+                self.root / ".autoresearchd/runs/t",
+            ),
+        )
+
+    def loop(self, experiments: int | None = 3, context: Context | None = None, **limits: Any) -> SessionLoop:
+        """A daemon that ends after so many experiments, and does not wait after failures."""
+        most = Limits(max_experiments=experiments, **limits)
+        return SessionLoop(context or self.laboratory(), most, backoff=Backoff(first=0.0))
+
+    def run(self, experiments: int | None = 3, **limits: Any) -> SessionLoop:
+        """Run one until it ends."""
+        loop = self.loop(experiments, **limits)
+        loop.run()
+        return loop
+
+    # ---------------------------------------------------------------------- what came of it
+    def experiment(self, number: int) -> Experiment:
+        return self.store.experiment(self.session.id, number)
+
+    def experiments(self) -> list[Experiment]:
+        return list(self.store.experiments(self.session.id))
+
+    def messages(self, *kinds: EventKind) -> Iterator[str]:
+        """What was told, of these kinds (none: of all)."""
+        return (event.message for event in self.events.events if not kinds or event.kind in kinds)
+
+    def close(self) -> None:
+        self.store.close()

@@ -1,0 +1,136 @@
+"""A workspace in memory: commits, refs and a branch as git has them, worktrees as plain folders."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from autoresearchd.errors import RepositoryError
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit. files: the whole tree."""
+
+    files: Mapping[str, str]
+    parents: tuple[str, ...] = ()
+    message: str = ""
+
+
+@dataclass
+class FakeRepository:
+    """What outlives a daemon: share it between workspaces to try a restart."""
+
+    folder: Path
+    editable: Sequence[str] = ("train.py",)
+    commits: dict[str, Commit] = field(default_factory=dict)
+    refs: dict[int, str] = field(default_factory=dict)
+    branch: str = ""
+
+    def write(self, commit: Commit, when: datetime | None = None) -> str:
+        """Add a commit; its name follows from what is in it."""
+        name = hashlib.sha1(repr((sorted(commit.files.items()), commit, when)).encode()).hexdigest()
+        self.commits[name] = commit
+        return name
+
+    def begin(self, files: Mapping[str, str]) -> str:
+        """The user's first commit, at which the session begins."""
+        self.branch = self.write(Commit(dict(files), message="start"))
+        return self.branch
+
+
+class FakeWorkspace:
+    """The port over such a repository."""
+
+    def __init__(self, repository: FakeRepository) -> None:
+        self.repository = repository
+
+    def _commit(self, name: str) -> Commit:
+        if name not in self.repository.commits:
+            raise RepositoryError(f"there is no commit {name!r}", mend="run `git fsck`")
+        return self.repository.commits[name]
+
+    def read(self, commit: str, path: str) -> str:
+        files = self._commit(commit).files
+        if path not in files:
+            raise RepositoryError(f"{path} is not in {commit[:10]}", mend="see task.yaml")
+        return files[path]
+
+    def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
+        if outside := [path for path in files if path not in self.repository.editable]:
+            raise RepositoryError(f"{outside[0]} is not editable", mend="see task.yaml")
+        tree = {**self._commit(parent).files, **files}
+        name = self.repository.write(Commit(tree, (parent,), message), when)
+        self.repository.refs[number] = name
+        return name
+
+    def checkout(self, slot: int, commit: str) -> Path:
+        return self._put(commit, self.repository.folder / f"slot-{slot}")
+
+    def pristine(self, commit: str) -> Path:
+        return self._put(commit, self.repository.folder / "pristine")
+
+    def _put(self, commit: str, folder: Path) -> Path:
+        files = self._commit(commit).files
+        shutil.rmtree(folder, ignore_errors=True)
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(text.encode())
+        return folder
+
+    def tip(self) -> str:
+        return self.repository.branch
+
+    def parent(self, commit: str) -> str:
+        return self._commit(commit).parents[0]
+
+    def advance(self, old: str, new: str) -> None:
+        self._commit(new)
+        if self.repository.branch not in (old, new):
+            raise RepositoryError(f"the branch is at {self.repository.branch}, not at {old}", mend="move it back")
+        self.repository.branch = new
+
+    def damaged(self, commits: Mapping[int, str]) -> Sequence[int]:
+        refs, known = self.repository.refs, self.repository.commits
+        return [n for n, commit in commits.items() if refs.get(n) is None or commit not in known]
+
+    def restore_branch(self, commit: str) -> None:
+        self.repository.branch = self.repository.branch or commit
+
+    def record_discard(
+        self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
+    ) -> str:
+        tip, tried = self.repository.branch, self._commit(commit)
+        if self._commit(tip).message == f"Revert {number}":
+            return tip
+        if tried.parents[:1] != (tip,):
+            commit = self.repository.write(Commit(tried.files, (tip,), tried.message), when)
+        kept = self._commit(back_to or incumbent).files
+        self.repository.branch = self.repository.write(Commit(kept, (commit,), f"Revert {number}"), when)
+        return self.repository.branch
+
+    def diff(self, old: str, new: str) -> str:
+        before, after = self._commit(old).files, self._commit(new).files
+        return "\n".join(
+            line
+            for path in sorted({*before, *after})
+            if before.get(path) != after.get(path)
+            for line in difflib.unified_diff(
+                before.get(path, "").splitlines(),
+                after.get(path, "").splitlines(),
+                f"a/{path}",
+                f"b/{path}",
+                lineterm="",
+            )
+        )
+
+    def pack(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
