@@ -130,7 +130,7 @@ def asked(
     rows = [
         {
             "key": o.key, "session": o.session, "valid": o.valid, "label": o.label.value, "error": o.error,
-            "reward": o.reward, "predicted": o.predicted, "novelty": o.novelty, "files_hash": o.files_hash,
+            "reward": o.reward, "predicted": o.not_run, "novelty": o.novelty, "files_hash": o.files_hash,
         }
         for o in found
     ]  # fmt: skip

@@ -13,7 +13,6 @@ from autoresearchd.evaluator.novelty import novelty
 from autoresearchd.evaluator.reward import RewardFormula, reward
 from autoresearchd.evaluator.text import shorten
 from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.learner.predict import Predictor, change_of
 from autoresearchd.policy import brief as prompts
 from autoresearchd.policy.edits.parse import EditError, read_answer
 
@@ -85,30 +84,26 @@ class Judge(Protocol):
         ...
 
 
-class PredictingJudge:
+class CheckingJudge:
     """Judges without running anything.
 
-    What is malformed, illegal, without effect or tried before earns exactly what the formula gives for it; the worth of
-    any other edit is predicted, and its novelty bonus is known.
+    What is malformed, illegal, without effect or tried before earns what the formula gives for it; any other edit earns
+    its novelty bonus only, since what it would gain is not known.
 
     Args:
         rules: what edits are held against.
-        predictors: by session; where there is none, an edit is taken to be worth its novelty only.
         formula: of the reward.
     """
 
-    def __init__(self, rules: Rules, predictors: Mapping[str, Predictor], formula: RewardFormula | None = None) -> None:
-        self._rules, self._predictors, self._formula = rules, dict(predictors), formula or RewardFormula()
-        self._unknown = Predictor()
+    def __init__(self, rules: Rules, formula: RewardFormula | None = None) -> None:
+        self._rules, self._formula = rules, formula or RewardFormula()
 
     def judge(self, state: HeldOutState, completion: str) -> Outcome:
         seen = examine(state, completion, self._rules)
         known = settled(state, seen, self._formula)
         if known is not None:
             return known
-        predictor = self._predictors.get(state.session, self._unknown)
-        worth = predictor.predict(change_of(state.code, seen.files, seen.diff))
-        return outcome(state, seen, worth + novelty_bonus(Label.NONE, seen.novelty, self._formula), predicted=True)
+        return outcome(state, seen, novelty_bonus(Label.NONE, seen.novelty, self._formula), not_run=True)
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         return [self.judge(state, completion) for state, completion in attempts]
@@ -153,7 +148,7 @@ def outcome(
     seen: Examined,
     worth: float | None,
     *,
-    predicted: bool = False,
+    not_run: bool = False,
     label: Label | None = None,
     error: str = "",
     feedback: str = "",
@@ -166,7 +161,7 @@ def outcome(
         seen.label if label is None else label,
         shorten(error, _MAX_ERROR) if error else seen.error,
         worth,
-        predicted,
+        not_run,
         seen.novelty,
         seen.files_hash,
         feedback,

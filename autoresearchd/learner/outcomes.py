@@ -15,7 +15,7 @@ class Outcome:
 
     key, session: of the state. valid: a legal edit that changes the program, whether or not it was tried before. label:
     why it is not worth a run, or how its run ended; NONE: nothing speaks against it. error: the same in words. reward:
-    None where the outcome says nothing about the proposal. predicted: it was not run, and the reward is an estimate.
+    None where the outcome says nothing about the proposal. not_run: only a run would tell its worth, and it had none.
     novelty: distance to the nearest of the last edits, 0 to 1. files_hash: of the program after the edit, empty where
     there is none. feedback: on its run, in the words that the model would be told; empty where it was not run.
     """
@@ -26,7 +26,7 @@ class Outcome:
     label: Label = Label.NONE
     error: str = ""
     reward: float | None = None
-    predicted: bool = False
+    not_run: bool = False
     novelty: float = 0.0
     files_hash: str = ""
     feedback: str = ""
@@ -38,7 +38,7 @@ class Tally:
 
     proposals, valid, duplicates: how many. distinct: different programs among the valid. rewarded, rewards: how many
     have a reward, and its sum; valid_rewarded, valid_rewards: the same of the valid. novelty: sum over the valid.
-    predicted: how many rewards are estimates.
+    not_run: how many were only checked.
     """
 
     proposals: int
@@ -50,7 +50,7 @@ class Tally:
     valid_rewarded: int
     valid_rewards: float
     novelty: float
-    predicted: int
+    not_run: int
 
     @property
     def reward(self) -> float:
@@ -87,5 +87,5 @@ def _tally(members: list[Outcome]) -> Tally:
         valid_rewarded=len(valid_rewards),
         valid_rewards=math.fsum(valid_rewards),
         novelty=math.fsum(o.novelty for o in valid),
-        predicted=sum(o.predicted for o in members),
+        not_run=sum(o.not_run for o in members),
     )
