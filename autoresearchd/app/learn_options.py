@@ -8,21 +8,22 @@ from typing import Any
 from autoresearchd.app.learning import LearnRequest
 from autoresearchd.learner.advantages import Scale
 from autoresearchd.learner.constants import SHARE, asks_at_home, values_of
-from autoresearchd.learner.grpo import GSPO, GrpoOptions
 from autoresearchd.learner.loading import LoraOptions, ModelOptions
 from autoresearchd.learner.options import (
+    GSPO,
     Algo,
     ColdStart,
     Collapse,
     GroupOptions,
+    GrpoOptions,
     MdpOptions,
+    PpoOptions,
+    SdpoOptions,
     TeacherOptions,
     TrainOptions,
 )
-from autoresearchd.learner.ppo import PpoOptions
 from autoresearchd.learner.promotion import COUNT, JUDGE, STATES
 from autoresearchd.learner.ratios import Level
-from autoresearchd.learner.sdpo import SdpoOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from autoresearchd.learner.examples import Example
 from autoresearchd.learner.objectives import Learnable, Sample, Statistics, Who
-from autoresearchd.learner.ratios import masked_mean
-from autoresearchd.learner.sdpo import divergence as divergence_of
-from autoresearchd.learner.sdpo import with_tail
+from autoresearchd.learner.ratios import divergence as divergence_of
+from autoresearchd.learner.ratios import masked_mean, with_tail
 
 
 class NotFinite(ArithmeticError):

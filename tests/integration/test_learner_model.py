@@ -19,8 +19,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.learner.loading import ModelOptions
 from autoresearchd.learner.model import LocalModel
 from autoresearchd.learner.objectives import Sample, Who
-from autoresearchd.learner.options import Algo, ColdStart, GroupOptions, SftOptions, TrainOptions
-from autoresearchd.learner.ppo import PpoOptions
+from autoresearchd.learner.options import Algo, ColdStart, GroupOptions, PpoOptions, SftOptions, TrainOptions
 from autoresearchd.learner.ratios import Level
 from autoresearchd.learner.training import StepFigures, train
 from autoresearchd.learner.trajectories import Trajectory
