@@ -12,8 +12,7 @@ from autoresearchd.app.held_out import UNUSABLE, Gathered, HeldOut, reason_of, u
 from autoresearchd.app.learn_options import GateSettings
 from autoresearchd.domain.counting import counted
 from autoresearchd.learner.gate import GateOptions, Verdict, compare
-from autoresearchd.learner.judging import Attempt, CheckingJudge, HeldOutState, Judge
-from autoresearchd.learner.outcomes import Outcome
+from autoresearchd.learner.judging import Attempt, CheckingJudge, HeldOutState, Judge, Outcome
 from autoresearchd.learner.promotion import runs_experiments
 from autoresearchd.learner.proposals import fitting, fresh
 from autoresearchd.learner.reading import ReadSession

@@ -30,8 +30,7 @@ from autoresearchd.evaluator.measure import measure
 from autoresearchd.evaluator.pace import held
 from autoresearchd.evaluator.reward import Reward, RewardFormula, resources_saved, reward
 from autoresearchd.evaluator.text import shorten
-from autoresearchd.learner.judging import Attempt, Examined, HeldOutState, examine, outcome, settled
-from autoresearchd.learner.outcomes import Outcome
+from autoresearchd.learner.judging import Attempt, Examined, HeldOutState, Outcome, examine, outcome, settled
 from autoresearchd.loop.artifacts import read_logs, read_result_file
 from autoresearchd.loop.rewards import resources
 from autoresearchd.loop.seals import Watch

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from autoresearchd.domain.counting import counted
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.outcomes import Outcome, Tally, tallies
+from autoresearchd.learner.judging import Outcome, Tally, tallies
 from autoresearchd.learner.promotion import LEAST
 
 Array = NDArray[np.float64]

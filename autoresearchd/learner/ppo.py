@@ -45,8 +45,7 @@ from autoresearchd.learner.ratios import (
     per_token,
     truncated_weights,
 )
-from autoresearchd.learner.scoring import Scorer
-from autoresearchd.learner.updates import Part, of_ratios
+from autoresearchd.learner.scoring import Part, Scorer, of_ratios
 
 
 @dataclass(frozen=True, slots=True)

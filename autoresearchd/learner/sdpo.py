@@ -37,8 +37,7 @@ from autoresearchd.learner.ratios import (
     truncated_weights,
     with_tail,
 )
-from autoresearchd.learner.scoring import Scorer, finite
-from autoresearchd.learner.updates import Part, of_ratios, together
+from autoresearchd.learner.scoring import Part, Scorer, finite, of_ratios, together
 
 
 @dataclass(frozen=True, slots=True)

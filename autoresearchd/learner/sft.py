@@ -9,8 +9,7 @@ from torch import Tensor
 from autoresearchd.learner.examples import Example
 from autoresearchd.learner.options import TOP
 from autoresearchd.learner.ratios import masked_mean
-from autoresearchd.learner.scoring import Scorer
-from autoresearchd.learner.updates import Part, together
+from autoresearchd.learner.scoring import Part, Scorer, together
 
 
 class SftObjective:

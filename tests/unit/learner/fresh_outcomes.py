@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.outcomes import Outcome
+from autoresearchd.learner.judging import Outcome
 
 
 @dataclass(frozen=True, slots=True)

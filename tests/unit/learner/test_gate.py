@@ -12,7 +12,7 @@ from scipy.stats import binom, t
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.gate import SILENT, GateOptions, compare, interval, states_needed
-from autoresearchd.learner.outcomes import Outcome, tallies
+from autoresearchd.learner.judging import Outcome, tallies
 from tests.unit.learner.fresh_outcomes import Policy, World, one
 
 QUICK = GateOptions(resamples=999)

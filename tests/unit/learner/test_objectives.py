@@ -26,13 +26,12 @@ from autoresearchd.learner.options import (
 )
 from autoresearchd.learner.packing import Sharing
 from autoresearchd.learner.ppo import PpoObjective, windows
-from autoresearchd.learner.scoring import NotFinite, Scorer
+from autoresearchd.learner.scoring import NotFinite, Scorer, batches, parts, together
 from autoresearchd.learner.sdpo import SdpoObjective, lessons, with_feedback
 from autoresearchd.learner.sft import SftObjective
 from autoresearchd.learner.signal import usable
 from autoresearchd.learner.training import train
 from autoresearchd.learner.trajectories import Trajectory
-from autoresearchd.learner.updates import batches, parts, together
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import messages, played
 

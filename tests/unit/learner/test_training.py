@@ -14,7 +14,6 @@ import torch
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.figures import StepFigures, broken, collapsed
 from autoresearchd.learner.options import (
     GSPO,
     Algo,
@@ -28,6 +27,7 @@ from autoresearchd.learner.options import (
     TrainOptions,
 )
 from autoresearchd.learner.ratios import Level, Mean
+from autoresearchd.learner.training import StepFigures, broken, collapsed
 from autoresearchd.learner.trajectories import Trajectory
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
