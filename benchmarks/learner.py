@@ -34,11 +34,10 @@ from autoresearchd.app.learning import LearnRequest
 from autoresearchd.app.start import StartOptions, start
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.judging import HeldOutState
+from autoresearchd.learner.judging import HeldOutState, Outcome
 from autoresearchd.learner.model import LocalModel
 from autoresearchd.learner.objectives import Who
 from autoresearchd.learner.options import Algo
-from autoresearchd.learner.outcomes import Outcome
 from autoresearchd.learner.proposals import fresh
 from autoresearchd.learner.reading import base_model, filters_for, material, read_sessions
 from autoresearchd.learner.training import train
@@ -130,7 +129,7 @@ def asked(
     rows = [
         {
             "key": o.key, "session": o.session, "valid": o.valid, "label": o.label.value, "error": o.error,
-            "reward": o.reward, "predicted": o.predicted, "novelty": o.novelty, "files_hash": o.files_hash,
+            "reward": o.reward, "predicted": o.not_run, "novelty": o.novelty, "files_hash": o.files_hash,
         }
         for o in found
     ]  # fmt: skip

@@ -12,9 +12,7 @@ from autoresearchd.app.held_out import UNUSABLE, Gathered, HeldOut, reason_of, u
 from autoresearchd.app.learn_options import GateSettings
 from autoresearchd.domain.quantities import counted
 from autoresearchd.learner.gate import GateOptions, Verdict, compare
-from autoresearchd.learner.judging import Attempt, HeldOutState, Judge, PredictingJudge
-from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.learner.predict import Calibration, Predictor, together
+from autoresearchd.learner.judging import Attempt, CheckingJudge, HeldOutState, Judge, Outcome
 from autoresearchd.learner.promotion import runs_experiments
 from autoresearchd.learner.proposals import fitting, fresh
 from autoresearchd.learner.reading import ReadSession
@@ -150,15 +148,10 @@ class Gate:
                 for who in (old, new)
             ]
             attempts = [[each.attempt for each in side] for side in drawn]
-            calibration: Calibration | None = None
-            if self._runs(held, states):
-                outcomes = self._outcomes(self._bench.real(held), attempts)
-            else:
-                predictors = self._predictors(held, states)
-                outcomes = self._outcomes(PredictingJudge(held.rules, predictors), attempts)
-                calibration = together(p.calibration for name, p in predictors.items() if name not in self._lost)
+            judge = self._bench.real(held) if self._runs(held, states) else CheckingJudge(held.rules)
+            outcomes = self._outcomes(judge, attempts)
         left_out.update(unusable(s.session, self._lost[s.session]) for s in states if s.session in self._lost)
-        return compare(*outcomes, self._options, calibration=calibration, left_out=left_out)
+        return compare(*outcomes, self._options, left_out=left_out)
 
     def _outcomes(self, judge: Judge, attempts: Sequence[Sequence[Attempt]]) -> tuple[list[Outcome], list[Outcome]]:
         """What came of both policies' proposals, session by session: one that fails takes no other with it."""
@@ -174,16 +167,6 @@ class Gate:
                 continue
             found[0].extend(judged[: len(mine[0])])
             found[1].extend(judged[len(mine[0]) :])
-        return found
-
-    def _predictors(self, held: HeldOut, states: Sequence[HeldOutState]) -> dict[str, Predictor]:
-        """What foretells rewards, by session; one whose experiments cannot be read is lost."""
-        found: dict[str, Predictor] = {}
-        for session in dict.fromkeys(state.session for state in states):
-            try:
-                found |= held.predictors([session])
-            except UNUSABLE as error:
-                self._lose(session, error)
         return found
 
     # -- both
@@ -202,7 +185,7 @@ class Gate:
         return Gathered(found.states, {**left_out, **found.left_out})
 
     def _runs(self, held: HeldOut, states: Iterable[HeldOutState]) -> bool:
-        """Whether proposals are run, and not only predicted; a foreign task has no say in it."""
+        """Whether proposals are run, and not only checked; a foreign task has no say in it."""
         grounds = [held.ground(state.session) for state in states]
         settings = self._exam.settings
         return runs_experiments(

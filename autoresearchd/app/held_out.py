@@ -6,7 +6,7 @@ session that cannot be opened or read is left out, with the reason: others can s
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from autoresearchd.app.compose import open_workspace, setup_dir
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain.experiment import Experiment, RunResult, Session
-from autoresearchd.domain.labels import RULES, Phase
+from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.state import ResearchState
 from autoresearchd.domain.task import Task
@@ -36,10 +36,8 @@ from autoresearchd.errors import (
 )
 from autoresearchd.evaluator.noise_data import NoiseData
 from autoresearchd.evaluator.pace import Pace, overrun, pace_of
-from autoresearchd.evaluator.reward import novelty
 from autoresearchd.evaluator.text import shorten
-from autoresearchd.learner.judging import HeldOutState, Rules, novelty_bonus
-from autoresearchd.learner.predict import MOST, Predictor, Tried, change_of
+from autoresearchd.learner.judging import HeldOutState, Rules
 from autoresearchd.learner.reading import ReadSession
 from autoresearchd.learner.trajectories import Trajectory, grouped
 from autoresearchd.loop.programs import Baseline, Programs, noise_of
@@ -202,23 +200,6 @@ class Ground:
         twin = self.store.find_duplicate(self.session.id, f"{segment}:{program}")
         return twin is not None and twin < state.number
 
-    def tried(self) -> list[Tried]:
-        """The latest edits that were run, with what they earned but for their novelty; oldest first."""
-        found: list[Tried] = []
-        earlier: deque[str] = deque(maxlen=RECENT)
-        for e in list(self.experiments.values())[-(MOST + RECENT) :]:
-            diff, proposal, decision = self.diff(e.number), e.proposal, e.decision
-            if not diff or proposal is None or decision is None:
-                continue
-            if decision.reward is not None and e.runs and RULES[decision.label].job_spent:
-                try:
-                    change = change_of(self.programs.code(e.parent), dict(proposal.files), diff)
-                except RepositoryError:  # a lost commit: the lines of the edit still tell something
-                    change = change_of({}, {}, diff)
-                found.append(Tried(change, decision.reward - novelty_bonus(decision.label, novelty(diff, earlier))))
-            earlier.append(diff)
-        return found
-
 
 class HeldOut:
     """The sessions that held-out states are of. To be closed, or used as a context.
@@ -312,10 +293,6 @@ class HeldOut:
             left_out["enough others are asked about"] += len(found) - most
             found = [found[i * len(found) // most] for i in range(most)]
         return Gathered(tuple(found), dict(left_out))
-
-    def predictors(self, sessions: Iterable[str], *, seed: int = 0) -> dict[str, Predictor]:
-        """What foretells rewards, by session."""
-        return {name: Predictor(self.ground(name).tried(), seed=seed) for name in dict.fromkeys(sessions)}
 
 
 @contextmanager

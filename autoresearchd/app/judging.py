@@ -29,8 +29,7 @@ from autoresearchd.evaluator.keep import KeepRule
 from autoresearchd.evaluator.pace import held
 from autoresearchd.evaluator.reward import Reward, RewardFormula, resources_saved, reward
 from autoresearchd.evaluator.text import shorten
-from autoresearchd.learner.judging import Attempt, Examined, HeldOutState, examine, outcome, settled
-from autoresearchd.learner.outcomes import Outcome
+from autoresearchd.learner.judging import Attempt, Examined, HeldOutState, Outcome, examine, outcome, settled
 from autoresearchd.loop.rewards import resources
 from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.loop.seals import ProtectedFiles

@@ -23,14 +23,14 @@ from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, PolicyVersion
 from autoresearchd.errors import AdapterDamaged, AutoresearchdError, Interrupted, UsageError
-from autoresearchd.learner import checkpoint, memory
+from autoresearchd.learner import checkpoint
 from autoresearchd.learner.adapters import AdapterShelf, Made
 from autoresearchd.learner.gate import Verdict
 from autoresearchd.learner.hub import fetched
-from autoresearchd.learner.loading import device_named
 from autoresearchd.learner.lock import LearnerLock
+from autoresearchd.learner.memory import trial_step
 from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.objectives import Who
+from autoresearchd.learner.objectives import Sample, Who
 from autoresearchd.learner.reading import (
     Material,
     Reading,
@@ -41,12 +41,11 @@ from autoresearchd.learner.reading import (
     model_place,
     read_sessions,
 )
-from autoresearchd.learner.room import room_on
 from autoresearchd.learner.seen import Seen, lesson, seen
 from autoresearchd.learner.summary import describe, summarise
 from autoresearchd.learner.tracking import Tracking
 from autoresearchd.learner.training import CANCELLED, StepFigures, Trained, train
-from autoresearchd.learner.trajectories import Split
+from autoresearchd.learner.trajectories import Split, Trajectory
 from autoresearchd.loop.clock import SystemClock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
@@ -187,26 +186,16 @@ class _Run:
         options = replace(constants.model, adapter=ground.adapter)
         lengths = self._within(ground)
         ground = replace(ground, parts=lengths.parts)
-        taught = self._request.algo == "sdpo"
-        plan = memory.Plan(
-            lengths.longest,
-            constants.train.micro,
-            options,
-            teacher=taught or ground.adapter is not None,
-            packed=lengths.packed,
-        )
-        room = room_on(device_named(options.device))
-        needed = memory.check(ground.place, plan, room=room)
-        self._tell(f"about {needed.total / 1e9:.1f} GB of memory are needed")
         lessons = lesson(ground.parts.train, ground.reading.sessions)  # as it was read, whatever goes meanwhile
         gate = Gate(self._exam(ground), self._jobs, self._tell, self._cancel)
         gate.rehearse()
         model = LocalModel.load(ground.place, options)
         if model.sharing is None:
             self._tell(f"each answer is scored with a prompt of its own: {model.apart}")
-            memory.check(ground.place, replace(plan, packed=None), room=room)
         else:
             self._tell("answers to one prompt are scored together: it is computed once for all of them")
+        largest = lengths.longest_first[: constants.train.micro]
+        trial_step(model, [self._sample(model, each, lengths.answer) for each in largest])
         before = model.adapter_state()
         folder = layout.public_dir(self._project.root) / "learner" / str(run_id)
         with Tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as tracking:
@@ -226,6 +215,12 @@ class _Run:
             old.unlink(missing_ok=True)
         return outcome
 
+    def _sample(self, model: LocalModel, each: Trajectory, answer: int) -> Sample:
+        """The question with its stored answer, or with one of the length that a fresh answer may have."""
+        live = self._request.mode == "live"
+        tokens = (model.padding,) * answer if live else each.token_ids or model.tokens(each.completion)
+        return Sample(model.encode(each.messages), tuple(tokens))
+
     def _within(self, ground: _Ground) -> Lengths:
         """What is not too long for the run."""
         constants = self._constants
@@ -235,7 +230,6 @@ class _Run:
             answer=constants.gate.max_tokens,
             most=constants.max_length,
             live=self._request.mode == "live",
-            count=constants.gate.count,
         )
         if found.left_out:
             self._tell(

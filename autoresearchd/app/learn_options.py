@@ -8,29 +8,30 @@ from typing import Any
 from autoresearchd.app.learning import LearnRequest
 from autoresearchd.learner.advantages import Scale
 from autoresearchd.learner.constants import SHARE, asks_at_home, values_of
-from autoresearchd.learner.grpo import GSPO, GrpoOptions
 from autoresearchd.learner.loading import LoraOptions, ModelOptions
 from autoresearchd.learner.options import (
+    GSPO,
     Algo,
     ColdStart,
     Collapse,
     GroupOptions,
+    GrpoOptions,
     MdpOptions,
+    PpoOptions,
+    SdpoOptions,
     TeacherOptions,
     TrainOptions,
 )
-from autoresearchd.learner.ppo import PpoOptions
 from autoresearchd.learner.promotion import COUNT, JUDGE, STATES
 from autoresearchd.learner.ratios import Level
-from autoresearchd.learner.sdpo import SdpoOptions
 
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
     """How two policies are asked and judged.
 
-    judge: ``real`` (experiments are run), ``predicted`` (from what was tried; runs are hard to foretell, so that mostly
-    validity, duplicates and novelty are compared), or ``auto``: real where a run trains for ten seconds at most.
+    judge: ``real`` (experiments are run), ``checks`` (nothing is run: only validity, duplicates and novelty are
+    compared), or ``auto``: real where a run trains for ten seconds at most.
     states: at most; count: proposals for each; max_tokens: of a proposal, 0: as long as those that were stored.
     run_foreign: whether experiments of other repositories' sessions may be run, too.
     """

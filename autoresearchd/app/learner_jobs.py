@@ -17,8 +17,8 @@ from autoresearchd.app.judging import RealJudge
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.task import Task
 from autoresearchd.errors import UsageError
+from autoresearchd.learner.memory import lift_memory_limit
 from autoresearchd.learner.reading import ReadSession
-from autoresearchd.learner.room import limit_lifted
 from autoresearchd.ports import Cancel, Executor, RunHandle, RunRequest
 from autoresearchd.sandbox.leftovers import reap
 from autoresearchd.workspace.files import disk_errors, remove_tree
@@ -88,11 +88,11 @@ class Unlimited:
         return self._executor.slots
 
     def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
-        with limit_lifted():
+        with lift_memory_limit():
             self._executor.setup(task, pristine, setup, log, cancel)
 
     def start(self, request: RunRequest) -> RunHandle:
-        with limit_lifted():
+        with lift_memory_limit():
             return self._executor.start(request)
 
     def recover(self, run_dir: Path) -> RunResult | None:

@@ -18,16 +18,14 @@ _SHORTEST = 16
 class Lengths:
     """What a run takes, and how long that is.
 
-    parts: what is not too long; left_out: how many answers are. longest: tokens of the longest prompt with its answer,
-    stored or fresh. answer: tokens that a fresh answer may have. packed: tokens of the largest group of answers to one
-    prompt that are learned from, with the prompt once.
+    parts: what is not too long; left_out: how many answers are. answer: tokens that a fresh answer may have.
+    longest_first: what is learned from, by the tokens of prompt and answer.
     """
 
     parts: Split
     left_out: int
-    longest: int
     answer: int
-    packed: int | None
+    longest_first: tuple[Trajectory, ...]
 
 
 def prompt_tokens(place: Path) -> Callable[[Trajectory], int]:
@@ -51,7 +49,6 @@ def within(
     answer: int = 0,
     most: int | None = None,
     live: bool = False,
-    count: int = 1,
 ) -> Lengths:
     """Leave out what is too long.
 
@@ -63,7 +60,6 @@ def within(
         answer: tokens that a fresh answer may have; 0: as many as the longest of those that were stored.
         most: tokens of a prompt with its answer; None: whatever there is.
         live: whether states of the training part are asked afresh, too.
-        count: answers to each of those.
 
     Raises:
         UsageError: nothing is left to learn from, or to ask about.
@@ -91,16 +87,8 @@ def within(
             mend="give a larger --set max_length, or a smaller --set max_tokens",
         )
     left_out = len(parts.train) + len(parts.held_out) - len(train) - len(held_out)
-    longest = max(*(tokens(each, afresh=live) for each in train), *(tokens(each, afresh=True) for each in held_out))
-    groups: dict[str, list[Trajectory]] = {}
-    for each in train:
-        groups.setdefault(each.prompt_hash, []).append(each)
-    sharing = [own for own in groups.values() if (count if live else len(own)) > 1]
-    packed = max(
-        (prompt(own[0]) + (count * answer if live else sum(_own(each) for each in own)) for own in sharing),
-        default=None,
-    )
-    return Lengths(replace(parts, train=train, held_out=held_out), left_out, longest, answer, packed)
+    longest_first = tuple(sorted(train, key=lambda each: tokens(each, afresh=live), reverse=True))
+    return Lengths(replace(parts, train=train, held_out=held_out), left_out, answer, longest_first)
 
 
 def _own(each: Trajectory) -> int:

@@ -15,12 +15,10 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.figures import StepFigures
-from autoresearchd.learner.judging import HeldOutState, Judge
+from autoresearchd.learner.judging import HeldOutState, Judge, Outcome
 from autoresearchd.learner.objectives import Generated, Learnable, Who
 from autoresearchd.learner.options import Algo
-from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.learner.training import CANCELLED, Trained, train
+from autoresearchd.learner.training import CANCELLED, StepFigures, Trained, train
 from autoresearchd.learner.trajectories import Trajectory, all_equal, grouped
 
 STATES = 4

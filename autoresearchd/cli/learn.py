@@ -37,8 +37,8 @@ def learn(
         Literal["grpo", "ppo", "sdpo"],
         typer.Option(
             "--algo",
-            help="grpo: compare answers to the same state; ppo: a value head over the sequence of experiments; "
-            "sdpo: learn from the words of the outcome.",
+            help="grpo: compare answers to the same state; ppo (experimental): a value head over the sequence "
+            "of experiments; sdpo (experimental): learn from the words of the outcome.",
         ),
     ],
     mode: Annotated[

@@ -42,7 +42,7 @@ def values_of(given: Mapping[str, str], algo: str = "") -> dict[str, Any]:
 
 def asks_at_home(judge: str, *, run_foreign: bool) -> bool:
     """Whether only the repository's own sessions are held out: experiments may be run there, and not elsewhere."""
-    return judge != "predicted" and not run_foreign
+    return judge != "checks" and not run_foreign
 
 
 def _refused(name: str, text: str, what: str) -> UsageError:
@@ -88,6 +88,10 @@ def _device(name: str, text: str) -> str:
     if re.fullmatch(r"[a-z]{1,20}(:[0-9]{1,3})?", text) is None:
         raise _refused(name, text, "a device: auto, cpu, cuda or cuda:0")
     return text
+
+
+def _judge(name: str, text: str) -> str:
+    return "checks" if text == "predicted" else _one_of("auto", "checks", "real")(name, text)  # the name before
 
 
 def _or_none(inner: Read) -> Read:
@@ -137,7 +141,7 @@ KNOWN: Mapping[str, Read] = {
     "share_prompts": _flag,
     "max_length": _whole(16, 10_000_000),
     "run_foreign": _flag,
-    "judge": _one_of("auto", "predicted", "real"),
+    "judge": _judge,
     "states": _whole(2, 10_000),
     "count": _whole(1, 64),
     "max_tokens": _whole(1, 100_000),

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.outcomes import Outcome, Tally, tallies
-from autoresearchd.learner.predict import Calibration
+from autoresearchd.learner.judging import Outcome, Tally, tallies
 from autoresearchd.learner.promotion import LEAST
 
 Array = NDArray[np.float64]
@@ -90,7 +89,6 @@ def compare(
     new: Iterable[Outcome],
     options: GateOptions | None = None,
     *,
-    calibration: Calibration | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> Verdict:
     """Compare two policies by what came of their proposals for the same states.
@@ -103,19 +101,18 @@ def compare(
         old: outcomes of the policy in place.
         new: outcomes of the one that would take its place.
         options: the constants.
-        calibration: how well rewards are predicted, where they are.
         left_out: how many held-out states were not asked about, by the reason in words.
 
     Raises:
-        ValueError: the outcomes of one policy are predicted and those of the other are not.
+        ValueError: the edits of one policy were run and those of the other were not.
     """
     options = options or GateOptions()
     before, after = tallies(old), tallies(new)
     shared = [key for key in before if key in after and before[key].rewarded and after[key].rewarded]
     pairs = [(before[key], after[key]) for key in shared]
-    ran = {not t.predicted for t in (*before.values(), *after.values()) if t.valid_rewarded > t.duplicates}
+    ran = {not t.not_run for t in (*before.values(), *after.values()) if t.valid_rewarded > t.duplicates}
     if len(ran) > 1:
-        raise ValueError("some outcomes are predicted and some are not: let one judge look at both policies")
+        raise ValueError("some edits were run and some were not: let one judge look at both policies")
     figures: dict[str, float] = {
         "states": len(pairs),
         "left_out": len(before.keys() | after.keys()) - len(pairs),
@@ -125,13 +122,10 @@ def compare(
     }
     if pairs:
         figures |= _figures(pairs, options)
-    predicted = any(t.predicted for pair in pairs for t in pair)
-    if predicted and calibration is not None and calibration.runs:
-        figures |= {"prediction_r2": calibration.r2, "prediction_error": calibration.error}
     refusals = _refusals(figures, options)
     words = [*refusals, *(_findings(figures) if pairs else ())]
-    if predicted:
-        words.append(_how_predicted(calibration))
+    if any(t.not_run for pair in pairs for t in pair):
+        words.append("valid edits were not run: only validity, duplicates and novelty were compared")
     words += _omissions({**(left_out or {}), SILENT: int(figures["left_out"])})
     return Verdict(not refusals, tuple(words), figures)
 
@@ -177,7 +171,7 @@ def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict
     shares("novelty", lambda t: t.novelty, lambda t: t.valid)
     shares("variety", lambda t: t.distinct, lambda t: t.valid)
     shares("duplicates", lambda t: t.duplicates, lambda t: t.proposals)
-    shares("predicted", lambda t: t.predicted, lambda t: t.proposals)
+    shares("not_run", lambda t: t.not_run, lambda t: t.proposals)
     if len(pairs) > 1:
         found["spread"] = float(gains.std(ddof=1))
         if found["spread"] > _NOTHING:
@@ -307,14 +301,3 @@ def _omissions(left_out: Mapping[str, int]) -> list[str]:
     """Which states were not compared, those that most of them share a reason with first."""
     ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     return [f"held-out states that were not compared: {count} ({why})" for why, count in ordered if count]
-
-
-def _how_predicted(calibration: Calibration | None) -> str:
-    if calibration is None:
-        return "rewards of valid edits are predicted, and nothing is known of how well"
-    if calibration.useful:
-        return f"rewards of valid edits are predicted: {calibration.words}"
-    return (
-        f"what valid edits earn cannot be foretold ({calibration.words}), so each counts as the mean: only validity, "
-        "duplicates and novelty were compared"
-    )

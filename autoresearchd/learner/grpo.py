@@ -2,16 +2,23 @@
 
 GRPO: Shao et al. 2024 (arXiv:2402.03300), Eq. 3. DAPO: Yu et al. 2025 (arXiv:2503.14476), §3.1 and §3.3. Dr. GRPO: Liu
 et al. 2025 (arXiv:2503.20783). GSPO: Zheng et al. 2025 (arXiv:2507.18071).
+
+GRPO on stored completions: advantages within rounds, ratios to the policy that wrote them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from autoresearchd.errors import UsageError
+from autoresearchd.learner.advantages import GroupAdvantages, Neighbours, group_advantages
+from autoresearchd.learner.examples import Example
 from autoresearchd.learner.logprobs import k3
+from autoresearchd.learner.options import TOP, GroupOptions, GrpoOptions, TrainOptions
 from autoresearchd.learner.ratios import (
     Level,
     Mean,
@@ -25,50 +32,7 @@ from autoresearchd.learner.ratios import (
     share,
     truncated_weights,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class GrpoOptions:
-    """The constants.
-
-    clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, bounds the loss of what turned out badly; None:
-    not. level: what the ratio is of. mean: how tokens weigh. length: the constant length of the mean ``fixed``.
-    weight_cap: of the truncated importance weights. beta: weight of KL(policy ‖ reference policy), at each token.
-    """
-
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    dual_clip: float | None = 3.0
-    level: Level = Level.TOKEN
-    mean: Mean = Mean.TOKENS
-    length: int | None = None
-    weight_cap: float = 2.0
-    beta: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.clip_low < 1 or self.clip_high < 0:
-            raise UsageError(
-                f"the range of the ratio from 1 − {self.clip_low} to 1 + {self.clip_high} is none",
-                mend="take a clip_low from 0 to below 1, and a clip_high of at least 0",
-            )
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise UsageError(
-                f"dual_clip {self.dual_clip} is not above the range of the ratio",
-                mend=f"take more than {1 + self.clip_high}, 3 is usual, or none",
-            )
-        if self.weight_cap <= 0 or self.beta < 0:
-            raise UsageError("weight_cap must be above 0, and beta not below it", mend="2 and 0 are usual")
-        if (self.mean is Mean.FIXED) != (self.length is not None) or (self.length is not None and self.length < 1):
-            raise UsageError(
-                "the mean 'fixed' goes with a length, and no other does",
-                mend="give the largest number of tokens that a completion may have",
-            )
-
-
-GSPO = GrpoOptions(
-    clip_low=3e-4, clip_high=4e-4, dual_clip=None, level=Level.SEQUENCE, mean=Mean.SEQUENCES, weight_cap=2.0
-)
-"""As in its paper: the geometric mean of many tokens' ratios moves little, so the range is narrow."""
+from autoresearchd.learner.scoring import Part, Scorer, of_ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +121,88 @@ def grpo_loss(
         entropy=None if entropy is None else float(masked_mean(entropy.detach(), mask)),
         tokens=int(mask.sum()),
     )
+
+
+def advantages_of(examples: Sequence[Example], options: GroupOptions) -> GroupAdvantages:
+    """The advantages of answers within their rounds; of single ones by their neighbours in the session, if at all."""
+    made = [each.trajectory for each in examples]
+    near = None
+    if options.neighbours is not None:
+        sessions, times = [each.session for each in made], [each.at.timestamp() for each in made]
+        near = Neighbours(sessions, times, k=options.neighbours, past_only=options.past_only)
+    return group_advantages(
+        torch.tensor([each.reward for each in made], dtype=torch.float64),
+        [(each.session, each.group) for each in made],
+        scale=options.scale,
+        leave_one_out=options.leave_one_out,
+        neighbours=near,
+    )
+
+
+class GrpoObjective:
+    """The clipped surrogate over answers whose group has a signal; the others are left out of all batches.
+
+    What is clipped is the ratio to the policy that wrote an answer, as it is stored. The answers stay the same over all
+    passes: a ratio to where an update, or a pass, began would be 1 again each time, and would bound nothing.
+
+    Args:
+        scorer: the model with the examples.
+        found: the examples' advantages.
+        options: of the run.
+    """
+
+    def __init__(self, scorer: Scorer, found: GroupAdvantages, options: TrainOptions) -> None:
+        self._scorer, self._options = scorer, options.grpo
+        self._advantages = found.advantages.to(scorer.model.device)
+        signal = found.signal.tolist()
+        groups: dict[tuple[str, str], list[int]] = {}
+        for place, each in enumerate(scorer.examples):
+            if signal[place]:
+                groups.setdefault((each.trajectory.session, each.trajectory.group), []).append(place)
+        # Advantages are constant: a group that is larger than a batch may be cut.
+        self._units = [
+            whole[at : at + options.batch] for whole in groups.values() for at in range(0, len(whole), options.batch)
+        ]
+        self._total = 0.0
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        return self._scorer.examples
+
+    @property
+    def units(self) -> Sequence[Sequence[int]]:
+        return self._units
+
+    def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
+        by_tokens = self._options.mean is Mean.TOKENS
+        self._total = float(sum(self.examples[place].tokens for place in batch) if by_tokens else len(batch))
+        return {"advantage": float(self._advantages[list(batch)].abs().mean())}
+
+    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+        found = self._scorer.policy(part, top=TOP if divergence else 0)
+        logprobs, mask = found.tokens.logprobs, found.batch.mask
+        held = self._options.beta > 0
+        result = grpo_loss(
+            logprobs,
+            found.batch.behaviour.to(logprobs),
+            self._advantages[list(part)].to(logprobs),
+            mask,
+            options=self._options,
+            reference=self._scorer.base(part, found) if held else None,
+            total=self._total,
+        )
+        weight = float(result.tokens if self._options.level is Level.TOKEN else len(part))
+        figures = of_ratios(result.ratios, weight) | {"clipped_dual": (result.clipped_dual, float(result.tokens))}
+        return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
+
+    def drifted(self, figures: Mapping[str, float]) -> bool:
+        return False
+
+    def end(self) -> None:
+        """Nothing is to be done."""
+
+    def state(self) -> dict[str, Tensor]:
+        return self._scorer.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self._scorer.load(state)

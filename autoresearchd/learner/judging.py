@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,10 +12,91 @@ from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import code_hash
 from autoresearchd.evaluator.reward import RewardFormula, novelty, reward
 from autoresearchd.evaluator.text import shorten
-from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.learner.predict import Predictor, change_of
 from autoresearchd.policy import brief as prompts
 from autoresearchd.policy.edits.parse import EditError, read_answer
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one fresh proposal for a held-out state came to.
+
+    key, session: of the state. valid: a legal edit that changes the program, whether or not it was tried before. label:
+    why it is not worth a run, or how its run ended; NONE: nothing speaks against it. error: the same in words. reward:
+    None where the outcome says nothing about the proposal. not_run: only a run would tell its worth, and it had none.
+    novelty: distance to the nearest of the last edits, 0 to 1. files_hash: of the program after the edit, empty where
+    there is none. feedback: on its run, in the words that the model would be told; empty where it was not run.
+    """
+
+    key: str
+    session: str
+    valid: bool
+    label: Label = Label.NONE
+    error: str = ""
+    reward: float | None = None
+    not_run: bool = False
+    novelty: float = 0.0
+    files_hash: str = ""
+    feedback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the proposals of one policy for one state amount to.
+
+    proposals, valid, duplicates: how many. distinct: different programs among the valid. rewarded, rewards: how many
+    have a reward, and its sum; valid_rewarded, valid_rewards: the same of the valid. novelty: sum over the valid.
+    not_run: how many were only checked.
+    """
+
+    proposals: int
+    valid: int
+    duplicates: int
+    distinct: int
+    rewarded: int
+    rewards: float
+    valid_rewarded: int
+    valid_rewards: float
+    novelty: float
+    not_run: int
+
+    @property
+    def reward(self) -> float:
+        """The mean reward; ValueError where no proposal has one."""
+        if not self.rewarded:
+            raise ValueError("no proposal of this state has a reward")
+        return self.rewards / self.rewarded
+
+    @property
+    def valid_rate(self) -> float:
+        """The share of valid edits."""
+        return self.valid / self.proposals
+
+
+def tallies(outcomes: Iterable[Outcome]) -> dict[str, Tally]:
+    """Outcomes of one policy counted by state, in the order in which the states first appear."""
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.key, []).append(outcome)
+    return {key: _tally(members) for key, members in found.items()}
+
+
+def _tally(members: list[Outcome]) -> Tally:
+    valid = [o for o in members if o.valid]
+    rewards = [o.reward for o in members if o.reward is not None]
+    valid_rewards = [o.reward for o in valid if o.reward is not None]
+    return Tally(
+        proposals=len(members),
+        valid=len(valid),
+        duplicates=sum(o.label is Label.DUPLICATE for o in members),
+        distinct=len({o.files_hash for o in valid}),
+        rewarded=len(rewards),
+        rewards=math.fsum(rewards),
+        valid_rewarded=len(valid_rewards),
+        valid_rewards=math.fsum(valid_rewards),
+        novelty=math.fsum(o.novelty for o in valid),
+        not_run=sum(o.not_run for o in members),
+    )
+
 
 _MAX_ERROR = 300
 
@@ -84,30 +166,26 @@ class Judge(Protocol):
         ...
 
 
-class PredictingJudge:
+class CheckingJudge:
     """Judges without running anything.
 
-    What is malformed, illegal, without effect or tried before earns exactly what the formula gives for it; the worth of
-    any other edit is predicted, and its novelty bonus is known.
+    What is malformed, illegal, without effect or tried before earns what the formula gives for it; any other edit earns
+    its novelty bonus only, since what it would gain is not known.
 
     Args:
         rules: what edits are held against.
-        predictors: by session; where there is none, an edit is taken to be worth its novelty only.
         formula: of the reward.
     """
 
-    def __init__(self, rules: Rules, predictors: Mapping[str, Predictor], formula: RewardFormula | None = None) -> None:
-        self._rules, self._predictors, self._formula = rules, dict(predictors), formula or RewardFormula()
-        self._unknown = Predictor()
+    def __init__(self, rules: Rules, formula: RewardFormula | None = None) -> None:
+        self._rules, self._formula = rules, formula or RewardFormula()
 
     def judge(self, state: HeldOutState, completion: str) -> Outcome:
         seen = examine(state, completion, self._rules)
         known = settled(state, seen, self._formula)
         if known is not None:
             return known
-        predictor = self._predictors.get(state.session, self._unknown)
-        worth = predictor.predict(change_of(state.code, seen.files, seen.diff))
-        return outcome(state, seen, worth + novelty_bonus(Label.NONE, seen.novelty, self._formula), predicted=True)
+        return outcome(state, seen, novelty_bonus(Label.NONE, seen.novelty, self._formula), not_run=True)
 
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         return [self.judge(state, completion) for state, completion in attempts]
@@ -152,7 +230,7 @@ def outcome(
     seen: Examined,
     worth: float | None,
     *,
-    predicted: bool = False,
+    not_run: bool = False,
     label: Label | None = None,
     error: str = "",
     feedback: str = "",
@@ -165,7 +243,7 @@ def outcome(
         seen.label if label is None else label,
         shorten(error, _MAX_ERROR) if error else seen.error,
         worth,
-        predicted,
+        not_run,
         seen.novelty,
         seen.files_hash,
         feedback,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, UsageError
 from autoresearchd.learner.logprobs import ROWS
-from autoresearchd.learner.room import give_large_blocks_back
+from autoresearchd.learner.memory import give_large_blocks_back
 from autoresearchd.policy.provider import words_of
 from autoresearchd.policy.transformers_loading import Source, device_of, library, load_base, load_tokenizer, told
 

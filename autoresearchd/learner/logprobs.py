@@ -213,37 +213,6 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     return torch.expm1(difference) - difference
 
 
-def exact_kl(
-    features: Tensor,
-    reference: Tensor,
-    mask: Tensor,
-    *,
-    head: Head | None = None,
-    temperature: float | Tensor = 1.0,
-    rows: int = ROWS,
-) -> Tensor:
-    """KL(policy ‖ reference) over the whole vocabulary at each token, [B, T]; 0 off the mask.
-
-    Args:
-        features: the policy's logits [B, T, V], or hidden states where ``head`` is given.
-        reference: the other's, which are taken as constant.
-        mask: [B, T], bool.
-        head: the output layer of both.
-        temperature: what both are divided by.
-        rows: tokens at once.
-    """
-    heat = _temperatures(temperature, mask.shape, features.device)
-
-    def piece(part: Tensor, other: Tensor, keep: Tensor, heat: Tensor) -> tuple[Tensor, ...]:
-        own = _log_softmax(part[keep], head, heat[keep])
-        with torch.no_grad():
-            others = _log_softmax(other[keep], head, heat[keep])
-        return ((own.exp() * torch.where(own == -math.inf, 0.0, own - others)).sum(dim=-1),)
-
-    constant = reference.detach().reshape(-1, reference.shape[-1])
-    return _in_pieces(piece, features, mask, rows, head, constant, mask.flatten(), heat)[0]
-
-
 def _log_softmax(features: Tensor, head: Head | None, temperature: Tensor) -> Tensor:
     logits = features if head is None else head(features)
     wide = logits if logits.dtype is torch.float64 else logits.float()

@@ -15,7 +15,7 @@ from autoresearchd.errors import UsageError
 from autoresearchd.learner import generation, sharing
 from autoresearchd.learner.loading import POLICY, Loaded, ModelOptions, fill, load, parameters_of, write_adapter
 from autoresearchd.learner.logprobs import Batch, batch_statistics, collate
-from autoresearchd.learner.memory import out_of_memory_told
+from autoresearchd.learner.memory import explain_out_of_memory
 from autoresearchd.learner.objectives import Generated, Sample, Statistics, Who
 from autoresearchd.learner.packing import Pack, Sharing, laid_out
 from autoresearchd.policy.provider import words_of
@@ -65,7 +65,7 @@ class LocalModel:
     def load(cls, place: Path, options: ModelOptions | None = None) -> LocalModel:
         """The model of a folder or a GGUF file; raises as ``loading.load`` says."""
         options = options or ModelOptions()
-        with out_of_memory_told(f"loading {place}"):
+        with explain_out_of_memory(f"loading {place}"):
             return cls(load(place, options), options)
 
     @property
@@ -137,7 +137,7 @@ class LocalModel:
     ) -> Statistics:
         if values and (who is not Who.POLICY or self._value_head is None):
             raise ValueError("values are the policy's, and need a model that was loaded with a value head")
-        with out_of_memory_told(f"scoring {len(samples)} completions"), self._scoring(who):
+        with explain_out_of_memory(f"scoring {len(samples)} completions"), self._scoring(who):
             return self._scored(samples, self._sharing, top=top, at=at, values=values)
 
     def _scored(
@@ -347,7 +347,7 @@ class LocalModel:
         if len(prompts) != len(seeds):
             raise ValueError(f"{len(prompts)} prompts and {len(seeds)} seeds do not belong together")
         found: dict[int, Generated] = {}
-        told = out_of_memory_told(f"writing {self._options.generated} completions at once")
+        told = explain_out_of_memory(f"writing {self._options.generated} completions at once")
         with told, self._still(), self._acting(who):
             for most, numbers in generation.batches(prompts, max_tokens, self.context, self._options.generated):
                 written = generation.write(

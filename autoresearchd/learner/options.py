@@ -7,10 +7,110 @@ from enum import StrEnum
 
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.advantages import Scale
-from autoresearchd.learner.grpo import GrpoOptions
-from autoresearchd.learner.ppo import PpoOptions
-from autoresearchd.learner.sdpo import TOP, SdpoOptions
+from autoresearchd.learner.ratios import Level, Mean
 from autoresearchd.learner.signal import LEAST_USABLE
+
+
+@dataclass(frozen=True, slots=True)
+class GrpoOptions:
+    """The constants.
+
+    clip_low, clip_high: ε below and above a ratio of 1. dual_clip: c, bounds the loss of what turned out badly; None:
+    not. level: what the ratio is of. mean: how tokens weigh. length: the constant length of the mean ``fixed``.
+    weight_cap: of the truncated importance weights. beta: weight of KL(policy ‖ reference policy), at each token.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float | None = 3.0
+    level: Level = Level.TOKEN
+    mean: Mean = Mean.TOKENS
+    length: int | None = None
+    weight_cap: float = 2.0
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_low < 1 or self.clip_high < 0:
+            raise UsageError(
+                f"the range of the ratio from 1 − {self.clip_low} to 1 + {self.clip_high} is none",
+                mend="take a clip_low from 0 to below 1, and a clip_high of at least 0",
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise UsageError(
+                f"dual_clip {self.dual_clip} is not above the range of the ratio",
+                mend=f"take more than {1 + self.clip_high}, 3 is usual, or none",
+            )
+        if self.weight_cap <= 0 or self.beta < 0:
+            raise UsageError("weight_cap must be above 0, and beta not below it", mend="2 and 0 are usual")
+        if (self.mean is Mean.FIXED) != (self.length is not None) or (self.length is not None and self.length < 1):
+            raise UsageError(
+                "the mean 'fixed' goes with a length, and no other does",
+                mend="give the largest number of tokens that a completion may have",
+            )
+
+
+GSPO = GrpoOptions(
+    clip_low=3e-4, clip_high=4e-4, dual_clip=None, level=Level.SEQUENCE, mean=Mean.SEQUENCES, weight_cap=2.0
+)
+"""As in its paper: the geometric mean of many tokens' ratios moves little, so the range is narrow."""
+
+
+@dataclass(frozen=True, slots=True)
+class PpoOptions:
+    """The constants.
+
+    clip: ε of the ratio; clip_high: above 1, None: the same. value_clip: how far a value may move from the old one
+    before the loss stops to reward it, None: any. value_weight: c1. entropy_weight: c2. level: what the ratio is of.
+    dual_clip: as in GRPO. weight_cap: of the truncated importance weights.
+    """
+
+    clip: float = 0.2
+    clip_high: float | None = None
+    value_clip: float | None = 0.2
+    value_weight: float = 0.5
+    entropy_weight: float = 0.01
+    level: Level = Level.COMPLETION
+    dual_clip: float | None = None
+    weight_cap: float = 2.0
+
+    def __post_init__(self) -> None:
+        high = self.clip if self.clip_high is None else self.clip_high
+        if not 0 <= self.clip < 1 or high < 0 or (self.dual_clip is not None and self.dual_clip <= 1 + high):
+            raise UsageError(
+                f"clip {self.clip}, clip_high {high} and dual_clip {self.dual_clip} do not go together",
+                mend="take a clip from 0 to below 1, and a dual_clip above 1 + clip_high or none",
+            )
+        if min(self.value_weight, self.entropy_weight) < 0 or self.weight_cap <= 0:
+            raise UsageError(
+                "value_weight and entropy_weight may not be below 0, weight_cap must be above it",
+                mend="0.5, 0.01 and 2 are usual",
+            )
+        if self.value_clip is not None and self.value_clip <= 0:
+            raise UsageError(f"value_clip {self.value_clip} is not above 0", mend="take 0.2, or none")
+
+
+TOP = 20
+"""k: how many tokens are compared one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SdpoOptions:
+    """The constants.
+
+    alpha: 0: KL(teacher ‖ student), which covers all that the teacher does; 1: KL(student ‖ teacher), which keeps to
+    what it does most; between them the generalised Jensen–Shannon divergence. ratio_cap: of the importance ratio.
+    weight_cap: of the truncated importance weights, where the update began with another policy than the one that acted.
+    """
+
+    alpha: float = 1.0
+    ratio_cap: float = 2.0
+    weight_cap: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise UsageError(f"alpha {self.alpha} is not between 0 and 1", mend="take 1 (reverse KL) or 0 (forward KL)")
+        if self.ratio_cap <= 0 or self.weight_cap <= 0:
+            raise UsageError("ratio_cap and weight_cap must be above 0", mend="2 is usual for both")
 
 
 class Algo(StrEnum):

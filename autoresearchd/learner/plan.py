@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from autoresearchd.domain.quantities import counted
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.examples import Examples, imitable, replayable
-from autoresearchd.learner.grpo_objective import GrpoObjective, advantages_of
+from autoresearchd.learner.grpo import GrpoObjective, advantages_of
 from autoresearchd.learner.objectives import Learnable
 from autoresearchd.learner.options import Algo, TrainOptions
-from autoresearchd.learner.ppo_objective import PpoObjective
-from autoresearchd.learner.scoring import Scorer
-from autoresearchd.learner.sdpo_objective import SdpoObjective, lessons
-from autoresearchd.learner.sft_objective import SftObjective
+from autoresearchd.learner.ppo import PpoObjective
+from autoresearchd.learner.scoring import Objective, Scorer
+from autoresearchd.learner.sdpo import SdpoObjective, lessons
+from autoresearchd.learner.sft import SftObjective
 from autoresearchd.learner.signal import usable
 from autoresearchd.learner.trajectories import Trajectory, all_equal
-from autoresearchd.learner.updates import Objective
 
 Begin = Callable[[], Objective]
 """Makes an algorithm ready, from the policy as it is then."""

@@ -21,7 +21,7 @@ QUICK_S = 10.0
 
 
 def runs_experiments(judge: str, budgets: Iterable[float], *, foreign: bool, run_foreign: bool) -> bool:
-    """Whether the gate runs proposals, and does not only predict what they are worth.
+    """Whether the gate runs proposals, and does not only check them.
 
     Args:
         judge: as ``--set judge`` has it.

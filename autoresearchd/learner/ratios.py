@@ -6,6 +6,7 @@ elsewhere, NaN included, changes neither a loss nor a gradient.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -234,3 +235,31 @@ def figures(
         effective_sample_size=effective_sample_size(log_weights.exp()),
         approx_kl=float((torch.expm1(log_weights) - log_weights).mean()),
     )
+
+
+def with_tail(top: Tensor) -> Tensor:
+    """Log-probabilities [..., k] with the bucket of all other tokens beside them, [..., k + 1]: log(1 − Σp).
+
+    As log(−expm1(logsumexp)), which keeps its digits where Σp is near 1. Where rounding has made the sum 1 or more, the
+    bucket holds the smallest probability that the number type tells from nothing beside 1.
+    """
+    together = torch.logsumexp(top, dim=-1, keepdim=True).clamp(max=-torch.finfo(top.dtype).eps)
+    return torch.cat([top, torch.log(-torch.expm1(together))], dim=-1)
+
+
+def divergence(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
+    """Divergence of two distributions given as log-probabilities [..., n]; ``alpha`` as in the options.
+
+    With M = (1 − α)·S + α·T it is (1 − α)·KL(S ‖ M) + α·KL(T ‖ M) between the ends. That vanishes towards both of them:
+    0 and 1 are not its limits, but the two KL divergences.
+    """
+    if alpha == 0:
+        return _kl(teacher, student)
+    if alpha == 1:
+        return _kl(student, teacher)
+    mixture = torch.logaddexp(student + math.log1p(-alpha), teacher + math.log(alpha))
+    return (1 - alpha) * _kl(student, mixture) + alpha * _kl(teacher, mixture)
+
+
+def _kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one.exp() * (one - other)).sum(dim=-1)

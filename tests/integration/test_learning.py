@@ -134,7 +134,7 @@ def test_what_is_surely_better_on_held_out_states_is_promoted_and_answers(place:
     bench = researched(tmp_path, place, tuple(f"SCALE = {1 + 0.01 * n:.2f}" for n in range(1, 45)))
     told: list[str] = []
     constants = {"learning_rate": "0.005", "batch": "8", "neighbours": "none", "most_kl": "none", "share": "0.5"}
-    gate = {"states": "22", "temperature": "0.05", "judge": "predicted", "max_tokens": "14"}
+    gate = {"states": "22", "temperature": "0.05", "judge": "checks", "max_tokens": "14"}
     outcome = learn(request(place, steps=80, **constants, **gate), bench.root, told.append)
     assert outcome["status"] == "promoted", outcome["reasons"]
     assert outcome["cold_start"], "single answers alone"
@@ -179,7 +179,7 @@ def test_a_held_out_session_that_goes_is_left_out_and_the_version_is_kept_with_t
     shutil.rmtree(other.root / ".git/objects")
     (other.root / ".git/objects").mkdir()
     told: list[str] = []
-    outcome = learn(replace(request(place, judge="predicted"), places=(other.root,)), own.root, told.append)
+    outcome = learn(replace(request(place, judge="checks"), places=(other.root,)), own.root, told.append)
     assert outcome["status"] == "refused"
     said = next(i for i, line in enumerate(told) if "cannot be used" in line)
     assert said < next(i for i, line in enumerate(told) if "1/2" in line), "before a step is taken"

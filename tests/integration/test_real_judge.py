@@ -99,7 +99,7 @@ def test_an_edit_earns_what_the_loop_gave_for_it(quadratic: tuple[Project, SqlSt
     found = RealJudge(ground, make_executor("local")).judge_all(attempts)
     given = [e.decision.reward for e in store.experiments(session.id) if e.decision and e.number]
     assert [o.valid for o in found] == [True] * 3
-    assert not any(o.predicted for o in found)
+    assert not any(o.not_run for o in found)
     rewards = [o.reward for o in found]
     assert rewards[0] == pytest.approx(given[0], abs=0.5)  # far worse: cut off at −1, and novelty
     assert rewards[1] == pytest.approx(given[1], abs=0.5)  # far better: cut off at 5

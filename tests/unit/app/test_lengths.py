@@ -36,26 +36,20 @@ PARTS = Split(
 
 def test_without_a_bound_everything_stays() -> None:
     found = within(PARTS, characters)
-    assert (found.parts, found.left_out, found.answer, found.longest) == (PARTS, 0, 250, 390 + 250)
-    assert within(PARTS, characters, answer=50).longest == 390 + 50
+    assert (found.parts, found.left_out, found.answer) == (PARTS, 0, 250)
+    assert [each.number for each in found.longest_first] == [3, 2, 1]
 
 
 def test_what_is_longer_is_left_out_and_fresh_answers_are_no_longer_than_what_stays() -> None:
     found = within(PARTS, characters, most=342)
     assert [each.number for each in found.parts.train] == [1, 2]
     assert [each.number for each in found.parts.held_out] == [4]
-    assert (found.left_out, found.answer, found.longest) == (2, 40, 340)
+    assert (found.left_out, found.answer) == (2, 40)
 
 
 def test_states_that_are_asked_afresh_need_room_for_an_answer() -> None:
     found = within(PARTS, characters, most=349, answer=60, live=True)
     assert [each.number for each in found.parts.train] == [1, 3], "the stored answers are not learned from"
-
-
-def test_the_largest_group_of_answers_to_one_prompt_is_counted_with_its_prompt_once() -> None:
-    assert within(PARTS, characters).packed == 100 + 20 + 250, "two answers to the prompt of 100 tokens"
-    assert within(PARTS, characters, most=342).packed is None, "a single answer shares its prompt with nobody"
-    assert within(PARTS, characters, answer=60, live=True, count=4).packed == 300 + 4 * 60
 
 
 @pytest.mark.parametrize(("most", "words"), [(119, "nothing to learn from"), (130, "nothing to ask about")])
@@ -82,5 +76,6 @@ def test_nothing_that_stays_is_longer_than_the_bound(
         found = within(parts, characters, most=most, live=live)
     except UsageError:
         return
-    assert found.longest <= most
-    assert all(characters(each) + found.answer <= most for each in found.parts.held_out)
+    fresh = found.answer
+    assert all(characters(e) + (fresh if live else len(e.token_ids or ())) <= most for e in found.parts.train)
+    assert all(characters(each) + fresh <= most for each in found.parts.held_out)

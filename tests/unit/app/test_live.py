@@ -16,10 +16,8 @@ from autoresearchd.app.learning import LearnRequest
 from autoresearchd.app.live import LiveRounds
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.figures import StepFigures
-from autoresearchd.learner.judging import Attempt, HeldOutState
-from autoresearchd.learner.outcomes import Outcome
-from autoresearchd.learner.training import CANCELLED
+from autoresearchd.learner.judging import Attempt, HeldOutState, Outcome
+from autoresearchd.learner.training import CANCELLED, StepFigures
 from tests.fakes.learnable import TinyLearnable
 
 STATES = tuple(HeldOutState(f"t/{n}", "t", n, "0" * 40, ({"role": "user", "content": "ab"},), {}) for n in range(4))

@@ -84,10 +84,10 @@ def test_a_dry_run_says_what_a_promotion_takes_beside_what_is_there(empty_reposi
     asked = ("--set", "states=10", "--set", "count=2")
     assert "40 proposals (both policies, 10 states × 2); up to 41 experiments would be run" in command(*DRY, *asked).out
     slow = replace(make_task(), execution=replace(make_task().execution, budget=Budget(60.0, 0.0, 90.0)))
-    predicted = json.loads(command(*DRY, *asked, "--set", "judge=predicted", "--json").out)["promotion"]
+    predicted = json.loads(command(*DRY, *asked, "--set", "judge=checks", "--json").out)["promotion"]
     assert (predicted["proposals"], predicted["experiments"]) == (40, 0)
     add_session(empty_repository, "apr2", ONE_EACH * 5, group=1, task_json=dump_task(slow), days=20)
-    assert "none is run" in command(*DRY).out, "runs of a minute are predicted, where nothing else is said"
+    assert "none is run" in command(*DRY).out, "runs of a minute are not run, where nothing else is said"
 
 
 def test_where_nothing_is_held_out_a_promotion_takes_all_of_it(empty_repository: Path, command: Command) -> None:
@@ -154,7 +154,7 @@ def test_sessions_of_another_repository_are_joined(empty_repository: Path, tmp_p
     assert "repository/mar8: 8 answers" in done.out
     assert "other/mar8: 8 answers" in done.out
     assert "(what was made last)" in done.out, "experiments may be run for what is held out"
-    predicted = command(*DRY, "--from", str(other), "--set", "judge=predicted")
+    predicted = command(*DRY, "--from", str(other), "--set", "judge=checks")
     assert "(whole sessions)" in predicted.out
     assert "which is read once" in done.err
     assert "other/mar8: 8 answers, 8 experiments, policy local:m, task toy, foreign" in done.out

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.outcomes import Outcome
+from autoresearchd.learner.judging import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def one(
     valid: bool = True,
     novelty: float = 0.5,
     program: str = "a",
-    predicted: bool = False,
+    not_run: bool = False,
 ) -> Outcome:
     """One outcome of a numbered state."""
     return Outcome(
@@ -69,7 +69,7 @@ def one(
         label,
         "" if valid else "malformed",
         reward,
-        predicted,
+        not_run,
         novelty if valid else 0.0,
         f"{state}/{program}" if valid else "",
     )

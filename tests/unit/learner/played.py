@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.figures import StepFigures
 from autoresearchd.learner.objectives import Sample
-from autoresearchd.learner.training import Trained, TrainOptions, train
+from autoresearchd.learner.training import StepFigures, Trained, TrainOptions, train
 from autoresearchd.learner.trajectories import Trajectory
 from tests.fakes.learnable import LETTERS, TinyLearnable
 

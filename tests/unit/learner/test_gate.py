@@ -12,8 +12,7 @@ from scipy.stats import binom, t
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.gate import SILENT, GateOptions, compare, interval, states_needed
-from autoresearchd.learner.outcomes import Outcome, tallies
-from autoresearchd.learner.predict import Calibration
+from autoresearchd.learner.judging import Outcome, tallies
 from tests.unit.learner.fresh_outcomes import Policy, World, one
 
 QUICK = GateOptions(resamples=999)
@@ -191,37 +190,27 @@ def test_the_order_of_outcomes_does_not_matter_and_the_same_outcomes_get_the_sam
     assert again.figures == pytest.approx(dict(first.figures))
 
 
-# ---------------------------------------------------------------------- predicted rewards
-def predicted(worth: float, validity: int) -> list[Outcome]:
+# ---------------------------------------------------------------------- edits that are not run
+def checked(worth: float, validity: int) -> list[Outcome]:
     """30 states; of ten answers for each as many valid as said, or one more or less."""
     found = []
     for n in range(30):
         good = validity + n % 3 - 1
-        found += [one(n, worth, program=str(i), predicted=True) for i in range(good)]
+        found += [one(n, worth, program=str(i), not_run=True) for i in range(good)]
         found += [one(n, -2.0, label=Label.MALFORMED_ANSWER, valid=False) for _ in range(10 - good)]
     return found
 
 
-def test_where_rewards_cannot_be_foretold_validity_alone_may_promote_and_it_is_said() -> None:
-    useless = Calibration(runs=40, missed=41.0, by_mean=40.0, chance=0.6)
-    verdict = compare(predicted(-0.4, 5), predicted(-0.4, 8), QUICK, calibration=useless)
+def test_where_edits_are_not_run_validity_alone_may_promote_and_it_is_said() -> None:
+    verdict = compare(checked(0.0, 5), checked(0.0, 8), QUICK)
     assert verdict.promote
-    assert verdict.reasons[-1].startswith("what valid edits earn cannot be foretold (R² -0.02")
     assert "only validity, duplicates and novelty were compared" in verdict.reasons[-1]
-    assert verdict.figures["prediction_r2"] == pytest.approx(-0.025)
-    assert not compare(predicted(-0.4, 5), predicted(-0.4, 5), QUICK, calibration=useless).promote
-
-
-def test_a_prediction_is_told_with_its_error() -> None:
-    good = Calibration(runs=40, missed=20.0, by_mean=40.0, chance=0.005)
-    verdict = compare(predicted(0.0, 5), predicted(0.5, 5), QUICK, calibration=good)
-    assert "rewards of valid edits are predicted: R² 0.50, error 0.71" in verdict.reasons[-1]
-    assert "nothing is known of how well" in compare(predicted(0.0, 5), predicted(0.5, 5), QUICK).reasons[-1]
+    assert not compare(checked(0.0, 5), checked(0.0, 5), QUICK).promote
 
 
 def test_a_guess_is_never_compared_with_a_measurement() -> None:
     with pytest.raises(ValueError, match="one judge"):
-        compare([one(n, predicted=True) for n in range(20)], [one(n) for n in range(20)], QUICK)
+        compare([one(n, not_run=True) for n in range(20)], [one(n) for n in range(20)], QUICK)
 
 
 # ---------------------------------------------------------------------- bad input

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.grpo import GSPO, GrpoLoss, GrpoOptions, grpo_loss
+from autoresearchd.learner.grpo import GrpoLoss, grpo_loss
 from autoresearchd.learner.logprobs import token_statistics
+from autoresearchd.learner.options import GSPO, GrpoOptions
 from autoresearchd.learner.ratios import Level, Mean
 from tests.unit.learner import reference
 from tests.unit.learner.reference import assert_same, random_batch, softmax_logs, tensor

@@ -1,4 +1,4 @@
-"""Judging without runs: what is known exactly is exact, what is not is foretold, and no answer can break the judge."""
+"""Judging without runs: what is known exactly is exact, and no answer can break the judge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.errors import PolicyError
 from autoresearchd.evaluator.legality import code_hash
 from autoresearchd.evaluator.reward import RewardFormula
-from autoresearchd.learner.judging import HeldOutState, PredictingJudge, Rules, examine, novelty_bonus
-from autoresearchd.learner.predict import Change, Predictor, Tried
+from autoresearchd.learner.judging import CheckingJudge, HeldOutState, Rules, examine, novelty_bonus
 
 CODE = {"train.py": "LR = 0.1\nDEPTH = 4\n"}
 TRIED = code_hash({"train.py": "LR = 0.3\nDEPTH = 4\n"})
@@ -41,8 +40,8 @@ def block(search: str, replace: str, path: str = "train.py") -> str:
     return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"
 
 
-def judge(**predictors: Predictor) -> PredictingJudge:
-    return PredictingJudge(RULES, predictors)
+def judge() -> CheckingJudge:
+    return CheckingJudge(RULES)
 
 
 # ---------------------------------------------------------------------- known exactly
@@ -61,7 +60,7 @@ def test_what_needs_no_run_earns_exactly_what_the_formula_gives(
     answer: str, label: Label, worth: float, valid: bool
 ) -> None:
     found = judge().judge(state(), answer)
-    assert (found.label, found.reward, found.valid, found.predicted) == (label, worth, valid, False)
+    assert (found.label, found.reward, found.valid, found.not_run) == (label, worth, valid, False)
     assert found.error
 
 
@@ -72,22 +71,16 @@ def test_a_program_with_another_comment_is_the_program_that_was_tried() -> None:
 
 def test_another_formula_has_other_penalties() -> None:
     harsh = RewardFormula(penalties={Label.MALFORMED_ANSWER: -9.0})
-    assert PredictingJudge(RULES, {}, harsh).judge(state(), "nothing").reward == -9.0
+    assert CheckingJudge(RULES, harsh).judge(state(), "nothing").reward == -9.0
 
 
-# ---------------------------------------------------------------------- foretold
-def test_a_new_edit_is_worth_what_is_foretold_and_its_novelty() -> None:
-    known = Predictor([Tried(Change(f"-LR = {n}"), -1.0) for n in range(3)])
-    near, far = state("-LR = 0.1\n+LR = 0.2\n"), state()
-    answer = block("LR = 0.1", "LR = 0.2")
-    assert judge(one=known).judge(near, answer).reward == pytest.approx(-1.0)
-    found = judge(one=known).judge(far, answer)
-    assert (found.novelty, found.predicted, found.valid, found.label) == (1.0, True, True, Label.NONE)
-    assert found.reward == pytest.approx(-1.0 + 0.1)
-
-
-def test_a_session_of_which_nothing_is_known_gives_novelty_only() -> None:
-    assert judge().judge(state(session="two"), block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.1)
+# ---------------------------------------------------------------------- not known
+def test_a_new_edit_that_is_not_run_earns_its_novelty_only() -> None:
+    found = judge().judge(state(), block("LR = 0.1", "LR = 0.2"))
+    assert (found.novelty, found.not_run, found.valid, found.label) == (1.0, True, True, Label.NONE)
+    assert found.reward == pytest.approx(0.1)
+    near = state("-LR = 0.1\n+LR = 0.2\n")
+    assert judge().judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
 
 
 def test_novelty_pays_nothing_where_the_run_failed() -> None:

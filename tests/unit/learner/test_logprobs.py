@@ -16,7 +16,6 @@ from autoresearchd.learner.logprobs import (
     TokenStatistics,
     batch_statistics,
     collate,
-    exact_kl,
     k3,
     token_statistics,
 )
@@ -86,9 +85,6 @@ def test_gradients_of_all_statistics_are_right() -> None:
         return found.logprobs, found.entropy
 
     assert torch.autograd.gradcheck(told, (logits(4, 2, 2).requires_grad_(),))
-    assert torch.autograd.gradcheck(
-        lambda z: exact_kl(z, logits(5, 2, 2), mask, rows=3), (logits(4, 2, 2).requires_grad_(),)
-    )
 
 
 def test_entropy_against_plain_loops() -> None:
@@ -169,24 +165,6 @@ def test_tokens_that_were_not_drawn_at_random_are_refused() -> None:
 
 
 # ------------------------------------------------------------------ KL
-def test_exact_kl_is_the_sum_over_the_vocabulary_and_zero_of_a_policy_with_itself() -> None:
-    _, mask = tokens(12)
-    found = exact_kl(logits(12), logits(13), mask, rows=2)
-    for i, t in np.ndindex(3, 4):
-        p, q = softmax_logs(logits(12)[i, t].numpy()), softmax_logs(logits(13)[i, t].numpy())
-        expected = math.fsum(math.exp(a) * (a - b) for a, b in zip(p, q, strict=True)) if mask[i, t] else 0.0
-        assert float(found[i, t]) == pytest.approx(expected, abs=1e-12)
-    assert exact_kl(logits(12), logits(12), mask).abs().max() < 1e-12
-
-
-def test_tokens_that_both_policies_forbid_add_nothing_to_the_divergence() -> None:
-    one = torch.tensor([[[0.0, 1.0, -math.inf]]], dtype=torch.float64, requires_grad=True)
-    other = torch.tensor([[[1.0, 0.0, -math.inf]]], dtype=torch.float64)
-    found = exact_kl(one, other, torch.ones((1, 1), dtype=torch.bool))
-    p = 1 / (1 + math.e)
-    assert float(found.detach()) == pytest.approx((1 - p) - p)  # each log-ratio is ±1
-    (gradient,) = torch.autograd.grad(found.sum(), one)
-    assert torch.isfinite(gradient).all()
 
 
 def test_k3_is_never_negative_and_right_on_average() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.advantages import gae, normalised
 from autoresearchd.learner.examples import Example, good, imitable, replayable, shuffled
-from autoresearchd.learner.grpo_objective import GrpoObjective, advantages_of
+from autoresearchd.learner.grpo import GrpoObjective, advantages_of
 from autoresearchd.learner.objectives import Sample, Who
 from autoresearchd.learner.options import (
     Algo,
@@ -25,14 +25,13 @@ from autoresearchd.learner.options import (
     TrainOptions,
 )
 from autoresearchd.learner.packing import Sharing
-from autoresearchd.learner.ppo_objective import PpoObjective, windows
-from autoresearchd.learner.scoring import NotFinite, Scorer
-from autoresearchd.learner.sdpo_objective import SdpoObjective, lessons, with_feedback
-from autoresearchd.learner.sft_objective import SftObjective
+from autoresearchd.learner.ppo import PpoObjective, windows
+from autoresearchd.learner.scoring import NotFinite, Scorer, batches, parts, together
+from autoresearchd.learner.sdpo import SdpoObjective, lessons, with_feedback
+from autoresearchd.learner.sft import SftObjective
 from autoresearchd.learner.signal import usable
 from autoresearchd.learner.training import train
 from autoresearchd.learner.trajectories import Trajectory
-from autoresearchd.learner.updates import batches, parts, together
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import messages, played
 

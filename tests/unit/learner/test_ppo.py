@@ -14,7 +14,8 @@ from torch import Tensor
 
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.advantages import gae
-from autoresearchd.learner.ppo import PpoLoss, PpoOptions, explained_variance, ppo_loss
+from autoresearchd.learner.options import PpoOptions
+from autoresearchd.learner.ppo import PpoLoss, explained_variance, ppo_loss
 from autoresearchd.learner.ratios import Level
 from tests.unit.learner import reference
 from tests.unit.learner.reference import Array, assert_same, differences, random_batch, tensor

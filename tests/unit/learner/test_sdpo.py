@@ -12,7 +12,9 @@ from torch import Tensor
 
 from autoresearchd.errors import UsageError
 from autoresearchd.learner.logprobs import token_statistics
-from autoresearchd.learner.sdpo import SdpoLoss, SdpoOptions, divergence, ema_update, sdpo_loss, with_tail
+from autoresearchd.learner.options import SdpoOptions
+from autoresearchd.learner.ratios import divergence, with_tail
+from autoresearchd.learner.sdpo import SdpoLoss, ema_update, sdpo_loss
 from tests.unit.learner import reference
 from tests.unit.learner.reference import Array, assert_same, random_batch, softmax_logs, tensor
 

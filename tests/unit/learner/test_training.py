@@ -14,19 +14,20 @@ import torch
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.errors import UsageError
-from autoresearchd.learner.figures import StepFigures, broken, collapsed
-from autoresearchd.learner.grpo import GSPO, GrpoOptions
 from autoresearchd.learner.options import (
+    GSPO,
     Algo,
     ColdStart,
     Collapse,
     GroupOptions,
+    GrpoOptions,
     MdpOptions,
+    PpoOptions,
     TeacherOptions,
     TrainOptions,
 )
-from autoresearchd.learner.ppo import PpoOptions
 from autoresearchd.learner.ratios import Level, Mean
+from autoresearchd.learner.training import StepFigures, broken, collapsed
 from autoresearchd.learner.trajectories import Trajectory
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from autoresearchd.learner.examples import Example
+from autoresearchd.learner.options import TOP
 from autoresearchd.learner.ratios import masked_mean
-from autoresearchd.learner.scoring import Scorer
-from autoresearchd.learner.sdpo import TOP
-from autoresearchd.learner.updates import Part, together
+from autoresearchd.learner.scoring import Part, Scorer, together
 
 
 class SftObjective:
