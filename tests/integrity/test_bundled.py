@@ -32,7 +32,7 @@ WITHIN_REACH = 1.5
 
 def run(folder: Path, cheats: list[Cheat], *more: tuple[str, str]) -> tuple[list[Outcome], float]:
     session = CheatSession(folder, cheats, tier=available()[0].name.value)
-    outcomes = session.run(session.build(TEMPLATE, [*SHORT, *more]), timeout=60 + 120 * len(cheats))
+    outcomes = session.run(session.build(TEMPLATE, [*SHORT, *more]), timeout=300 + 240 * len(cheats))
     for outcome in outcomes:
         print(f"{outcome.cheat.name:50} {outcome.label:14} {outcome.value} {outcome.detail[:100]}")
     return outcomes, session.results[0]["value"]
