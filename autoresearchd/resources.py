@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from autoresearchd.errors import MissingCapability
+from autoresearchd.domain.errors import MissingCapability
 
 Bundle = Literal["skills", "templates", "migrations"]
 

@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from drift import ReplayPolicy, load_referee
 
-from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy
 
 OURS = "autoresearchd"
 REFERENCES = ("optuna-median", "optuna-hyperband", "powerlaw", "tau a=1 (final sd)", "conformal 5%", "gap z=1.5")

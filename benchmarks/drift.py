@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from autoresearchd.evaluator.abort import AbortPolicy
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy
 
 Run = dict[str, Any]
 LENGTH = 150

@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the simulated world is that of the tests
 
-from autoresearchd.learner.gate import GateOptions, compare
+from autoresearchd.learner.gate.compare_policies import GateOptions, compare
 from tests.unit.learner.fresh_outcomes import Policy, World
 
 CASES = {

@@ -27,20 +27,20 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.app.compose import make_executor
-from autoresearchd.app.held_out import opened
-from autoresearchd.app.judging import RealJudge
-from autoresearchd.app.learn_options import constants_of
-from autoresearchd.app.learning import LearnRequest
+from autoresearchd.app.learning.experiment_judge import RealJudge
+from autoresearchd.app.learning.held_out_states import opened
+from autoresearchd.app.learning.learn_options import constants_of
+from autoresearchd.app.learning.learn_request import LearnRequest
 from autoresearchd.app.start import StartOptions, start
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.judging import HeldOutState, Outcome
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.objectives import Who
-from autoresearchd.learner.options import Algo
-from autoresearchd.learner.proposals import fresh
-from autoresearchd.learner.reading import base_model, filters_for, material, read_sessions
-from autoresearchd.learner.training import train
+from autoresearchd.learner.algorithms.learnable import Who
+from autoresearchd.learner.algorithms.train_options import Algo
+from autoresearchd.learner.data.read_sessions import base_model, filters_for, material, read_sessions
+from autoresearchd.learner.gate.fresh_proposals import fresh
+from autoresearchd.learner.gate.judge_answers import HeldOutState, Outcome
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.learner.training.train import train
 from autoresearchd.resources import bundled
 
 SETTINGS = """\

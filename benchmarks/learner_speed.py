@@ -31,13 +31,13 @@ from typing import Any
 import torch
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.loading import LoraOptions, ModelOptions
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.objectives import Sample, Who
-from autoresearchd.learner.options import Algo, Collapse, SftOptions, TrainOptions
-from autoresearchd.learner.training import StepFigures, train
-from autoresearchd.learner.trajectories import Trajectory
-from autoresearchd.policy.transformers_loading import Source, encoded, load_tokenizer
+from autoresearchd.learner.algorithms.learnable import Sample, Who
+from autoresearchd.learner.algorithms.train_options import Algo, Collapse, SftOptions, TrainOptions
+from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.learner.training.train import StepFigures, train
+from autoresearchd.models.transformers_library import Source, encoded, load_tokenizer
 
 WORDS = ("the", "of", "and", "to", "in", "is", "it", "for", "on", "as", "with", "by", "at", "from", "this", "that")
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}

@@ -28,10 +28,10 @@ from autoresearchd.config import parse_task
 from autoresearchd.domain.experiment import Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.quantities import parse_duration
-from autoresearchd.evaluator.abort import AbortPolicy, wilson_upper
-from autoresearchd.evaluator.decide import samples_of
-from autoresearchd.evaluator.noise import Noise
-from autoresearchd.evaluator.noise_data import NoiseData
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, wilson_upper
+from autoresearchd.evaluator.keep.decide import samples_of
+from autoresearchd.evaluator.keep.noise import Noise
+from autoresearchd.evaluator.keep.noise_data import NoiseData
 from autoresearchd.loop.early_abort import NOISE, curve_of
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore

@@ -163,8 +163,8 @@ def many(folder: Path, count: int) -> None:
     from autoresearchd.app.project import Project
     from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
     from autoresearchd.domain.labels import Label, Status
+    from autoresearchd.domain.ports import NewSession
     from autoresearchd.domain.proposal import ASI, Proposal
-    from autoresearchd.ports import NewSession
 
     repository(folder, {"train.py": PROGRAM, "task.yaml": TASK})
     store = Project.at(folder).open_store()

@@ -36,13 +36,13 @@ from autoresearchd.app.compose import laboratory, make_executor
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, resume, start
 from autoresearchd.config import load_task
+from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.quantities import parse_duration
-from autoresearchd.domain.settings import ModelSettings
 from autoresearchd.domain.task import Metric
-from autoresearchd.errors import AutoresearchdError
-from autoresearchd.policy.registry import parse_spec
+from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 

@@ -35,26 +35,26 @@ from sqlalchemy import insert, update
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, StageResult, Trial
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import NewSession, Workspace
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Role
-from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.context import Context, Site
-from autoresearchd.loop.research import Research
+from autoresearchd.loop.proposing.build_state import Research
+from autoresearchd.loop.proposing.experiment_turns import Turns
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.turns import Turns
-from autoresearchd.policy import prompt
-from autoresearchd.policy.edits.parse import FORMS, read_answer
-from autoresearchd.policy.parameter import Value
-from autoresearchd.policy.search import SearchPolicy
-from autoresearchd.policy.space import find
-from autoresearchd.policy.tokens import estimate_tokens
-from autoresearchd.ports import NewSession, Workspace
+from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.policy.edits.read_answer import FORMS, read_answer
+from autoresearchd.policy.prompt import sections
+from autoresearchd.policy.search.find_constants import find
+from autoresearchd.policy.search.parameter import Value
+from autoresearchd.policy.search.search_policies import SearchPolicy
 from autoresearchd.resources import bundled
-from autoresearchd.store import tables as t
+from autoresearchd.store.journal.experiment_steps import recount
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.steps import recount
+from autoresearchd.store.schema import tables as t
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.policies import MemoryHistory, ScriptedPolicy, make_state, make_task
 
@@ -200,7 +200,9 @@ class Daemon:
 
     def prompt(self, state: ResearchState) -> int:
         """Length of the whole prompt for a model."""
-        return sum(len(m["content"]) for m in prompt.messages(state, forms=FORMS, budget=64_000, count=estimate_tokens))
+        return sum(
+            len(m["content"]) for m in sections.messages(state, forms=FORMS, budget=64_000, count=estimate_tokens)
+        )
 
 
 # ---------------------------------------------------------------------- many words

@@ -19,10 +19,10 @@ from pathlib import Path
 from autoresearchd.app.compose import laboratory, make_executor
 from autoresearchd.app.project import Project
 from autoresearchd.domain.labels import Status
-from autoresearchd.evaluator.measure import measure
-from autoresearchd.loop.artifacts import read_logs
+from autoresearchd.domain.ports import RunRequest
+from autoresearchd.evaluator.measure.measurement import measure
 from autoresearchd.loop.context import Context
-from autoresearchd.ports import RunRequest
+from autoresearchd.loop.measuring.run_files import read_logs
 
 FIRST_FRESH_SEED = 1_000_003
 

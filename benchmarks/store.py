@@ -23,11 +23,11 @@ from sqlalchemy import insert, update
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
-from autoresearchd.ports import NewSession
-from autoresearchd.store import tables as t
-from autoresearchd.store.database import Database
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import tables as t
+from autoresearchd.store.schema.database import Database
 
 ROUNDS = 40
 AT = datetime(2026, 1, 1, tzinfo=UTC)

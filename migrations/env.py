@@ -1,10 +1,10 @@
-"""Run by Alembic: applies migrations on the connection that ``autoresearchd.store.migrate`` hands over."""
+"""Run by Alembic: applies migrations on the connection that ``autoresearchd.store.schema.migrate`` hands over."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from autoresearchd.store.tables import metadata
+from autoresearchd.store.schema.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -8,12 +8,12 @@ import time
 from typing import NamedTuple
 
 from autoresearchd.app.project import Project
-from autoresearchd.config.codec import parse_task
+from autoresearchd.config.task_json import parse_task
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.context import BASELINE_RUNS
-from autoresearchd.loop.lock import announce
+from autoresearchd.loop.upkeep.session_lock import announce
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.files import disk_errors
 

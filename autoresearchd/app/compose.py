@@ -12,27 +12,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoresearchd import keys
-from autoresearchd.app.adapter_versions import live_versions
-from autoresearchd.app.policies import LOCAL, Offer, make_policy, model_secrets
+from autoresearchd.app.learning.adapter_versions import live_versions
+from autoresearchd.app.learning.schedule import schedule_of
+from autoresearchd.app.make_policy import LOCAL, Offer, make_policy, model_secrets
 from autoresearchd.app.project import Project
-from autoresearchd.app.schedule import schedule_of
 from autoresearchd.app.start_checks import ends_when_spent
 from autoresearchd.config import parse_task
 from autoresearchd.config.settings import load_settings
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Session, Trial
+from autoresearchd.domain.ports import EventSink, Executor, Store
 from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.context import Context, Site
-from autoresearchd.loop.housekeeping import note_reason
-from autoresearchd.loop.memo import Memo
-from autoresearchd.loop.sinks import Fanout, FileSink, StoreSink
-from autoresearchd.loop.stopping import StopSwitch
-from autoresearchd.policy.registry import parse_spec
-from autoresearchd.ports import EventSink, Executor, Store
+from autoresearchd.loop.proposing.session_memo import Memo
+from autoresearchd.loop.stop_switch import StopSwitch
+from autoresearchd.loop.upkeep.event_sinks import Fanout, FileSink, StoreSink
+from autoresearchd.loop.upkeep.housekeeping import note_reason
+from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout

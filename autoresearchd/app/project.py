@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autoresearchd import keys
-from autoresearchd.errors import RepositoryError, SessionLocked, StoreDamaged, UsageError
-from autoresearchd.loop.lock import holder, holders, without_store
+from autoresearchd.domain.errors import RepositoryError, SessionLocked, StoreDamaged, UsageError
+from autoresearchd.loop.upkeep.session_lock import holder, holders, without_store
 from autoresearchd.workspace import layout
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Project:
 
     def existing_store(self) -> SqlStore:
         """The store of a repository that has sessions already; NoSession when it has none."""
-        from autoresearchd.store import health
+        from autoresearchd.store.schema import health
 
         self.require_database()
         if not health.has_content(self.database):
@@ -125,7 +125,8 @@ class Project:
 
     def _refuse_gone(self) -> None:
         """Raise StoreDamaged where the database is gone that a daemon writes to, or that there are backups of."""
-        from autoresearchd.store import backups, health
+        from autoresearchd.store.backup import backups
+        from autoresearchd.store.schema import health
 
         lost = None if self.database.exists() else without_store(self.database, self.locks)
         if lost is not None:
@@ -136,7 +137,7 @@ class Project:
 
     def _refuse_upgrade(self) -> None:
         """Raise SessionLocked where the database would be upgraded under a daemon of the version that wrote it."""
-        from autoresearchd.store import health
+        from autoresearchd.store.schema import health
 
         held = holders(self.locks)
         older = health.older_revision(self.database) if held else ""

@@ -22,15 +22,12 @@ from autoresearchd.app.compose import (
     open_workspace,
     require_sandbox,
 )
-from autoresearchd.app.importing import IMPORTED
-from autoresearchd.app.integrity import check_database, check_journal
-from autoresearchd.app.pinned import empty_submodules, with_large_files
-from autoresearchd.app.policies import require_model
-from autoresearchd.app.preflight import ask_models
+from autoresearchd.app.make_policy import require_model
+from autoresearchd.app.models.ask_models import ask_models
 from autoresearchd.app.project import Project
-from autoresearchd.app.requests import discard_session
-from autoresearchd.app.restore import ends_after
-from autoresearchd.app.scaffolding import TASK_FILE, Scaffold
+from autoresearchd.app.repairs.journal_check import check_database, check_journal
+from autoresearchd.app.repairs.restore_session import ends_after
+from autoresearchd.app.session_requests import discard_session
 from autoresearchd.app.start_checks import (
     choose_tag,
     create_session,
@@ -48,15 +45,12 @@ from autoresearchd.app.start_checks import (
     warn_of_absent_server,
     warn_of_unlearnable_answers,
 )
+from autoresearchd.app.tasks.import_log import IMPORTED
+from autoresearchd.app.tasks.pinned_files import empty_submodules, with_large_files
+from autoresearchd.app.tasks.scaffold import TASK_FILE, Scaffold
 from autoresearchd.config import Overrides, check_files, detect, dump_task, load_task
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Limits, Session
-from autoresearchd.domain.limits import Reached
-from autoresearchd.domain.quantities import counted
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.task import Task
-from autoresearchd.errors import (
+from autoresearchd.domain.errors import (
     BaselineError,
     ConfigError,
     LimitReached,
@@ -64,15 +58,21 @@ from autoresearchd.errors import (
     PolicyError,
     UsageError,
 )
-from autoresearchd.evaluator.text import compile_pattern
-from autoresearchd.executor.device import find_devices
-from autoresearchd.loop.artifacts import clean_logs
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.limits import Reached
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import EventSink, NewSession
+from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.measure.log_text import compile_pattern
+from autoresearchd.executor.devices import find_devices
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.daemon import serve
-from autoresearchd.loop.lock import SessionLock, already_held
-from autoresearchd.policy.registry import PolicySpec, parse_spec
+from autoresearchd.loop.measuring.run_files import clean_logs
+from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held
+from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
-from autoresearchd.ports import EventSink, NewSession
 from autoresearchd.sandbox.leftovers import end_abandoned
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import preflight

@@ -18,18 +18,13 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from autoresearchd import keys
-from autoresearchd.app.importing import IMPORTED
-from autoresearchd.app.policies import LOCAL, endpoint
+from autoresearchd.app.make_policy import LOCAL, endpoint
 from autoresearchd.app.project import Project
-from autoresearchd.config.document import Document, Place, parse_yaml, read_text
-from autoresearchd.config.environments import how_to_make, how_to_run
+from autoresearchd.app.tasks.import_log import IMPORTED
+from autoresearchd.config.python_environments import how_to_make, how_to_run
 from autoresearchd.config.settings import load_settings
-from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.labels import Label, Phase
-from autoresearchd.domain.limits import Reached, limit_reached
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.task import MetricSource, Task
-from autoresearchd.errors import (
+from autoresearchd.config.yaml_document import Document, Place, parse_yaml, read_text
+from autoresearchd.domain.errors import (
     AutoresearchdError,
     ConfigError,
     MissingCapability,
@@ -39,17 +34,22 @@ from autoresearchd.errors import (
     StoreError,
     UsageError,
 )
-from autoresearchd.evaluator.pace import about_budget
-from autoresearchd.evaluator.program_text import about_seed
+from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.labels import Label, Phase
+from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import NewSession, Store
+from autoresearchd.domain.task import MetricSource, Task
+from autoresearchd.evaluator.rules.program_text import about_seed
+from autoresearchd.evaluator.rules.run_time import about_budget
 from autoresearchd.executor.interpreter import resolve_python
-from autoresearchd.loop.artifacts import RESULT_BYTES, read_sources, read_tail
-from autoresearchd.loop.clock import SystemClock
-from autoresearchd.loop.hints import set_bit
-from autoresearchd.loop.lock import already_held, starting
-from autoresearchd.policy.gather import Space, means
-from autoresearchd.policy.reachable import unreachable
-from autoresearchd.policy.registry import PolicySpec, parse_spec
-from autoresearchd.ports import NewSession, Store
+from autoresearchd.loop.measuring.job_hints import set_bit
+from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
+from autoresearchd.loop.upkeep.session_lock import already_held, starting
+from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.models.reachable import unreachable
+from autoresearchd.policy.policy_names import PolicySpec, parse_spec
+from autoresearchd.policy.search.space_rules import Space, means
 from autoresearchd.sandbox.environment import search_path
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors
@@ -162,7 +162,7 @@ def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file:
     """
     if spec.kind not in ("search", "random"):
         return
-    from autoresearchd.policy.program import Program, spaces  # its parser is only needed here
+    from autoresearchd.policy.search.program_constants import Program, spaces  # its parser is only needed here
 
     try:
         check_search_bounds(task, spaces(task, code), file)
@@ -190,7 +190,7 @@ def say_who_measures(task: Task, code: Mapping[str, str]) -> None:
     code: text of the editable files.
     """
     if task.scoring.source is not MetricSource.EVALUATOR:
-        from autoresearchd.policy.measured_constants import warnings_of  # only needed here
+        from autoresearchd.policy.search.measured_constants import warnings_of  # only needed here
 
         sys.stderr.writelines(f"note: {note}\n" for note in warnings_of(task, code))
 

@@ -11,23 +11,23 @@ import typer
 from pydantic import ValidationError
 
 from autoresearchd import __version__
-from autoresearchd.cli import (
-    adapters,
-    doctor,
-    experiments,
-    learn,
-    logs,
-    report,
-    serve,
-    session,
-    skills,
-    status,
-    task,
-    task_space,
+from autoresearchd.cli.command_options import examples
+from autoresearchd.cli.commands import (
+    adapter_commands,
+    doctor_command,
+    experiment_commands,
+    learn_command,
+    logs_command,
+    report_commands,
+    serve_command,
+    session_commands,
+    skill_commands,
+    status_command,
+    task_commands,
+    task_space_command,
 )
-from autoresearchd.cli.options import examples
-from autoresearchd.cli.render import guarded
-from autoresearchd.errors import UsageError
+from autoresearchd.cli.terminal_text import guarded
+from autoresearchd.domain.errors import UsageError
 
 PROGRAM = "autoresearchd"
 _ABORTED = 1
@@ -39,47 +39,47 @@ Command = tuple[Callable[..., Any], tuple[str, ...]]
 """What a command does, and examples of it without the program's name."""
 
 _COMMANDS: Mapping[str, Command] = {
-    "start": (session.start, (
+    "start": (session_commands.start, (
         "start --task autoresearch", "start --task . --budget 5m --max-time 8h --tag night1",
         "start --policy 'command:~/bin/propose.sh' --max-experiments 20 --foreground",
         "start --policy litellm:anthropic/claude-sonnet-4-5 --max-cost 5",
     )),
-    "resume": (session.resume, ("resume", "resume night1 --foreground", "resume night1 --max-experiments 40")),
-    "stop": (session.stop, ("stop", "stop --now")),
-    "pause": (session.pause, ("pause",)),
-    "unpause": (session.unpause, ("unpause",)),
-    "status": (status.status, ("status", "status --watch", "status --json | jq .metric.best")),
-    "note": (session.note, ('note "leave the optimiser alone, try the schedule"',)),
-    "experiments": (experiments.experiments, ("experiments --last 20", "experiments --status keep --json")),
-    "show": (experiments.show, ("show 12", "show 12 --diff", "show 12 --answers")),
-    "logs": (logs.logs, ("logs -f", "logs -n 20")),
-    "sessions list": (session.list_sessions, ("sessions list", "sessions list --json")),
-    "sessions remove": (session.remove, ("sessions remove nov21",)),
-    "task list": (task.list_tasks, ("task list", "task list --json")),
-    "task init": (task.init, (
+    "resume": (session_commands.resume, ("resume", "resume night1 --foreground", "resume night1 --max-experiments 40")),
+    "stop": (session_commands.stop, ("stop", "stop --now")),
+    "pause": (session_commands.pause, ("pause",)),
+    "unpause": (session_commands.unpause, ("unpause",)),
+    "status": (status_command.status, ("status", "status --watch", "status --json | jq .metric.best")),
+    "note": (session_commands.note, ('note "leave the optimiser alone, try the schedule"',)),
+    "experiments": (experiment_commands.experiments, ("experiments --last 20", "experiments --status keep --json")),
+    "show": (experiment_commands.show, ("show 12", "show 12 --diff", "show 12 --answers")),
+    "logs": (logs_command.logs, ("logs -f", "logs -n 20")),
+    "sessions list": (session_commands.list_sessions, ("sessions list", "sessions list --json")),
+    "sessions remove": (session_commands.remove, ("sessions remove nov21",)),
+    "task list": (task_commands.list_tasks, ("task list", "task list --json")),
+    "task init": (task_commands.init, (
         "task init autoresearch ./mytask",
         "task init speed ./speed --file kernel.py --command 'python bench.py' --metric time_ms",
         "task init night1 ./pi-project --no-measure",
     )),
-    "task check": (task.check, ("task check", "task check ./mytask --run", "task check --all --run --short")),
-    "task space": (task_space.space, ("task space", "task space ./mytask --json")),
-    "plot": (report.plot, ("plot -o progress.png",)),
-    "export": (report.export, (
+    "task check": (task_commands.check, ("task check", "task check ./mytask --run", "task check --all --run --short")),
+    "task space": (task_space_command.space, ("task space", "task space ./mytask --json")),
+    "plot": (report_commands.plot, ("plot -o progress.png",)),
+    "export": (report_commands.export, (
         "export --format jsonl -o autoresearch.jsonl", "export --format tsv > results.tsv"
     )),
-    "import": (report.import_log, ("import autoresearch.jsonl",)),
-    "serve": (serve.serve, ("serve ./models/smollm2 --port 8000", "start --policy local")),
-    "learn": (learn.learn, (
+    "import": (report_commands.import_log, ("import autoresearch.jsonl",)),
+    "serve": (serve_command.serve, ("serve ./models/smollm2 --port 8000", "start --policy local")),
+    "learn": (learn_command.learn, (
         "learn --algo grpo --dry-run", "learn --algo ppo --model ./models/smollm2 --steps 100",
         "learn --algo sdpo --from ../other --export trajectories.parquet",
     )),
-    "adapters list": (adapters.list_versions, ("adapters list", "adapters list --json")),
-    "adapters promote": (adapters.promote, ("adapters promote v3",)),
-    "adapters rollback": (adapters.rollback, ("adapters rollback",)),
-    "adapters prune": (adapters.prune, ("adapters prune --dry-run", "adapters prune --keep 1")),
-    "skills list": (skills.list_skills, ("skills list", "skills list --json")),
-    "skills add": (skills.add, ("skills add --claude", "skills add --dir .claude/skills")),
-    "doctor": (doctor.doctor, ("doctor", "doctor --json")),
+    "adapters list": (adapter_commands.list_versions, ("adapters list", "adapters list --json")),
+    "adapters promote": (adapter_commands.promote, ("adapters promote v3",)),
+    "adapters rollback": (adapter_commands.rollback, ("adapters rollback",)),
+    "adapters prune": (adapter_commands.prune, ("adapters prune --dry-run", "adapters prune --keep 1")),
+    "skills list": (skill_commands.list_skills, ("skills list", "skills list --json")),
+    "skills add": (skill_commands.add, ("skills add --claude", "skills add --dir .claude/skills")),
+    "doctor": (doctor_command.doctor, ("doctor", "doctor --json")),
 }  # fmt: skip
 _GROUPS = {
     "sessions": "List and remove sessions.",

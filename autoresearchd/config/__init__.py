@@ -1,10 +1,10 @@
 """What a task.yaml says, checked: from its text to the task that everything else works with."""
 
-from autoresearchd.config.codec import dump_task, parse_task
-from autoresearchd.config.layouts import detect
-from autoresearchd.config.load import FILE_NAME, Overrides, load_task, read_task_text
-from autoresearchd.config.paths import check_files
-from autoresearchd.config.scaffold import TaskFields, write_task_yaml
+from autoresearchd.config.foreign_layouts import detect
+from autoresearchd.config.load_task import FILE_NAME, Overrides, load_task, read_task_text
+from autoresearchd.config.task_json import dump_task, parse_task
+from autoresearchd.config.task_paths import check_files
+from autoresearchd.config.write_task import TaskFields, write_task_yaml
 
 __all__ = [
     "FILE_NAME",

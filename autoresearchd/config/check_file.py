@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from autoresearchd.config.document import Document, parse_yaml, read_text
-from autoresearchd.config.explain import explain
 from autoresearchd.config.problems import raise_all
-from autoresearchd.config.schema import PROFILES, Conflict, InsidePath, Line, Number, Seconds, Section, Share, Text
+from autoresearchd.config.task_schema import PROFILES, Conflict, InsidePath, Line, Number, Seconds, Section, Share, Text
+from autoresearchd.config.validation_errors import explain
+from autoresearchd.config.yaml_document import Document, parse_yaml, read_text
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.task import Documented, Replacement, TaskCheck, Variant
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NoReturn
 
-from autoresearchd.errors import ConfigError
+from autoresearchd.domain.errors import ConfigError
 
 MISSING = "this key is missing"
 """What is wrong with a key that has to be there."""

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
 
-from autoresearchd.config.document import Document, Place, dotted, parse_yaml, read_text
-from autoresearchd.config.explain import explain
 from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
-from autoresearchd.config.schema import Conflict, Flag, Line, Number, Seconds, Section, in_conflict, wrong
+from autoresearchd.config.task_schema import Conflict, Flag, Line, Number, Seconds, Section, in_conflict, wrong
+from autoresearchd.config.validation_errors import explain
+from autoresearchd.config.yaml_document import Document, Place, dotted, parse_yaml, read_text
+from autoresearchd.domain.errors import ConfigError
+from autoresearchd.domain.model_settings import LearnSettings, ModelSettings, Price
 from autoresearchd.domain.secrets import find_secrets
-from autoresearchd.domain.settings import LearnSettings, ModelSettings, Price
-from autoresearchd.errors import ConfigError
 
 FILE_NAME = "config.yaml"
 VARIABLE = "AUTORESEARCHD_CONFIG"

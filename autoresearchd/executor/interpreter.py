@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import MissingCapability
 from autoresearchd.sandbox.view import is_inside
 
 _ASK = """

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import MissingCapability
-from autoresearchd.executor.device import Devices, find_devices, processor
+from autoresearchd.executor.devices import Devices, find_devices, processor
 from autoresearchd.executor.interpreter import Interpreter, inspect, resolve_python
-from autoresearchd.executor.plan import make_plan
-from autoresearchd.executor.setup import run_setup
-from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.executor.run_plan import make_plan
+from autoresearchd.executor.setup_commands import run_setup
 from autoresearchd.sandbox.launch import RunLimits, Supervised, Supervisors, read_report
 from autoresearchd.sandbox.leftovers import reap
 from autoresearchd.sandbox.tiers import AUTO, Tier, check_name, choose

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.errors import RepositoryError
 from autoresearchd.loop.context import Context
+from autoresearchd.loop.messages import commit_of, is_baseline, is_keep
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.words import commit_of, is_baseline, is_keep
 
 
 def move_branch(view: SessionView, e: Experiment) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.ports import Clock, EventSink, Executor, Learning, Policy, RunRequest, Store, Workspace
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
-from autoresearchd.loop.memo import Memo
-from autoresearchd.loop.stopping import StopSwitch
-from autoresearchd.ports import Clock, EventSink, Executor, Learning, Policy, RunRequest, Store, Workspace
+from autoresearchd.loop.proposing.session_memo import Memo
+from autoresearchd.loop.stop_switch import StopSwitch
 
 BASELINE_RUNS = 3
 """How often the program as it is runs before anything is tried: σ comes from them."""

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
 from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted, PolicyError
-from autoresearchd.evaluator.decide import decide_failed_proposal, decide_fallen
-from autoresearchd.loop import words
-from autoresearchd.loop.advice import Advice
-from autoresearchd.loop.artifacts import clean_logs, discard_outputs
+from autoresearchd.evaluator.keep.decide import decide_failed_proposal, decide_fallen
+from autoresearchd.loop import messages
 from autoresearchd.loop.branch import move_branch
 from autoresearchd.loop.deciding import decide_experiment, next_run
 from autoresearchd.loop.early_abort import EarlyAbort
-from autoresearchd.loop.proposing import Proposals
-from autoresearchd.loop.research import Research
+from autoresearchd.loop.measuring.advice import Advice
+from autoresearchd.loop.measuring.protected_files import ProtectedFiles
+from autoresearchd.loop.measuring.run_checks import check_run
+from autoresearchd.loop.measuring.run_files import clean_logs, discard_outputs
+from autoresearchd.loop.proposing.build_state import Research
+from autoresearchd.loop.proposing.experiment_turns import Turns
+from autoresearchd.loop.proposing.proposals import Proposals
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.run import launch, measure_run
-from autoresearchd.loop.run_checks import check_run
-from autoresearchd.loop.seals import ProtectedFiles
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
-from autoresearchd.loop.turns import Turns
 from autoresearchd.sandbox.trees import remove_tree
 
 
@@ -55,7 +55,7 @@ class Cycle:
         e = context.store.open_experiment(
             context.session_id, parent=parent, segment=self._view.segment, at=context.clock.now()
         )
-        words.tell_opened(context, e)
+        messages.tell_opened(context, e)
         return e
 
     def advance(self, e: Experiment, slot: Slot, patience: float = 1.0) -> Experiment:
@@ -76,7 +76,7 @@ class Cycle:
 
     def _propose(self, e: Experiment, slot: Slot) -> Experiment:
         if self._view.needs_baseline:
-            proposal = Proposal({}, "The program as it is.", words.BASELINE, description=words.BASELINE)
+            proposal = Proposal({}, "The program as it is.", messages.BASELINE, description=messages.BASELINE)
             return self._proposals.record(e, slot, proposal)
         try:
             proposal = self._proposals.ask(e, slot)
@@ -104,7 +104,7 @@ class Cycle:
             e.number,
             len(e.runs),
             task=view.run_task,
-            commit=words.commit_of(other or e),
+            commit=messages.commit_of(other or e),
             seed=context.random_seed(e.number, "run", fresh) if asked.seed is None else asked.seed,
             slot=slot.number,
         )
@@ -114,8 +114,8 @@ class Cycle:
         slot.opened = run
         slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
-        planned = context.baseline_runs if words.is_baseline(e) else len(e.counted_runs) + 1
-        words.tell_run_started(context, e, run, other, planned, request.task)
+        planned = context.baseline_runs if messages.is_baseline(e) else len(e.counted_runs) + 1
+        messages.tell_run_started(context, e, run, other, planned, request.task)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
     def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
@@ -143,7 +143,7 @@ class Cycle:
             if self._view.totals.experiments:  # of a later segment: `resume` measures it again
                 self._finish(e, Decision(Status.CRASH, Label.ERROR, reason=error.what))
             raise
-        repaired = decision if words.is_baseline(e) else self._proposals.repair(e, slot, decision)
+        repaired = decision if messages.is_baseline(e) else self._proposals.repair(e, slot, decision)
         return repaired if isinstance(repaired, Experiment) else self._finish(e, repaired)
 
     def _settle(self, e: Experiment, slot: Slot) -> Experiment:
@@ -151,7 +151,7 @@ class Cycle:
 
         The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
         """
-        context, decision = self._context, words.decision_of(e)
+        context, decision = self._context, messages.decision_of(e)
         move_branch(self._view, e)
         kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
         discard_outputs(context.site.runs / str(e.number), keep=kept)
@@ -194,24 +194,24 @@ class Cycle:
         last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None
         e = context.store.close_run(run.id, m, result, now, last=last)
         fell = self._view.fall_back(e) if e.fallen else ""
-        words.tell_run_finished(context, e, m, result)
+        messages.tell_run_finished(context, e, m, result)
         if fell:
             context.emit(EventKind.WARNING, fell, experiment=e.number)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
             again = f"`autoresearchd resume {context.tag}` runs it again"
             raise Interrupted(f"experiment {e.number} was interrupted; {again}")
         if m.label in (Label.DISK_FULL, Label.HOST_LOST):
-            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", mend=words.mend(m.label))
+            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", mend=messages.mend(m.label))
         return e
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:
         """Write the decision down. A keep gets its final commit first: the tested tree, the result in its message."""
         context, view, fallen = self._context, self._view, self._view.fallen(e)
         if fallen:
-            decision = replace(decision, reason=words.with_fallen(decision.reason, [k.number for k in fallen]))
+            decision = replace(decision, reason=messages.with_fallen(decision.reason, [k.number for k in fallen]))
         decision = self._rewards.with_reward(e, decision)
         tip = self._proposals.commit_kept(e, decision) if decision.status is Status.KEEP else None
-        asi = words.asi_of(e, decision, context.task)
+        asi = messages.asi_of(e, decision, context.task)
         lost = {k.number: self._rewards.with_penalty(decide_fallen(context.task, k, e)) for k in fallen}
         e = context.store.record_decision(
             context.session_id, e.number, decision, asi, context.clock.now(), incumbent=tip, fallen=lost
@@ -219,7 +219,7 @@ class Cycle:
         view.decided(e)
         self._research.decided(e)
         self._aborts.decided(e)
-        words.tell_decided(context, e, list(lost), view.figures())
+        messages.tell_decided(context, e, list(lost), view.figures())
         for said in self._advice.after(e):
             context.emit(EventKind.WARNING, said, experiment=e.number)
         return e

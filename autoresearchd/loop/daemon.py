@@ -10,11 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Limits
-from autoresearchd.domain.labels import SessionState
-from autoresearchd.domain.quantities import format_duration
-from autoresearchd.errors import (
+from autoresearchd.domain.errors import (
     AutoresearchdError,
     EnvironmentFailure,
     Interrupted,
@@ -23,10 +19,14 @@ from autoresearchd.errors import (
     PolicyError,
     StoreDamaged,
 )
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import Context
-from autoresearchd.loop.housekeeping import Housekeeping
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.stopping import StopSwitch
+from autoresearchd.loop.stop_switch import StopSwitch
+from autoresearchd.loop.upkeep.housekeeping import Housekeeping
 
 PREPARE_ATTEMPTS = 3
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from itertools import islice
 
+from autoresearchd.domain.errors import BaselineError
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import RULES, Label, Status
-from autoresearchd.errors import BaselineError
-from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline
-from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.evaluator.simplicity import is_simpler
-from autoresearchd.loop.hints import mend_job
+from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
+from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.evaluator.rules.simplicity import is_simpler
+from autoresearchd.loop.measuring.job_hints import mend_job
+from autoresearchd.loop.messages import commit_of, is_baseline, proposal_of
 from autoresearchd.loop.session_view import RECENT, SessionView
-from autoresearchd.loop.words import commit_of, is_baseline, proposal_of
 
 DOUBTED_AFTER = 3
 """Experiments that failed in a row before the tip is run again beside the next one that does."""

@@ -16,18 +16,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import AbortMemory, CurvePoint, Experiment, Measurement, Run
 from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction
-from autoresearchd.errors import AutoresearchdError, EnvironmentFailure
-from autoresearchd.evaluator.abort import AbortPolicy, Look, Reason
-from autoresearchd.evaluator.curve import CurveParser
-from autoresearchd.evaluator.forecast import Z90
-from autoresearchd.evaluator.keep import cumulative
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Look, Reason
+from autoresearchd.evaluator.abort.forecast import Z90
+from autoresearchd.evaluator.keep.keep_rule import cumulative
+from autoresearchd.evaluator.measure.logged_curve import CurveParser
+from autoresearchd.loop.messages import is_baseline, is_keep
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.words import is_baseline, is_keep
 
 LAST_LOOK = 0.95
 """From this share of the budget on nothing is left to be saved."""

@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.ports import Store, Workspace
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.decide import samples_of
-from autoresearchd.evaluator.noise_data import NoiseData
-from autoresearchd.evaluator.pace import Pace, allowed, pace_of
-from autoresearchd.evaluator.program_text import ignores_seed
-from autoresearchd.loop.artifacts import read_sources
-from autoresearchd.loop.words import commit_of
-from autoresearchd.ports import Store, Workspace
+from autoresearchd.evaluator.keep.decide import samples_of
+from autoresearchd.evaluator.keep.noise_data import NoiseData
+from autoresearchd.evaluator.rules.program_text import ignores_seed
+from autoresearchd.evaluator.rules.run_time import Pace, allowed, pace_of
+from autoresearchd.loop.measuring.run_files import read_sources
+from autoresearchd.loop.messages import commit_of
 
 PROGRAMS = 4
 """How many programs are remembered: the tip, the parent, and those that are compared with them."""

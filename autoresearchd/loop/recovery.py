@@ -6,16 +6,16 @@ Nothing here decides anything: it hands the experiment found open to the loop, w
 
 from __future__ import annotations
 
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
-from autoresearchd.errors import RepositoryError
-from autoresearchd.loop import words
+from autoresearchd.loop import messages
 from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
+from autoresearchd.loop.messages import is_baseline, is_keep
 from autoresearchd.loop.slot import Slot
-from autoresearchd.loop.words import is_baseline, is_keep
 
 RESTORED = 32
 
@@ -49,27 +49,27 @@ def _restore(context: Context) -> None:
     context.workspace.restore_branch(context.store.session(context.tag).incumbent)
     recent = context.store.experiments(context.session_id, last=RESTORED)
     written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}
-    for number in context.workspace.damaged({e.number: words.commit_of(e) for e in written.values()}):
+    for number in context.workspace.damaged({e.number: messages.commit_of(e) for e in written.values()}):
         _write_again(context, written[number])
 
 
 def _write_again(context: Context, e: Experiment) -> None:
     kept = e.decision if is_keep(e) else None
     base = e.parent if kept is None else _base(context, e)
-    files = words.proposal_of(e).files
+    files = messages.proposal_of(e).files
     if base != e.parent:
         files = {**{path: context.workspace.read(e.parent, path) for path in context.task.editable}, **files}
     commit = context.workspace.commit(
         number=e.number,
         parent=base,
         files=files,
-        message=context.redactor.text(words.commit_message(e, context.task, kept)),
+        message=context.redactor.text(messages.commit_message(e, context.task, kept)),
         when=e.started_at,
     )
     context.emit(EventKind.RECOVERED, f"wrote commit {commit[:7]} again", experiment=e.number, commit=commit)
     if commit != e.commit:
         raise RepositoryError(
-            f"commit {words.commit_of(e)[:10]} of experiment {e.number} is lost, and the journal gives another one",
+            f"commit {messages.commit_of(e)[:10]} of experiment {e.number} is lost, and the journal gives another one",
             mend="run `git fsck` and fetch it from a clone; or start a new session from the last kept commit",
         )
 
@@ -97,7 +97,7 @@ def _check_branch(context: Context, latest: Experiment | None) -> None:
     expected = {context.store.session(context.tag).incumbent}
     if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
         kept = is_keep(latest) and not is_baseline(latest)
-        expected.add(context.workspace.parent(words.commit_of(latest)) if kept else latest.parent)
+        expected.add(context.workspace.parent(messages.commit_of(latest)) if kept else latest.parent)
         # What lost its place beside it: the branch falls back once the decision is carried out.
-        expected |= {words.commit_of(context.store.experiment(context.session_id, n)) for n in latest.fallen}
+        expected |= {messages.commit_of(context.store.experiment(context.session_id, n)) for n in latest.fallen}
     require_branch(context, expected)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.domain.experiment import Measurement, RunResult
+from autoresearchd.domain.ports import Executor, RunHandle, RunRequest
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.measure import measure
-from autoresearchd.loop.artifacts import clean_logs, read_logs, read_result_file
-from autoresearchd.loop.seals import ProtectedFiles, Seals
-from autoresearchd.ports import Executor, RunHandle, RunRequest
+from autoresearchd.evaluator.measure.measurement import measure
+from autoresearchd.loop.measuring.protected_files import ProtectedFiles, Seals
+from autoresearchd.loop.measuring.run_files import clean_logs, read_logs, read_result_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Decision, Experiment, Limits
-from autoresearchd.domain.labels import Label, Phase, SessionState, Status
-from autoresearchd.domain.limits import Reached, limit_reached
-from autoresearchd.domain.quantities import counted, format_duration
-from autoresearchd.errors import (
+from autoresearchd.domain.errors import (
     AutoresearchdError,
     BaselineError,
     EnvironmentFailure,
@@ -25,14 +20,19 @@ from autoresearchd.errors import (
     SpendCapReached,
     StoreDamaged,
 )
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Decision, Experiment, Limits
+from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
-from autoresearchd.loop.housekeeping import say_that_it_stops
+from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.recovery import reconcile
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
-from autoresearchd.loop.words import is_baseline
+from autoresearchd.loop.upkeep.housekeeping import say_that_it_stops
 from autoresearchd.workspace.files import PASSING
 
 FAULTS_BEFORE_GIVING_UP = 3

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any
 
+from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.task import Direction, Task
-from autoresearchd.errors import StoreError
-from autoresearchd.evaluator.decide import incumbent_value, samples_of
-from autoresearchd.evaluator.pace import Pace, allowed
+from autoresearchd.evaluator.keep.decide import incumbent_value, samples_of
+from autoresearchd.evaluator.rules.run_time import Pace, allowed
 from autoresearchd.loop.context import Context
+from autoresearchd.loop.messages import commit_of, is_baseline, is_keep
 from autoresearchd.loop.programs import Baseline, Programs, noise_of
-from autoresearchd.loop.words import commit_of, is_baseline, is_keep
 
 RECENT = 32
 TOP = 5

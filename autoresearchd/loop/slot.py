@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoresearchd.domain.experiment import Run
-from autoresearchd.evaluator.abort import Look
+from autoresearchd.evaluator.abort.abort_policy import Look
 from autoresearchd.loop.early_abort import WatchedRun
 from autoresearchd.loop.run import RunningProgram
 

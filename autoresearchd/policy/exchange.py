@@ -14,14 +14,15 @@ from random import Random
 from typing import Any
 
 from autoresearchd.domain.cleaning import clean, printable
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import AnswerLog, Cancel, Purse
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
-from autoresearchd.policy import abandon, answer, derived, spend
-from autoresearchd.policy.client import (
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.models import abandonable_call, spend
+from autoresearchd.models.client import (
     FINAL,
     PASSING,
     KnowsPrices,
@@ -32,9 +33,9 @@ from autoresearchd.policy.client import (
     Reply,
     Trouble,
 )
+from autoresearchd.policy import answer_words, edit_summary
 from autoresearchd.policy.patience import Patience
-from autoresearchd.policy.structured import KnowsSchemas
-from autoresearchd.ports import AnswerLog, Cancel, Purse
+from autoresearchd.policy.prompt.answer_schema import KnowsSchemas
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
@@ -314,7 +315,7 @@ class Exchange:
     def prepare(self, cancel: Cancel) -> None:
         """Have the model's client load what it loads for its first question: nobody who stops waits for that."""
         client = self._asker.client
-        abandon.call(lambda: client.count_tokens(_NOTHING), Patience(cancel, self._means.ending), _PREPARE_S)
+        abandonable_call.call(lambda: client.count_tokens(_NOTHING), Patience(cancel, self._means.ending), _PREPARE_S)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """As the model counts that is asked next."""
@@ -389,21 +390,21 @@ class Exchange:
     ) -> Proposal:  # fmt: skip
         """What an answer proposes: files that differ from ``base``, in the words that it says of them."""
         state = self._state
-        description = clean(words.get("description"), answer.MAX_LINE)
-        hypothesis = clean(words.get("hypothesis"), answer.MAX_TEXT) or description
+        description = clean(words.get("description"), answer_words.MAX_LINE)
+        hypothesis = clean(words.get("hypothesis"), answer_words.MAX_TEXT) or description
         if not hypothesis and state.repair is not None:
-            hypothesis = clean(state.repair.description, answer.MAX_LINE)
-        hypothesis = hypothesis or derived.hypothesis(base, files)
+            hypothesis = clean(state.repair.description, answer_words.MAX_LINE)
+        hypothesis = hypothesis or edit_summary.hypothesis(base, files)
         return Proposal(
             files=dict(files),
             hypothesis=hypothesis,
             policy=self._means.name,
-            description=description or clean(hypothesis, answer.MAX_LINE),
-            expected_delta=answer.number(words.get("expected_delta")),
-            changes=derived.changes(base, files),
+            description=description or clean(hypothesis, answer_words.MAX_LINE),
+            expected_delta=answer_words.number(words.get("expected_delta")),
+            changes=edit_summary.changes(base, files),
             role=state.role,
             adapter=clean(reply.adapter, _NAME),
-            asi=answer.asi_of(words, hypothesis),
+            asi=answer_words.asi_of(words, hypothesis),
             cost=self.cost,
             generation=generation,
             state_id=state.state_id,

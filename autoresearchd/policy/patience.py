@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoresearchd.errors import Interrupted
-from autoresearchd.ports import Cancel
+from autoresearchd.domain.errors import Interrupted
+from autoresearchd.domain.ports import Cancel
 
 GRACE_S = 2.0
 """How long an answer under way is still waited for: it is paid for, and about to come more often than not."""

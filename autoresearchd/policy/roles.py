@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autoresearchd.domain.task import Role, Task
-from autoresearchd.policy.ranges import bag, range_of, words_of
+from autoresearchd.policy.search.name_ranges import bag, range_of, words_of
 
 SMALL_ARTEFACT = 100_000_000
 """A limit on the artefact's size below so many bytes makes quantisation a role of its own."""

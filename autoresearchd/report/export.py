@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
-from autoresearchd.errors import MissingCapability, UsageError
-from autoresearchd.report.text import clean, json_text, real
+from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.report.plain_text import clean, json_text, real
 
 Record = Mapping[str, Any]
 

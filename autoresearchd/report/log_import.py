@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.errors import UsageError
-from autoresearchd.report.text import real
+from autoresearchd.report.plain_text import real
 
 _LABELS = {
     Status.KEEP: Label.NONE,

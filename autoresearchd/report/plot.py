@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoresearchd.errors import UsageError
-from autoresearchd.report.text import clean, cut, real
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.report.plain_text import clean, cut, real
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

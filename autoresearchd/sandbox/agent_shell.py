@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, MissingCapability
 from autoresearchd.domain.experiment import StageResult
-from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import EnvironmentFailure, Interrupted, MissingCapability
-from autoresearchd.ports import Cancel
 from autoresearchd.sandbox.environment import search_path
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, launch
 from autoresearchd.sandbox.tiers import PLAIN, Tier

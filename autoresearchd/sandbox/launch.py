@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import StageResult
-from autoresearchd.errors import EnvironmentFailure
 from autoresearchd.sandbox.leftovers import BOOT, TOKEN_VARIABLE, new_token, owner, remove, sweep
 
 LOG_LIMIT = 8 << 20

@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 
-from autoresearchd.sandbox.records import dump
+from autoresearchd.sandbox.log_files import dump
 
 _MOST_LINKS = 40
 """Links on the way of one path; the kernel follows no more (path_resolution(7))."""

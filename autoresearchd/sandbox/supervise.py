@@ -20,9 +20,10 @@ import select
 import sys
 import time
 
-from autoresearchd.sandbox import seccomp
 from autoresearchd.sandbox.ceilings import Ceilings, apply
-from autoresearchd.sandbox.kernel import PR_SET_NO_NEW_PRIVS, filter_calls
+from autoresearchd.sandbox.isolation import seccomp
+from autoresearchd.sandbox.isolation.kernel import PR_SET_NO_NEW_PRIVS, filter_calls
+from autoresearchd.sandbox.log_files import FULL, Log, unlink, write_json
 from autoresearchd.sandbox.outputs import removal, sift
 from autoresearchd.sandbox.process_tree import (
     PR_SET_CHILD_SUBREAPER,
@@ -33,7 +34,6 @@ from autoresearchd.sandbox.process_tree import (
     send,
     start_time,
 )
-from autoresearchd.sandbox.records import FULL, Log, unlink, write_json
 from autoresearchd.sandbox.trees import remove_tree
 
 CONTROL = 0

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from autoresearchd.errors import EnvironmentFailure, MissingCapability, UsageError
-from autoresearchd.sandbox import bubblewrap, confinement
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.sandbox.isolation import bubblewrap, confine_command
 from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
 from autoresearchd.sandbox.leftovers import PROBE_PREFIX, new_token, remove
 from autoresearchd.sandbox.view import View
@@ -71,7 +71,7 @@ class Tier:
     def command(self, view: View, command: Sequence[str]) -> tuple[str, ...]:
         """The command line that runs ``command`` with ``view``; in the tier ``none`` the command itself."""
         if self.confines:
-            return confinement.wrap(view, command, namespaces=self.name is TierName.NAMESPACES)
+            return confine_command.wrap(view, command, namespaces=self.name is TierName.NAMESPACES)
         if self.program is None:
             return tuple(command)
         return bubblewrap.wrap(self.program, view, command, proc=self.name is TierName.BUBBLEWRAP)

@@ -16,10 +16,11 @@ from sqlalchemy import Connection, func, select
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.proposal import Answer, Proposal
-from autoresearchd.store import codec, records
-from autoresearchd.store import tables as t
-from autoresearchd.store.database import Database, sqlite_url
-from autoresearchd.store.records import AnyRow
+from autoresearchd.store.journal import records
+from autoresearchd.store.journal.records import AnyRow
+from autoresearchd.store.schema import codec
+from autoresearchd.store.schema import tables as t
+from autoresearchd.store.schema.database import Database, sqlite_url
 
 _UNREADABLE = (*codec.UNREADABLE, KeyError)
 s, e, p, n = t.sessions, t.experiments, t.proposals, t.answers

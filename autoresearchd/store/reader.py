@@ -15,17 +15,18 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, case, func, select
 
+from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
 from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.domain.proposal import ASI
-from autoresearchd.errors import StoreDamaged
-from autoresearchd.evaluator.confidence import mad_confidence
-from autoresearchd.store import health, records
-from autoresearchd.store import tables as t
-from autoresearchd.store.database import Database, sqlite_url
-from autoresearchd.store.history import role_stats
-from autoresearchd.store.records import AnyRow
+from autoresearchd.evaluator.keep.confidence import mad_confidence
+from autoresearchd.store.journal import records
+from autoresearchd.store.journal.history_queries import role_stats
+from autoresearchd.store.journal.records import AnyRow
+from autoresearchd.store.schema import health
+from autoresearchd.store.schema import tables as t
+from autoresearchd.store.schema.database import Database, sqlite_url
 
 _ALIVE = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
 _OVERHEADS = 1000
@@ -173,7 +174,7 @@ class Reader:
 
     def versions(self) -> list[dict[str, Any]]:
         """Versions of the local policy as ``adapters list --json`` prints them, oldest first."""
-        from autoresearchd.store.versions import select_versions
+        from autoresearchd.store.journal.version_records import select_versions
 
         v = t.policy_versions.c
         with self._db.read() as c:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.errors import StoreDamaged
-from autoresearchd.store import migrate
-from autoresearchd.store.database import Database, sqlite_url
-from autoresearchd.store.history import HistoryRecords
-from autoresearchd.store.sessions import SessionRecords
-from autoresearchd.store.steps import StepRecords
-from autoresearchd.store.versions import VersionRecords
+from autoresearchd.store.journal.experiment_steps import StepRecords
+from autoresearchd.store.journal.history_queries import HistoryRecords
+from autoresearchd.store.journal.session_records import SessionRecords
+from autoresearchd.store.journal.version_records import VersionRecords
+from autoresearchd.store.schema import migrate
+from autoresearchd.store.schema.database import Database, sqlite_url
 
 
 class SqlStore(SessionRecords, StepRecords, HistoryRecords, VersionRecords):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autoresearchd.errors import AutoresearchdError, EnvironmentFailure, MissingCapability, RepositoryError
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, MissingCapability, RepositoryError
 from autoresearchd.workspace.files import disk_errors
 
 OLDEST = (2, 32)

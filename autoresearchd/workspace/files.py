@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoresearchd.errors import EnvironmentFailure, RepositoryError
+from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.sandbox import trees
 
 PASSING = frozenset(

@@ -13,8 +13,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.file_content import pointed_to
-from autoresearchd.errors import RepositoryError
 from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
 from autoresearchd.workspace.objects import LINK, SUBMODULE, Entry, ObjectStore, object_id
 

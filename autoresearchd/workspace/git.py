@@ -13,7 +13,7 @@ from datetime import datetime
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
-from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.domain.errors import RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.files import disk_errors, held, split_path

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autoresearchd.errors import RepositoryError
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.message import parse_message

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from autoresearchd.errors import RepositoryError, UsageError
+from autoresearchd.domain.errors import RepositoryError, UsageError
 
 STATE = "autoresearchd"
 PUBLIC = ".autoresearchd"

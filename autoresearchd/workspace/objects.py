@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoresearchd.errors import EnvironmentFailure, MissingCapability, RepositoryError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading
 from autoresearchd.workspace.files import disk_errors
 

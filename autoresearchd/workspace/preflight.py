@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from autoresearchd.domain.errors import MissingCapability, RepositoryError
 from autoresearchd.domain.file_content import LARGEST, pointed_to
-from autoresearchd.errors import MissingCapability, RepositoryError
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag

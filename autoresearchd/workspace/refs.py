@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoresearchd.errors import RepositoryError
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace.command import Git, Result
 from autoresearchd.workspace.files import held
 from autoresearchd.workspace.layout import BRANCHES, branch_name

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from autoresearchd.errors import RepositoryError
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, held, remove_tree
 from autoresearchd.workspace.folders import TreeFolder

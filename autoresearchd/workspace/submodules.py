@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from autoresearchd.errors import RepositoryError
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace.command import Git, reading, surroundings
 from autoresearchd.workspace.layout import common_dir, git_dir, is_git_dir
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoresearchd.domain.experiment import Experiment, Totals
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.evaluator.keep import KeepRule
+from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.store.repository import SqlStore
 from tests.chaos.world import TAG, World
 

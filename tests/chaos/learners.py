@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.app.adapter_versions import shelf_of
-from autoresearchd.app.learn import learn
+from autoresearchd.app.learning.adapter_versions import shelf_of
+from autoresearchd.app.learning.learn import learn
 from autoresearchd.app.project import Project
+from autoresearchd.domain.errors import AdapterDamaged
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import AdapterDamaged
 from tests.chaos.mortal import Doom, Fate
 from tests.fakes.executors import wait_until
 from tests.integration.test_learning import MIXED, request, researched, sized_model

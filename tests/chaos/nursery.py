@@ -106,8 +106,8 @@ def _import_everything() -> None:
     import git  # noqa: F401
 
     import autoresearchd.app.start
-    import autoresearchd.policy.command
-    import autoresearchd.policy.search  # noqa: F401
+    import autoresearchd.policy.command_policy
+    import autoresearchd.policy.search.search_policies  # noqa: F401
 
 
 def _fork(order: Mapping[str, Any]) -> int:
@@ -182,7 +182,7 @@ def _command(pid: int) -> str:
 # ---------------------------------------------------------------------- one life
 def _live(order: Mapping[str, Any]) -> int:
     """The daemon's process: as ``autoresearchd resume --foreground``, but for ports that may end it."""
-    from autoresearchd.errors import AutoresearchdError
+    from autoresearchd.domain.errors import AutoresearchdError
 
     root = Path(order["root"])
     fate = Fate(**order["fate"]) if order.get("fate") else None
@@ -205,12 +205,12 @@ def _serve(root: Path, doom: Doom, *, often: bool, clock_seed: int | None) -> in
     often: housekeeping all the time; clock_seed: of a clock that jumps.
     """
     from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
-    from autoresearchd.app.integrity import check_database, check_journal
     from autoresearchd.app.project import Project
-    from autoresearchd.loop import housekeeping
+    from autoresearchd.app.repairs.journal_check import check_database, check_journal
     from autoresearchd.loop.daemon import serve
-    from autoresearchd.loop.lock import SessionLock
     from autoresearchd.loop.session import Backoff
+    from autoresearchd.loop.upkeep import housekeeping
+    from autoresearchd.loop.upkeep.session_lock import SessionLock
     from autoresearchd.workspace import layout
     from autoresearchd.workspace.git import GitWorkspace
 

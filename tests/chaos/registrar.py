@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autoresearchd.domain.version import BaseModel
-from autoresearchd.errors import AdapterDamaged
-from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.domain.errors import AdapterDamaged
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from tests.chaos.mortal import Doom, Fate, Mortal
 

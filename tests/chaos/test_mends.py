@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import EnvironmentFailure
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.workspace import command
 from autoresearchd.workspace.git import GitWorkspace
 from tests.chaos.harness import Harness

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.sandbox import bubblewrap
+from autoresearchd.sandbox.isolation import bubblewrap
 from tests.chaos.harness import Harness
 from tests.chaos.invariants import Breaches, processes_of
 from tests.chaos.processes import below, command_of, kill, with_signal

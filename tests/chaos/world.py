@@ -19,8 +19,8 @@ from autoresearchd.app.compose import open_workspace
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
 from autoresearchd.domain.experiment import Limits, Session
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.task import Task
-from autoresearchd.ports import NewSession
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import checkout_snapshot, write_files
 

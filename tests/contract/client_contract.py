@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from autoresearchd.errors import Interrupted
-from autoresearchd.policy.client import ModelClient, ModelError, Question, Reply, Trouble
+from autoresearchd.domain.errors import Interrupted
+from autoresearchd.models.client import ModelClient, ModelError, Question, Reply, Trouble
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import Turn

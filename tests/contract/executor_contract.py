@@ -1,4 +1,4 @@
-"""The contract of `autoresearchd.ports.Executor`, as pytest suites that an adapter's tests inherit.
+"""The contract of `autoresearchd.domain.ports.Executor`, as pytest suites that an adapter's tests inherit.
 
 Subclass `ExecutorContract` (any executor) or `JobContract` (one that really runs commands) in a test module and
 give the fixture ``executor``.
@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.errors import BaselineError, Interrupted
+from autoresearchd.domain.ports import Executor, RunRequest
 from autoresearchd.domain.task import (
     Budget,
     Check,
@@ -24,9 +26,7 @@ from autoresearchd.domain.task import (
     Scoring,
     Task,
 )
-from autoresearchd.errors import BaselineError, Interrupted
-from autoresearchd.executor.setup import MARKER
-from autoresearchd.ports import Executor, RunRequest
+from autoresearchd.executor.setup_commands import MARKER
 
 SUCCEED, FAIL, HANG = "echo val_bpb: 1.5", "echo broken >&2; exit 3", "echo begun; exec sleep 600"
 

@@ -15,10 +15,10 @@ import math
 import threading
 from collections.abc import Sequence
 
+from autoresearchd.domain.errors import Interrupted
+from autoresearchd.domain.ports import Policy, TrialHistory
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import Interrupted
-from autoresearchd.ports import Policy, TrialHistory
+from autoresearchd.domain.research_state import ResearchState
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 SAMPLE = '''"""A program to improve."""

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import (
     AbortMemory,
@@ -33,9 +34,8 @@ from autoresearchd.domain.experiment import (
     Totals,
 )
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Generation, Proposal
-from autoresearchd.errors import StoreError
-from autoresearchd.ports import Store
 from tests.contract.store_contract_answers import AnswersContract, new_answer
 from tests.contract.store_contract_steps import StepsContract
 from tests.contract.store_contract_sums import SumsContract

@@ -12,8 +12,8 @@ import pytest
 
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import Answer, Cost, Generation
-from autoresearchd.ports import Store
 from tests.contract.store_driver import AT, Driver, new_proposal, new_session
 from tests.contract.store_fixtures import StoreFixtures
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, Totals
 from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.errors import StoreError
-from autoresearchd.ports import Store
 from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, result
 from tests.contract.store_fixtures import StoreFixtures
 

@@ -9,8 +9,8 @@ import pytest
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Node
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.ports import Store
 from tests.contract.store_driver import AT, PARENT, Driver, commit_of, new_proposal, new_session
 from tests.contract.store_fixtures import StoreFixtures
 

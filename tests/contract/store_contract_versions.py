@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 
+from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, NewVersion, VersionStatus
-from autoresearchd.errors import StoreError
-from autoresearchd.ports import Shelf, Store
+from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, NewVersion, VersionStatus
+from autoresearchd.domain.ports import Shelf, Store
 from tests.contract.store_driver import AT, Driver, new_proposal
 from tests.contract.store_fixtures import StoreFixtures
 

@@ -13,8 +13,8 @@ from autoresearchd.domain.experiment import (
     StageResult,
 )
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import NewSession, Store
 from autoresearchd.domain.proposal import ASI, Cost, Generation, Proposal
-from autoresearchd.ports import NewSession, Store
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PARENT = "a" * 40

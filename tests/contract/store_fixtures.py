@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from autoresearchd.ports import Store
+from autoresearchd.domain.ports import Store
 from tests.contract.store_driver import AT, Driver, new_session
 
 

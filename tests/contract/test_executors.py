@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoresearchd.executor.device import Devices
+from autoresearchd.domain.ports import Executor, RunRequest
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.ports import Executor, RunRequest
 from autoresearchd.sandbox.tiers import PLAIN, TierName, available
 from tests.contract.executor_contract import FAIL, HANG, SUCCEED, ExecutorContract, JobContract
 from tests.fakes.executors import FakeExecutor, Script, ScriptedStage, prints

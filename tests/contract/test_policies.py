@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.policy.command import CommandPolicy
-from autoresearchd.policy.search import RandomPolicy, SearchPolicy
-from autoresearchd.ports import Policy, TrialHistory
+from autoresearchd.domain.ports import Policy, TrialHistory
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.policy.command_policy import CommandPolicy
+from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy
 from tests.contract.policy_contract import SAMPLE, PolicyContract
 from tests.fakes.policies import ScriptedPolicy
 

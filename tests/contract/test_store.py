@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
+from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import RULES, Label, Phase
-from autoresearchd.errors import StoreError
-from autoresearchd.ports import Store
+from autoresearchd.domain.ports import Store
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract import StoreContract
 from tests.contract.store_contract_answers import new_answer

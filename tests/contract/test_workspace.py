@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoresearchd.ports import Workspace
+from autoresearchd.domain.ports import Workspace
 from autoresearchd.workspace.git import GitWorkspace
 from tests.contract.workspace_contract import TRAIN, WorkspaceContract
 from tests.fakes.repositories import make_repository

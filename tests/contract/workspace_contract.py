@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import RepositoryError
-from autoresearchd.ports import Workspace
+from autoresearchd.domain.errors import RepositoryError
+from autoresearchd.domain.ports import Workspace
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TRAIN = "learning_rate = 0.1\n"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.loop.lock import holder
+from autoresearchd.loop.upkeep.session_lock import holder
 
 PROGRAM = """\
 import os

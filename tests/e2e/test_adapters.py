@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.version import BaseModel
-from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from tests.e2e.conftest import Project, wait_until
 from tests.e2e.test_models import configure

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autoresearchd.domain.errors import BaselineError
 from autoresearchd.domain.experiment import RunResult, StageResult
+from autoresearchd.domain.ports import Cancel, Executor, RunHandle, RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import BaselineError
-from autoresearchd.ports import Cancel, Executor, RunHandle, RunRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.logprobs import batch_statistics, collate
-from autoresearchd.learner.objectives import Generated, Sample, Statistics, Who
-from autoresearchd.learner.packing import Sharing
+from autoresearchd.learner.algorithms.learnable import Generated, Sample, Statistics, Who
+from autoresearchd.learner.training.logprobs import batch_statistics, collate
+from autoresearchd.learner.training.packing import Sharing
 
 LETTERS = "abcdefghijklmn"
 """The vocabulary, after the tokens for padding (0) and for the end of a turn (1)."""

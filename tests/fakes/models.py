@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from autoresearchd.domain.errors import Interrupted
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Answer, Cost
-from autoresearchd.errors import Interrupted
-from autoresearchd.policy.client import Message, Question, Reply
-from autoresearchd.ports import Cancel
+from autoresearchd.models.client import Message, Question, Reply
 
 Step = str | Reply | Exception | Callable[[Question], str]
 """What a scripted model does with a question: a text, a whole reply, an error, or a text that depends on it."""

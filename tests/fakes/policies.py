@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Budget, Direction, Execution, Metric, MetricSource, Scoring, Task
-from autoresearchd.errors import Interrupted, PolicyError
-from autoresearchd.ports import Cancel
 
 Step = str | Mapping[str, str] | Proposal | Exception
 """One answer of a scripted policy: text of the first editable file, texts by path, a whole proposal, or an error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autoresearchd.learner.objectives import Generated, Who
+from autoresearchd.learner.algorithms.learnable import Generated, Who
 
 
 class ScriptedSampler:

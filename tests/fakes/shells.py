@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import Interrupted
-from autoresearchd.ports import Cancel
+from autoresearchd.domain.errors import Interrupted
+from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.sandbox.agent_shell import CommandResult
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoresearchd.domain.version import BaseModel, ServedAdapter
+from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 
 
 @dataclass

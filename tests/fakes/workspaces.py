@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from autoresearchd.errors import RepositoryError
+from autoresearchd.domain.errors import RepositoryError
 
 
 @dataclass(frozen=True)

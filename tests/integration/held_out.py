@@ -10,15 +10,15 @@ from typing import Any
 
 from alembic import command
 
-from autoresearchd.app.held_out import HeldOut, Source
+from autoresearchd.app.learning.held_out_states import HeldOut, Source
 from autoresearchd.app.project import Project
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.trajectories import Trajectory
+from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.resources import bundled
-from autoresearchd.store.database import Database, sqlite_url
-from autoresearchd.store.migrate import alembic_config
+from autoresearchd.store.schema.database import Database, sqlite_url
+from autoresearchd.store.schema.migrate import alembic_config
 from tests.integration.bench import Bench
 
 

@@ -19,10 +19,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Budget, Direction, Evaluation, Execution, Metric, MetricSource, Scoring, Task
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.ports import RunRequest
 from autoresearchd.sandbox.tiers import choose
 
 SECRET = "the secret"

@@ -8,7 +8,7 @@ import pytest
 
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, available, probe
 from tests.contract.executor_contract import make_request, make_task

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.serve import Engine, ServeOptions, command_of, scripts_of
-from autoresearchd.app.serving import Patience, keep_up, tail
+from autoresearchd.app.models.serve_model import Engine, ServeOptions, command_of, scripts_of
+from autoresearchd.app.models.server_process import Patience, keep_up, tail
 
 
 def model_file(*packages: str) -> Path:

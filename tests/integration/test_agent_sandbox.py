@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import Interrupted, MissingCapability
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.errors import Interrupted, MissingCapability
-from autoresearchd.evaluator.legality import check_edit
+from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.executor.interpreter import inspect
-from autoresearchd.executor.sight import agent_surroundings, link_data
-from autoresearchd.policy.agent import AgentPolicy
-from autoresearchd.policy.agent_words import SENTINEL
+from autoresearchd.executor.visible_files import agent_surroundings, link_data
+from autoresearchd.policy.agent.agent_policy import AgentPolicy
+from autoresearchd.policy.agent.dialogue import SENTINEL
 from autoresearchd.sandbox.agent_shell import AgentShells, CommandResult, Surroundings
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, available

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import Interrupted, PolicyError
-from autoresearchd.policy.command import CommandPolicy
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.policy.command_policy import CommandPolicy
 from tests.fakes.policies import make_state, make_task
 
 CODE = "DEPTH = 4\n"
@@ -152,7 +152,7 @@ def test_the_tool_dies_when_the_daemon_is_killed(tmp_path: Path) -> None:
     script = f"""
 import threading
 from pathlib import Path
-from autoresearchd.policy.command import run_tool
+from autoresearchd.policy.command_policy import run_tool
 stdin = Path({str(tmp_path)!r}) / "in"
 stdin.write_text("")
 run_tool("echo $$ > {pid_file}; exec sleep 600", cwd=Path({str(tmp_path)!r}), stdin=stdin,

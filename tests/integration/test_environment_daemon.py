@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.cli.place import find_place
+from autoresearchd.cli.repository_here import find_place
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.loop.lock import NOTE_BYTES, SessionLock, holder, waiting
+from autoresearchd.loop.upkeep.session_lock import NOTE_BYTES, SessionLock, holder, waiting
 from autoresearchd.workspace import layout
 from tests.e2e.conftest import TASK, Project, make_environment, wait_until
 from tests.integration.bench import Bench

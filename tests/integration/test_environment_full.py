@@ -14,11 +14,11 @@ import pytest
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.housekeeping import LOW_DISK_BYTES
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.sinks import FileSink
+from autoresearchd.loop.upkeep.event_sinks import FileSink
+from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from tests.integration.bench import TASK, Bench
 from tests.integration.disks import Disk, memory_disk
 

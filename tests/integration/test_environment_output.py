@@ -9,7 +9,7 @@ import pytest
 
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Status
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.sandbox.launch import LOG_LIMIT

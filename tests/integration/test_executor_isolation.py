@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Check, Evaluation, Task
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.executor.sight import visible_libraries
+from autoresearchd.executor.visible_files import visible_libraries
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName
 from tests.contract.executor_contract import HANG, make_request, make_task
 from tests.fakes.executors import wait_until

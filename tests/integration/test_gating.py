@@ -14,16 +14,16 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.gating import Exam, Gate
-from autoresearchd.app.held_out import HeldOut
-from autoresearchd.app.held_out import opened as open_sessions
-from autoresearchd.app.judging import RealJudge
-from autoresearchd.app.learn_options import GateSettings
-from autoresearchd.learner.gate import GateOptions
-from autoresearchd.learner.objectives import Who
-from autoresearchd.learner.reading import ReadSession
-from autoresearchd.learner.seen import TRAINED, Seen
-from autoresearchd.ports import RunRequest
+from autoresearchd.app.learning.experiment_judge import RealJudge
+from autoresearchd.app.learning.gate import Exam, Gate
+from autoresearchd.app.learning.held_out_states import HeldOut
+from autoresearchd.app.learning.held_out_states import opened as open_sessions
+from autoresearchd.app.learning.learn_options import GateSettings
+from autoresearchd.domain.ports import RunRequest
+from autoresearchd.learner.algorithms.learnable import Who
+from autoresearchd.learner.data.learned_from import TRAINED, Seen
+from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.gate.compare_policies import GateOptions
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.samplers import ScriptedSampler
 from tests.integration.bench import Bench, job

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import AutoresearchdError, RepositoryError
+from autoresearchd.domain.errors import AutoresearchdError, RepositoryError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import (

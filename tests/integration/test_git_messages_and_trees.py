@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.errors import RepositoryError
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace.files import split_path
 from autoresearchd.workspace.message import SUBJECT_LENGTH, commit_message, one_line
 from autoresearchd.workspace.objects import Entry, object_id, parse_commit, parse_tree, serialise_commit, serialise_tree

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import MissingCapability, RepositoryError, UsageError
+from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import (

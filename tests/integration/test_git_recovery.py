@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import EnvironmentFailure, RepositoryError
+from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, Result, find_git
 from autoresearchd.workspace.git import GitWorkspace

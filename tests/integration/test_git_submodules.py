@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import RepositoryError
-from autoresearchd.loop.hints import mend_job
+from autoresearchd.domain.errors import RepositoryError
+from autoresearchd.loop.measuring.job_hints import mend_job
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import checkout_snapshot, commit_all, git, make_repository, write_files

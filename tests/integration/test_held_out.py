@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.held_out import HeldOut
-from autoresearchd.app.held_out import opened as open_sessions
+from autoresearchd.app.learning.held_out_states import HeldOut
+from autoresearchd.app.learning.held_out_states import opened as open_sessions
 from autoresearchd.app.project import Project
+from autoresearchd.domain.errors import EnvironmentFailure, UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import EnvironmentFailure, UsageError
-from autoresearchd.learner.judging import CheckingJudge, examine
-from autoresearchd.learner.reading import ReadSession
+from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.gate.judge_answers import CheckingJudge, examine
 from tests.integration.bench import Bench
 from tests.integration.held_out import block, older, opened, run, trajectory, without_wal
 from tests.unit.loop.test_rounds import GROUP, InTurn

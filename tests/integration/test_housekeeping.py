@@ -14,12 +14,12 @@ import pytest
 from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.schedulers.base import STATE_STOPPED
 
+from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
-from autoresearchd.errors import StoreDamaged
-from autoresearchd.loop.housekeeping import Housekeeping, note_reason, say_that_it_stops
-from autoresearchd.ports import Store
-from autoresearchd.store import backups
+from autoresearchd.domain.ports import Store
+from autoresearchd.loop.upkeep.housekeeping import Housekeeping, note_reason, say_that_it_stops
+from autoresearchd.store.backup import backups
 from tests.integration.bench import Bench
 
 

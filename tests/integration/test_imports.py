@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.executor.sight import interpreter_folders
+from autoresearchd.executor.visible_files import interpreter_folders
 from autoresearchd.sandbox.tiers import PLAIN
 from tests.contract.executor_contract import make_request, make_task
 from tests.integration.local_jobs import BEST, needs_sandbox, run, training_log

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.init import next_commands
+from autoresearchd.app.tasks.init_task import next_commands
 from autoresearchd.cli.main import run
 from autoresearchd.workspace import preflight
 

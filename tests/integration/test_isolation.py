@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.sandbox.bubblewrap import candidates
+from autoresearchd.sandbox.isolation.bubblewrap import candidates
 from autoresearchd.sandbox.tiers import Tier, TierName, available
 from tests.integration.isolation_job import ATTACKS
 
@@ -52,7 +52,8 @@ def as_user(user: str) -> list[str]:
         pytest.skip("a normal user has no shared memory here, and so no victim to plant in it")
     for python in (sys.executable, "/usr/bin/python3"):
         question = (
-            f"import sys; sys.path.append({str(TOP)!r}); assert sys.version_info >= (3, 11); import autoresearchd.ports"
+            f"import sys; sys.path.append({str(TOP)!r}); assert sys.version_info >= (3, 11); "
+            "import autoresearchd.domain.ports"
         )
         done = subprocess.run([*become, "env", "-i", python, "-c", question], capture_output=True, check=False)
         if done.returncode == 0 and _can_start(become, python):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.experiment import RunResult, StageResult
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.launch import RunLimits
 from autoresearchd.sandbox.tiers import Tier, TierName, available
@@ -190,7 +190,7 @@ def test_a_daemon_and_its_supervisor_killed_at_once_leave_nothing_in_a_sandbox(
     driver = f"""
 import sys, time
 from pathlib import Path
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from tests.contract.executor_contract import make_request, make_task
 task = make_task("exec python job.py", execution={{"env": {{"MARK": {mark!r}}}}})

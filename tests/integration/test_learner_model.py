@@ -16,15 +16,22 @@ import pytest
 import torch
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.loading import ModelOptions
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.objectives import Sample, Who
-from autoresearchd.learner.options import Algo, ColdStart, GroupOptions, PpoOptions, SftOptions, TrainOptions
-from autoresearchd.learner.ratios import Level
-from autoresearchd.learner.training import StepFigures, train
-from autoresearchd.learner.trajectories import Trajectory
-from autoresearchd.policy.client import Question
-from autoresearchd.policy.transformers_client import TransformersClient
+from autoresearchd.learner.algorithms.learnable import Sample, Who
+from autoresearchd.learner.algorithms.ratios import Level
+from autoresearchd.learner.algorithms.train_options import (
+    Algo,
+    ColdStart,
+    GroupOptions,
+    PpoOptions,
+    SftOptions,
+    TrainOptions,
+)
+from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.training.load_model import ModelOptions
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.learner.training.train import StepFigures, train
+from autoresearchd.models.client import Question
+from autoresearchd.models.transformers_client import TransformersClient
 from tests.integration.smollm2 import model_file, safetensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

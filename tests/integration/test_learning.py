@@ -12,26 +12,26 @@ import pytest
 
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.adapter_versions import promote
-from autoresearchd.app.checks import EditCheck
-from autoresearchd.app.learn import learn
-from autoresearchd.app.learning import LearnRequest
-from autoresearchd.app.spending import SessionAnswers
+from autoresearchd.app.learning.adapter_versions import promote
+from autoresearchd.app.learning.learn import learn
+from autoresearchd.app.learning.learn_request import LearnRequest
+from autoresearchd.app.models.spending import SessionAnswers
+from autoresearchd.domain.errors import MissingCapability, SessionLocked, StoreError, UsageError
 from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, VersionStatus
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.version import BaseModel, LearnerStatus, VersionStatus
-from autoresearchd.errors import MissingCapability, SessionLocked, StoreError, UsageError
-from autoresearchd.learner.adapters import AdapterShelf, Made
-from autoresearchd.learner.lock import LearnerLock
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.reading import base_model
-from autoresearchd.learner.seen import TRAINED
-from autoresearchd.loop.clock import SystemClock
+from autoresearchd.learner.data.learned_from import TRAINED
+from autoresearchd.learner.data.read_sessions import base_model
+from autoresearchd.learner.learner_lock import LearnerLock
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.loop.proposing.edit_check import EditCheck
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.policy.client import Message, Question, Reply
-from autoresearchd.policy.model import ModelPolicy
-from autoresearchd.ports import Cancel
+from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.models.client import Message, Question, Reply
+from autoresearchd.policy.model_policy import ModelPolicy
 from tests.fakes.models import OpenPurse
 from tests.integration.bench import TASK, Bench
 from tests.integration.held_out import older
@@ -242,7 +242,7 @@ def test_a_bound_on_the_length_that_leaves_nothing_is_told_before_the_model_is_l
 
 
 def test_a_run_whose_process_was_killed_is_told_as_such(place: Path, tmp_path: Path) -> None:
-    from autoresearchd.domain.version import NewLearnerRun
+    from autoresearchd.domain.policy_versions import NewLearnerRun
 
     bench = researched(tmp_path, place, MIXED)
     killed = bench.store.open_learner_run(NewLearnerRun("grpo", "replay", 10), SystemClock().now())

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import UsageError
 from tests.fakes.bench import Bench as MemoryBench
 from tests.integration.bench import TASK, Bench
 from tests.unit.loop.test_early_abort import VALUES, by_label, made, run

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import PLAIN, Tier
@@ -79,7 +79,7 @@ def test_a_killed_daemon_leaves_no_job_on_the_gpu(tier: Tier, mark: str, tmp_pat
 import sys, time
 from pathlib import Path
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import Tier, TierName
@@ -193,7 +193,7 @@ def test_a_full_disk_is_no_fault_of_the_experiment(tmp_path: Path) -> None:
     driver = f"""
 from pathlib import Path
 from autoresearchd.domain.task import Evaluation
-from autoresearchd.executor.device import Devices
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import PLAIN

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.ports import RunRequest
-from autoresearchd.store.database import sqlite_url
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema.database import sqlite_url
 from tests.fakes.executors import Script
 from tests.integration.bench import Bench, job
 

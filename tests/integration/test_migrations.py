@@ -14,13 +14,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from autoresearchd.errors import SchemaTooNew, StoreError
+from autoresearchd.domain.errors import SchemaTooNew, StoreError
 from autoresearchd.resources import bundled
-from autoresearchd.store.database import Database
-from autoresearchd.store.health import HEAD_REVISION
-from autoresearchd.store.migrate import alembic_config, upgrade
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.store.tables import metadata
+from autoresearchd.store.schema.database import Database
+from autoresearchd.store.schema.health import HEAD_REVISION
+from autoresearchd.store.schema.migrate import alembic_config, upgrade
+from autoresearchd.store.schema.tables import metadata
 from tests.contract.store_driver import AT, new_session
 
 NEXT = """
@@ -198,7 +198,7 @@ def test_two_processes_may_create_the_database_at_the_same_moment(url: str) -> N
 
     def create() -> None:
         barrier.wait()
-        code = f"from autoresearchd.store.migrate import upgrade; upgrade({url!r})"
+        code = f"from autoresearchd.store.schema.migrate import upgrade; upgrade({url!r})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         if done.returncode:
             failures.append(RuntimeError(done.stderr))
@@ -224,7 +224,7 @@ def test_opening_an_up_to_date_database_does_not_import_alembic(url: str) -> Non
 
 def test_migrating_leaves_the_logging_of_the_program_alone(url: str) -> None:
     code = (
-        "import logging; before = list(logging.root.handlers); from autoresearchd.store.migrate import upgrade;"
+        "import logging; before = list(logging.root.handlers); from autoresearchd.store.schema.migrate import upgrade;"
         f"upgrade({url!r}); import sys;"
         "sys.exit(logging.root.handlers != before or logging.root.level != logging.WARNING)"
     )

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.checks import EditCheck
-from autoresearchd.app.spending import SessionAnswers
+from autoresearchd.app.models.spending import SessionAnswers
+from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.settings import ModelSettings, Price
-from autoresearchd.errors import Interrupted
-from autoresearchd.loop.clock import SystemClock
+from autoresearchd.domain.model_settings import ModelSettings, Price
+from autoresearchd.loop.proposing.edit_check import EditCheck
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.policy.model import ModelPolicy
-from autoresearchd.policy.openai_client import OpenAIClient
-from autoresearchd.policy.spend import Caps
+from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.models.openai_client import OpenAIClient
+from autoresearchd.models.spend import Caps
+from autoresearchd.policy.model_policy import ModelPolicy
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import Turn

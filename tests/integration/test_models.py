@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.policy.client import ModelClient, Question
-from autoresearchd.policy.litellm_client import LitellmClient
-from autoresearchd.policy.openai_client import OpenAIClient
-from autoresearchd.policy.transformers_client import TransformersClient
+from autoresearchd.models.client import ModelClient, Question
+from autoresearchd.models.litellm_client import LitellmClient
+from autoresearchd.models.openai_client import OpenAIClient
+from autoresearchd.models.transformers_client import TransformersClient
 from tests.integration.smollm2 import model_file, safetensors, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.compose import ensure_segment, laboratory, make_executor
-from autoresearchd.app.held_out import HeldOut, Source
-from autoresearchd.app.judging import RealJudge
+from autoresearchd.app.learning.experiment_judge import RealJudge
+from autoresearchd.app.learning.held_out_states import HeldOut, Source
 from autoresearchd.app.project import Project
 from autoresearchd.config import dump_task, load_task
+from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import BaselineError, EnvironmentFailure, Interrupted
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.clock import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.ports import Cancel, NewSession, RunRequest
+from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.executors import FakeExecutor, Script, prints

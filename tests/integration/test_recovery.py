@@ -83,7 +83,7 @@ def test_death_again_and_again_during_recovery_itself(tmp_path: Path, step: int)
 
 
 def test_a_branch_that_the_user_moved_is_refused_and_left_where_it_is(tmp_path: Path) -> None:
-    from autoresearchd.errors import RepositoryError
+    from autoresearchd.domain.errors import RepositoryError
 
     bench = Bench(tmp_path)
     run_until_killed(bench, Doom(at=-1))

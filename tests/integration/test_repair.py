@@ -12,20 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.integrity import check_database, check_journal
 from autoresearchd.app.project import Project
-from autoresearchd.app.repair import Report, repair
-from autoresearchd.app.restore import _limits_in_log, ends_after
+from autoresearchd.app.repairs.journal_check import check_database, check_journal
+from autoresearchd.app.repairs.repair import Report, repair
+from autoresearchd.app.repairs.restore_session import _limits_in_log, ends_after
+from autoresearchd.domain.errors import SessionLocked, StoreDamaged, UsageError
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
-from autoresearchd.errors import SessionLocked, StoreDamaged, UsageError
-from autoresearchd.loop.housekeeping import Housekeeping
-from autoresearchd.loop.lock import SessionLock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.sinks import FileSink
-from autoresearchd.store import backups, health
+from autoresearchd.loop.upkeep.event_sinks import FileSink
+from autoresearchd.loop.upkeep.housekeeping import Housekeeping
+from autoresearchd.loop.upkeep.session_lock import SessionLock
+from autoresearchd.store.backup import backups
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import health
 from autoresearchd.workspace import layout
 from tests.integration.bench import Bench, ByNumber
 

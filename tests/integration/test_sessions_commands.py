@@ -10,8 +10,8 @@ import pytest
 
 from autoresearchd.cli.main import run
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.loop.lock import SessionLock
 from autoresearchd.loop.session import Backoff, SessionLoop
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.repositories import make_repository

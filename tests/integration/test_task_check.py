@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.bench import repository_notes
-from autoresearchd.app.task_check import Extent, check_held
+from autoresearchd.app.tasks.check_task import Extent, check_held
+from autoresearchd.app.tasks.trial_bench import repository_notes
 from autoresearchd.cli.main import run
-from autoresearchd.errors import ConfigError
+from autoresearchd.domain.errors import ConfigError
 
 PROGRAM = """\
 import os
@@ -101,7 +101,7 @@ def test_what_is_asked_of_many_tasks_is_told_of_what_there_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "check.yaml").write_text(CHECK + "".join(PAYS.replace("told", f"told by {who}") for who in "abc"))
-    monkeypatch.setattr("autoresearchd.cli.task.bundled_tasks", lambda: [folder])
+    monkeypatch.setattr("autoresearchd.cli.commands.task_commands.bundled_tasks", lambda: [folder])
     told = {}
     for more in ((), ("--thorough",), ("--short",)):
         assert run(["task", "check", "--all", "--run", *more]) == (1 if more == ("--thorough",) else 0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.config import load_task
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.ports import RunRequest
 from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import PLAIN, Tier, probe
 

@@ -14,13 +14,13 @@ pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.adapter_versions import LiveVersions
-from autoresearchd.domain.version import BaseModel
-from autoresearchd.learner.adapters import AdapterShelf, Made
-from autoresearchd.learner.loading import LoraOptions, ModelOptions
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.policy.client import Question
-from autoresearchd.policy.transformers_client import TransformersClient
+from autoresearchd.app.learning.adapter_versions import LiveVersions
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.models.client import Question
+from autoresearchd.models.transformers_client import TransformersClient
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_driver import AT, new_session
 from tests.unit.learner import tiny

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from autoresearchd.app.project import Project
+from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.errors import AutoresearchdError
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.sandbox.tiers import available
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.config import load_task
-from autoresearchd.evaluator.legality import check_edit, code_hash, required_symbols
+from autoresearchd.evaluator.rules.legality import check_edit, code_hash, required_symbols
 from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import available
 from tests.integrity.bundled_cheats import CHEATS

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.errors import Interrupted
-from autoresearchd.policy.client import ModelClient, ModelError, Question, Trouble
-from autoresearchd.policy.litellm_client import LitellmClient
-from autoresearchd.policy.openai_client import OpenAIClient
-from autoresearchd.policy.wire import most_bytes
+from autoresearchd.domain.errors import Interrupted
+from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
+from autoresearchd.models.litellm_client import LitellmClient
+from autoresearchd.models.openai_client import OpenAIClient
+from autoresearchd.models.reply_bounds import most_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -311,7 +311,7 @@ def test_a_stop_cuts_the_line_to_the_server(way: Callable[[str], ModelClient]) -
 
 def test_a_proxy_of_the_environment_is_still_used(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("httpx")
-    from autoresearchd.policy.bounded_http import BoundedTransport
+    from autoresearchd.models.bounded_http import BoundedTransport
 
     with Hostile(answered) as proxy, contextlib.closing(_no_server()) as nobody:
         monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))

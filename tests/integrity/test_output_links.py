@@ -12,10 +12,10 @@ import pytest
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Evaluation, Task
-from autoresearchd.evaluator.measure import measure
-from autoresearchd.executor.device import Devices
+from autoresearchd.evaluator.measure.measurement import measure
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.artifacts import read_logs
+from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.resources import bundled
 from autoresearchd.sandbox.tiers import Tier, available
 from tests.contract.executor_contract import make_request, make_task

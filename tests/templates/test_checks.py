@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.scaffolding import task_folder
-from autoresearchd.app.task_check import SHORT, check_held
+from autoresearchd.app.tasks.check_task import SHORT, check_held
+from autoresearchd.app.tasks.scaffold import task_folder
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE, load_check
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import Task, TaskCheck, Variant
-from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.legality import check_edit
-from autoresearchd.evaluator.variants import changed
+from autoresearchd.evaluator.rules.legality import check_edit
+from autoresearchd.evaluator.rules.task_variants import changed
 from autoresearchd.resources import bundled
 
 FOLDERS = sorted(path.parent for path in bundled("templates").glob(f"*/{CHECK_FILE}"))

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from autoresearchd.config import check_files, load_task
-from autoresearchd.evaluator.curve import read_curve
-from autoresearchd.evaluator.parse import parse_metrics
-from autoresearchd.policy.space import find
+from autoresearchd.evaluator.measure.logged_curve import read_curve
+from autoresearchd.evaluator.measure.printed_metrics import parse_metrics
+from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
 
 torch = pytest.importorskip("torch")

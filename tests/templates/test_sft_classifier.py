@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autoresearchd.config import check_files, load_task
-from autoresearchd.policy.space import find
+from autoresearchd.policy.search.find_constants import find
 from autoresearchd.resources import bundled
 
 FOLDER = bundled("templates") / "sft-classifier"

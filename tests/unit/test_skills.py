@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.cli.commands.skill_commands import install, skills
 from autoresearchd.cli.main import run
-from autoresearchd.cli.skills import install, skills
-from autoresearchd.errors import UsageError
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.report.log_import import read_log
 from autoresearchd.resources import bundled
 

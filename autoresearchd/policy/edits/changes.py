@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoresearchd.domain.quantities import counted
-from autoresearchd.policy.edits import names
-from autoresearchd.policy.edits.model import MAX_CHANGES, EditError, show
-from autoresearchd.policy.edits.segments import Block
-from autoresearchd.policy.edits.text import File, Splice, lines_of, shift
+from autoresearchd.policy.edits import file_names
+from autoresearchd.policy.edits.answer_parts import Block
+from autoresearchd.policy.edits.edit import MAX_CHANGES, EditError, show
+from autoresearchd.policy.edits.file_lines import File, Splice, lines_of, shift
 
 _DIVIDER = re.compile(r"={5,9}\s*$")
 _MOST_DIVIDERS = 8
@@ -54,11 +54,11 @@ def from_blocks(blocks: Sequence[Block], code: Mapping[str, str]) -> list[Change
         what = f"SEARCH/REPLACE block {block.number}"
         if not block.closed:
             raise EditError(f"{what} has no >>>>>>> REPLACE line at its end", mend=_SHAPE)
-        file = _file_of_block(block, code, what) or file or names.only(code)
+        file = _file_of_block(block, code, what) or file or file_names.only(code)
         if file is None:
             raise EditError(
                 f"{what} does not say which file it is for",
-                mend=f"write the file's name on the line above it, one of: {names.allowed(code)}",
+                mend=f"write the file's name on the line above it, one of: {file_names.allowed(code)}",
             )
         changes.append(Change(what, file, _readings(block, what)))
     return changes
@@ -74,16 +74,16 @@ def from_pairs(items: Sequence[Any], code: Mapping[str, str]) -> list[Change]:
         search, replace = item.get("search"), item.get("replace")
         if not isinstance(search, str) or not isinstance(replace, str):
             raise EditError(f'{what} needs "search" and "replace", both texts')
-        changes.append(Change(what, names.of_item(item, code, what), (Pair(lines_of(search), lines_of(replace)),)))
+        changes.append(Change(what, file_names.of_item(item, code, what), (Pair(lines_of(search), lines_of(replace)),)))
     return changes
 
 
 def _file_of_block(block: Block, code: Mapping[str, str], what: str) -> str | None:
     for name in block.names:
-        file = names.title(name, code, what)
+        file = file_names.title(name, code, what)
         if file is not None:
             return file
-    return names.in_info(block.info, code, what) or names.mentioned(block.names, code, what)
+    return file_names.in_info(block.info, code, what) or file_names.mentioned(block.names, code, what)
 
 
 def _readings(block: Block, what: str) -> tuple[Pair, ...]:
@@ -228,7 +228,7 @@ def apply_operations(items: Sequence[Any], code: Mapping[str, str]) -> dict[str,
         what = f"edit {number}"
         if not isinstance(item, Mapping):
             raise EditError(f"{what} is not a JSON object", mend=f"write it like {_EXAMPLE}")
-        name = names.of_item(item, code, what)
+        name = file_names.of_item(item, code, what)
         if name not in files:
             files[name] = File(code[name])
         splices.setdefault(name, []).append(_operation(item, files[name].lines, name, what))

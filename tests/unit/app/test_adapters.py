@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.adapter_versions import LiveVersions, prune
-from autoresearchd.app.policies import make_clients
+from autoresearchd.app.learning.adapter_versions import LiveVersions, prune
+from autoresearchd.app.make_policy import make_clients
+from autoresearchd.domain.errors import SessionLocked
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.version import BaseModel, ServedAdapter, VersionStatus
-from autoresearchd.errors import SessionLocked
-from autoresearchd.learner.adapters import AdapterShelf, Made
-from autoresearchd.learner.lock import LearnerLock
-from autoresearchd.learner.reading import base_model
-from autoresearchd.policy.registry import parse_spec
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter, VersionStatus
+from autoresearchd.learner.data.read_sessions import base_model
+from autoresearchd.learner.learner_lock import LearnerLock
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
+from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.contract.client_contract import QUESTION

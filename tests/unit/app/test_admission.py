@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.start_checks import require_tunable, say_who_measures, warn_of_unlearnable_answers
-from autoresearchd.domain.settings import ModelSettings
+from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.task import MetricSource, Search
-from autoresearchd.errors import ConfigError, UsageError
-from autoresearchd.policy.registry import parse_spec
+from autoresearchd.policy.policy_names import parse_spec
 from tests.fakes.policies import make_task
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.learn_process import tell_of_daemons
+from autoresearchd.app.learning.learn_process import tell_of_daemons
 from autoresearchd.app.project import Project
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.learner.sessions import add_session, make_root
@@ -22,8 +22,8 @@ from tests.unit.learner.sessions import add_session, make_root
 PROGRAM = """
 import os
 import sys
-from autoresearchd.app.learn_process import stoppable
-from autoresearchd.errors import Interrupted
+from autoresearchd.app.learning.learn_process import stoppable
+from autoresearchd.domain.errors import Interrupted
 with stoppable('replay', lambda text: print(text, flush=True)) as cancel:
     os.write(1, b'at work\\n')  # in one call: the signal comes after it
     while not (cancel.is_set() and {ends}):
@@ -33,7 +33,10 @@ with stoppable('replay', lambda text: print(text, flush=True)) as cancel:
     finally:
         print('saved', flush=True)
 """
-ENDED = "from autoresearchd.cli.render import guarded; import sys; sys.exit(guarded(lambda: exec({program!r}, {{}})))"
+ENDED = (
+    "from autoresearchd.cli.terminal_text import guarded; import sys; "
+    "sys.exit(guarded(lambda: exec({program!r}, {{}})))"
+)
 
 
 @contextmanager

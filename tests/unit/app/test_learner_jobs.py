@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app import foreign
-from autoresearchd.app.learner_jobs import LearnerJobs, Unlimited, apart, own_folder
+from autoresearchd.app.learning import foreign_sessions
+from autoresearchd.app.learning.learner_jobs import LearnerJobs, Unlimited, apart, own_folder
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.task import Budget, Execution, Task
-from autoresearchd.errors import UsageError
-from autoresearchd.ports import Cancel, RunRequest
 from tests.fakes.executors import FakeExecutor, FakeHandle
 from tests.fakes.policies import make_task
 from tests.fakes.sessions import FakeGround, FakeGrounds
@@ -110,7 +110,7 @@ def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_stee
     execution = Execution("python train.py", Budget(1, 1, 3), (command,), python="/opt/odd/python", network=True)
     task = replace(make_task(), execution=execution, data=("/home/you/.ssh/id_ed25519",))
     ground = FakeGround(tmp_path, task, executor="ssh")
-    lines = list(foreign.told("there/t", ground))
+    lines = list(foreign_sessions.told("there/t", ground))
     told = "\n".join(lines)
     assert "; id > /tmp/owned" in told
     assert "\x1b" not in told and "\u202e" not in told
@@ -124,8 +124,8 @@ def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_stee
     ):
         assert word in told
     with pytest.raises(UsageError, match="another repository"):
-        foreign.refuse(ground, run_foreign=False)
-    foreign.refuse(ground, run_foreign=True)
+        foreign_sessions.refuse(ground, run_foreign=False)
+    foreign_sessions.refuse(ground, run_foreign=True)
 
 
 def test_the_executor_of_a_foreign_session_is_not_taken_and_nothing_is_made_in_its_repository(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_executor_of_a_foreign_session_is_not_taken_and_nothing_is_made_in_i
 def test_what_a_killed_learner_has_left_goes_when_the_next_one_begins(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, sys\n"
-        "from autoresearchd.app.learner_jobs import own_folder\n"
+        "from autoresearchd.app.learning.learner_jobs import own_folder\n"
         "with own_folder(pathlib.Path(sys.argv[1])) as folder:\n"
         "    (folder / '0/0/run').mkdir(parents=True)\n"
         "    print(folder, flush=True)\n"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.lengths import within
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.trajectories import Split, Trajectory
+from autoresearchd.learner.data.token_lengths import within
+from autoresearchd.learner.data.trajectories import Split, Trajectory
 
 
 def answer(number: int, prompt: int, tokens: int) -> Trajectory:

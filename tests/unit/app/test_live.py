@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.app.held_out import Gathered
-from autoresearchd.app.learn_options import constants_of
-from autoresearchd.app.learning import LearnRequest
-from autoresearchd.app.live import LiveRounds
+from autoresearchd.app.learning.held_out_states import Gathered
+from autoresearchd.app.learning.learn_options import constants_of
+from autoresearchd.app.learning.learn_request import LearnRequest
+from autoresearchd.app.learning.live_rounds import LiveRounds
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.judging import Attempt, HeldOutState, Outcome
-from autoresearchd.learner.training import CANCELLED, StepFigures
+from autoresearchd.learner.gate.judge_answers import Attempt, HeldOutState, Outcome
+from autoresearchd.learner.training.train import CANCELLED, StepFigures
 from tests.fakes.learnable import TinyLearnable
 
 STATES = tuple(HeldOutState(f"t/{n}", "t", n, "0" * 40, ({"role": "user", "content": "ab"},), {}) for n in range(4))

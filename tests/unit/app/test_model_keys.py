@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.policies import model_secrets, provider_keys
+from autoresearchd.app.make_policy import model_secrets, provider_keys
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.errors import UsageError
 
 KEY = "plain-looking-key-0123456789"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app import needs
-from autoresearchd.app.needs import needs_of
+from autoresearchd.app.tasks import required_extras
+from autoresearchd.app.tasks.required_extras import needs_of
 from autoresearchd.resources import bundled
 
 _BUNDLED = sorted(path.parent for path in bundled("templates").glob("*/task.yaml"))
@@ -16,7 +16,7 @@ _BUNDLED = sorted(path.parent for path in bundled("templates").glob("*/task.yaml
 def test_what_is_missing_is_named_as_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("import os\ndef f():\n    from sklearn.svm import SVC\n    import numpy as np\n")
     (tmp_path / "broken.py").write_text("import torch (\n")
-    monkeypatch.setattr(needs, "find_spec", lambda name: None if name == "sklearn" else object())
+    monkeypatch.setattr(required_extras, "find_spec", lambda name: None if name == "sklearn" else object())
     assert needs_of(tmp_path).words == "train, tasks (missing: scikit-learn)"
     (tmp_path / "train.py").write_text("import json\nfrom .torch import x\n")
     assert needs_of(tmp_path).words == "—"

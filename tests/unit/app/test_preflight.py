@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app import preflight
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.errors import UsageError
-from autoresearchd.policy.client import ModelError, Trouble
-from autoresearchd.policy.registry import parse_spec
+from autoresearchd.app.models import ask_models
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.models.client import ModelError, Trouble
+from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.daily_spend import DailySpend
 from tests.fakes.models import ScriptedClient, Step
 
@@ -30,10 +30,10 @@ class Desk:
     def ask(self, *steps: Step, settings: ModelSettings | None = None, policy: str = "litellm:m/0") -> int:
         """One model for each step; how many were asked."""
         clients = [ScriptedClient([step], name=f"m/{index}") for index, step in enumerate(steps)]
-        self.monkeypatch.setattr(preflight, "make_clients", lambda *_: clients)
+        self.monkeypatch.setattr(ask_models, "make_clients", lambda *_: clients)
         spec = parse_spec(policy)
         try:
-            preflight.ask_models(
+            ask_models.ask_models(
                 spec, settings or ModelSettings(), self.folder, self.environment, self.tell, now=lambda: NOON
             )
         finally:
@@ -89,8 +89,8 @@ def test_a_model_that_fails_is_a_warning_where_another_may_answer(desk: Desk) ->
 
 def test_a_model_that_is_named_twice_is_asked_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (ScriptedClient(["OK"], name="m/same") for _ in range(2))
-    monkeypatch.setattr(preflight, "make_clients", lambda *_: [first, second])
-    preflight.ask_models(parse_spec("litellm:m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
+    monkeypatch.setattr(ask_models, "make_clients", lambda *_: [first, second])
+    ask_models.ask_models(parse_spec("litellm:m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
     assert (len(first.questions), len(second.questions)) == (1, 0)
 
 
@@ -117,6 +117,6 @@ def test_a_model_in_this_process_is_not_loaded_twice(desk: Desk, monkeypatch: py
             raise AssertionError("nothing was loaded")
 
     client = Loaded()
-    monkeypatch.setattr(preflight, "make_clients", lambda *_: [client])
-    preflight.ask_models(parse_spec("local:./m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
+    monkeypatch.setattr(ask_models, "make_clients", lambda *_: [client])
+    ask_models.ask_models(parse_spec("local:./m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
     assert (client.questions, desk.told) == ([], "")

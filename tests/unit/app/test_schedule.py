@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.learning import stopped_mark
-from autoresearchd.app.policies import Offer
+from autoresearchd.app.learning.learn_request import stopped_mark
+from autoresearchd.app.learning.schedule import LearnSchedule, schedule_of, since_last
+from autoresearchd.app.make_policy import Offer
 from autoresearchd.app.project import Project
-from autoresearchd.app.schedule import LearnSchedule, schedule_of, since_last
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
+from autoresearchd.domain.ports import Cancel, NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.settings import LearnSettings, ModelSettings
 from autoresearchd.domain.task import Task
-from autoresearchd.learner.lock import LearnerLock
-from autoresearchd.ports import Cancel, NewSession
+from autoresearchd.learner.learner_lock import LearnerLock
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.models import PatientCancel

@@ -12,9 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.serve import Engine, ServeOptions, choose, command_of, log_of, require_free, scripts_of, serve
-from autoresearchd.app.serving import Patience, ServerCommand, answers, keep_up, tail
-from autoresearchd.errors import EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.app.models.serve_model import (
+    Engine,
+    ServeOptions,
+    choose,
+    command_of,
+    log_of,
+    require_free,
+    scripts_of,
+    serve,
+)
+from autoresearchd.app.models.server_process import Patience, ServerCommand, answers, keep_up, tail
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 
 BOTH = frozenset({Engine.VLLM, Engine.TRANSFORMERS})
 QUICK = Patience(ready=20.0, silent=20.0, look=0.05, first=0.01, longest=0.05, settled=60.0, starts=3, end=5.0)
@@ -201,8 +210,8 @@ def test_term_ends_serve_and_its_whole_group(tmp_path: Path, port: int) -> None:
     python.chmod(0o755)
     code = (
         "import sys, pathlib\n"
-        "from autoresearchd.app.serve import ServeOptions, serve\n"
-        "from autoresearchd.app.serving import Patience\n"
+        "from autoresearchd.app.models.serve_model import ServeOptions, serve\n"
+        "from autoresearchd.app.models.server_process import Patience\n"
         f"log = pathlib.Path({str(tmp_path / 'log')!r})\n"
         f"options = ServeOptions('m/m', port={port}, python={str(python)!r}, log=log)\n"
         "say = lambda line: print(line, flush=True)\n"

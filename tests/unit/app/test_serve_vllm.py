@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.serve import Engine, ServeOptions, command_of
-from autoresearchd.app.serving import Patience, keep_up
-from autoresearchd.domain.version import ServedAdapter
-from autoresearchd.errors import EnvironmentFailure
-from autoresearchd.policy.client import Reply
-from autoresearchd.policy.openai_client import OpenAIClient
+from autoresearchd.app.models.serve_model import Engine, ServeOptions, command_of
+from autoresearchd.app.models.server_process import Patience, keep_up
+from autoresearchd.domain.errors import EnvironmentFailure
+from autoresearchd.domain.policy_versions import ServedAdapter
+from autoresearchd.models.client import Reply
+from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
 from tests.fakes.versions import Chosen
 

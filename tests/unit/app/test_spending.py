@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from autoresearchd.app.spending import SessionAnswers, UsersDay, daily_spend
+from autoresearchd.app.models.spending import SessionAnswers, UsersDay, daily_spend
+from autoresearchd.domain.errors import SpendCapReached, StoreError
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import Answer, Cost, Generation
-from autoresearchd.errors import SpendCapReached, StoreError
-from autoresearchd.policy.spend import Caps
-from autoresearchd.ports import Store
+from autoresearchd.models.spend import Caps
 from autoresearchd.store.daily_spend import DailySpend
 
 MORNING = datetime(2026, 11, 22, 9, tzinfo=UTC)

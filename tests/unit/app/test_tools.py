@@ -13,8 +13,8 @@ import pytest
 
 from autoresearchd.app.start_checks import require_bits, require_programs, require_tool
 from autoresearchd.config import read_task_text
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.task import Check, Evaluation, Task
-from autoresearchd.errors import MissingCapability, UsageError
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import git, make_repository
 

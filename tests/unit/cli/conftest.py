@@ -14,8 +14,8 @@ import pytest
 from autoresearchd.cli.main import run
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.ports import NewSession
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.version import BaseModel, NewLearnerRun
-from autoresearchd.learner.adapters import AdapterShelf, Made
+from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun
+from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import HOSTILE, Command

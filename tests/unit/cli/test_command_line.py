@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.render import guarded
-from autoresearchd.errors import MissingCapability, SessionLocked, UsageError
+from autoresearchd.cli.terminal_text import guarded
+from autoresearchd.domain.errors import MissingCapability, SessionLocked, UsageError
 from tests.unit.cli.conftest import Command
 
 COMMANDS = [

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.render import Paint
-from autoresearchd.cli.status import DaemonFacts, Meanwhile, meanwhile_in, status_lines
+from autoresearchd.cli.commands.status_command import DaemonFacts, Meanwhile, meanwhile_in, status_lines
+from autoresearchd.cli.terminal_text import Paint
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.loop.lock import SessionLock, announce
+from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.store.failed_start import FailedStart, recall, remember
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import HOSTILE, START, Command, add_session

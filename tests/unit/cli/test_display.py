@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.cli.display import LiveDisplay, PlainDisplay, foreground_sink
+from autoresearchd.cli.foreground import LiveDisplay, PlainDisplay, foreground_sink
 from autoresearchd.domain.events import Event, EventKind
 from tests.unit.cli.conftest import HOSTILE
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.render import change_word, in_sigma, number
+from autoresearchd.cli.terminal_text import change_word, in_sigma, number
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import Command, add_session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoresearchd.cli.logs import followed
+from autoresearchd.cli.commands.logs_command import followed
 
 
 def test_a_log_is_followed_over_its_rotation_without_losing_a_line(tmp_path: Path) -> None:

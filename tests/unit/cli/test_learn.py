@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.learn import parse_options
+from autoresearchd.cli.commands.learn_command import parse_options
 from autoresearchd.config import dump_task
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget
-from autoresearchd.errors import UsageError
 from autoresearchd.workspace import layout
 from tests.fakes.policies import make_task
 from tests.unit.cli.conftest import Command

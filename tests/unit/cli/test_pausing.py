@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app import requests
+from autoresearchd.app import session_requests
+from autoresearchd.domain.errors import SessionLocked
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.errors import SessionLocked
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import START, Command
@@ -104,7 +104,7 @@ def test_a_database_is_not_upgraded_under_a_daemon_of_the_version_that_wrote_it(
     assert answer.code == 75, answer.err
     assert f"`kill -TERM {os.getpid()}`" in answer.err
     with pytest.raises(SessionLocked):
-        requests.note(repository, "mar8", "hello")
+        session_requests.note(repository, "mar8", "hello")
     answer = command("stop")
     assert (answer.code, sent) == (0, [signal.SIGTERM]), answer.err
     assert "it was sent a signal" in answer.err

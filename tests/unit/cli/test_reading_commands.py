@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.render import Paint
-from autoresearchd.cli.status import experiment_table, status_lines
+from autoresearchd.cli.commands.status_command import experiment_table, status_lines
+from autoresearchd.cli.terminal_text import Paint
 from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import START, Command, add_experiment, add_session

@@ -9,8 +9,8 @@ import pytest
 
 from autoresearchd.app import start
 from autoresearchd.app.project import Project
-from autoresearchd.loop.lock import SessionLock, announce
-from autoresearchd.ports import Store
+from autoresearchd.domain.ports import Store
+from autoresearchd.loop.upkeep.session_lock import SessionLock, announce
 from autoresearchd.workspace import layout
 from tests.fakes.repositories import commit_all, git, make_repository, write_files
 from tests.unit.cli.conftest import Answer, Command, add_session

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.cli.experiments import look_lines
-from autoresearchd.cli.render import Paint, measured
+from autoresearchd.cli.commands.experiment_commands import look_lines
+from autoresearchd.cli.terminal_text import Paint, measured
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import ASI, Proposal

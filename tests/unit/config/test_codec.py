@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.config import dump_task, parse_task, read_task_text
+from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import StoreError
 from tests.unit.config.test_load import HERE, MINIMAL
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.config.environments import Environment, environment_of, how_to_make, how_to_run
+from autoresearchd.config.python_environments import Environment, environment_of, how_to_make, how_to_run
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.config import check_files, read_task_text
-from autoresearchd.config.paths import PathError, data_path, hidden_path, inside_path
+from autoresearchd.config.task_paths import PathError, data_path, hidden_path, inside_path
+from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.task import Evaluation, Task
-from autoresearchd.errors import ConfigError
 from tests.unit.config.test_load import MINIMAL
 
 TASK = replace(read_task_text(MINIMAL), protected=("prepare.py",))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.config.layouts import DISTILLATION, KARPATHY, PI, recognise
-from autoresearchd.errors import ConfigError, UsageError
+from autoresearchd.config.foreign_layouts import DISTILLATION, KARPATHY, PI, recognise
+from autoresearchd.domain.errors import ConfigError, UsageError
 
 TRAIN = "RATE = 1.0\nprint(f'val_bpb: {RATE}')\n"
 PROMPT = """\

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.config import Overrides, dump_task, load_task, parse_task, read_task_text
+from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import (
     Budget,
     Check,
@@ -24,7 +25,6 @@ from autoresearchd.domain.task import (
     Role,
     Task,
 )
-from autoresearchd.errors import ConfigError, UsageError
 
 HERE = Path(__file__).parent
 MINIMAL = """\

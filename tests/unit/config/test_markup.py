@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.config.markup import MOST_CHARACTERS, MarkupError, meaning, scalars
+from autoresearchd.config.value_positions import MOST_CHARACTERS, MarkupError, meaning, scalars
 
 YAML = """\
 # Größe

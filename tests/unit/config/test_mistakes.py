@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.config import load_task, read_task_text
+from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.task import Task
-from autoresearchd.errors import ConfigError
 from tests.unit.config.test_load import HERE, MINIMAL
 
 

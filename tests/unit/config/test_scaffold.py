@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.config import TaskFields, load_task, read_task_text, write_task_yaml
-from autoresearchd.config.scaffold import render_task_yaml
+from autoresearchd.config.write_task import render_task_yaml
+from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import Direction, Metric
-from autoresearchd.errors import ConfigError, UsageError
 
 FIELDS = TaskFields(
     name="my task",

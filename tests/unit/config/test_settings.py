@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.config.settings import load_settings, read_settings_text, settings_path
-from autoresearchd.domain.settings import ModelSettings, Price
-from autoresearchd.errors import ConfigError
+from autoresearchd.domain.errors import ConfigError
+from autoresearchd.domain.model_settings import ModelSettings, Price
 
 FULL = """\
 policy: litellm:anthropic/claude-x

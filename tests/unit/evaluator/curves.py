@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autoresearchd.evaluator.abort import AbortPolicy, Look
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Look
 
 BUDGET = 300.0
 DELTA = 0.02

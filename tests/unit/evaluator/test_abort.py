@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort import STRIDE, AbortPolicy, Caution, Promise, Reason, wilson_upper
-from autoresearchd.evaluator.evidence import MIN_DISTINCT, spent
+from autoresearchd.evaluator.abort.abort_policy import STRIDE, AbortPolicy, Caution, Promise, Reason, wilson_upper
+from autoresearchd.evaluator.abort.evidence import MIN_DISTINCT, spent
 from tests.unit.evaluator.curves import BUDGET, DELTA, Points, ReplayPolicy, finished, policy, training, until, varied
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.curve import MAX_NON_FINITE, MAX_POINTS, CurveParser, read_curve
+from autoresearchd.domain.errors import ConfigError
+from autoresearchd.evaluator.measure.logged_curve import MAX_NON_FINITE, MAX_POINTS, CurveParser, read_curve
 
 KARPATHY = (
     "\rstep {step:05d} ({percent:.1f}%) | loss: {loss:.6f} | lrm: 1.00 | dt: 300ms | tok/sec: 1,700,000 | mfu: 39.8% "

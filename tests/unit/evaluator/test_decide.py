@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import BaselineError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.domain.task import Constraint, Direction, Task
-from autoresearchd.errors import BaselineError
-from autoresearchd.evaluator.confidence import mad_confidence
-from autoresearchd.evaluator.decide import (
+from autoresearchd.evaluator.keep.confidence import mad_confidence
+from autoresearchd.evaluator.keep.decide import (
     Answer,
     NextRun,
     control,
@@ -27,9 +27,9 @@ from autoresearchd.evaluator.decide import (
     incumbent_value,
     samples_of,
 )
-from autoresearchd.evaluator.keep import KeepRule
-from autoresearchd.evaluator.noise import estimate_sigma, mean
-from autoresearchd.evaluator.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.evaluator.keep.noise import estimate_sigma, mean
+from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
 from autoresearchd.evaluator.reward import reward
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 

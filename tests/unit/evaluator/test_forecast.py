@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.forecast import Programs, References, draw, forecast, line_through, summarise
-from autoresearchd.evaluator.learning_curve import Curve, Shape, clean_curve, fit_power_law, trailing
+from autoresearchd.evaluator.abort.forecast import Programs, References, draw, forecast, line_through, summarise
+from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve, fit_power_law, trailing
 from tests.unit.evaluator.curves import BUDGET, DELTA, training, until
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)

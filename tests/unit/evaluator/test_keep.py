@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.task import Direction
-from autoresearchd.evaluator.decide import NextRun, decide, decide_baseline, samples_of
-from autoresearchd.evaluator.keep import (
+from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline, samples_of
+from autoresearchd.evaluator.keep.keep_rule import (
     Action,
     KeepRule,
     Program,
@@ -24,8 +24,8 @@ from autoresearchd.evaluator.keep import (
     look,
     passes,
 )
-from autoresearchd.evaluator.noise import Noise, Squares, VariancePrior, alike, weighed_priors
-from autoresearchd.evaluator.noise_data import NoiseData, Sample
+from autoresearchd.evaluator.keep.noise import Noise, Squares, VariancePrior, alike, weighed_priors
+from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
 E, I = Program.EXPERIMENT, Program.INCUMBENT  # noqa: E741

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.redaction import Redactor, mark
-from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.legality import MAX_BYTES, check_edit, check_no_secret, code_hash, required_symbols
-from autoresearchd.evaluator.program_text import without_seeds
+from autoresearchd.evaluator.rules.legality import MAX_BYTES, check_edit, check_no_secret, code_hash, required_symbols
+from autoresearchd.evaluator.rules.program_text import without_seeds
 from tests.fakes.policies import make_task
 from tests.unit.domain.canaries import TOKENS, letters
 from tests.unit.evaluator.builders import task

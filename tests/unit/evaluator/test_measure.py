@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.task import Check, Constraint
-from autoresearchd.evaluator.decide import decide, samples_of
-from autoresearchd.evaluator.measure import measure, other_set, sizes
-from autoresearchd.evaluator.noise_data import NoiseData
+from autoresearchd.evaluator.keep.decide import decide, samples_of
+from autoresearchd.evaluator.keep.noise_data import NoiseData
+from autoresearchd.evaluator.measure.measurement import measure, other_set, sizes
 from tests.unit.evaluator.builders import experiment, incumbent, result, run, scoring, stage, task
 
 GOOD = "step 00001 (0.3%) | loss: 5.0 | x\r\nval_bpb: 0.5\npeak_vram_mb: 100\n"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task, TrainingTime
-from autoresearchd.evaluator.pace import Pace, about_budget, held, overrun, pace_of, reads_budget, starved
+from autoresearchd.evaluator.rules.run_time import Pace, about_budget, held, overrun, pace_of, reads_budget, starved
 from tests.unit.evaluator.builders import result, stage, task
 
 READS = {"train.py": "import os\nlimit = os.environ['AUTORESEARCHD_TIME_BUDGET']\n"}

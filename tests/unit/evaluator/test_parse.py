@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.parse import MAX_NAMES, example_pattern, parse_metrics
-from autoresearchd.evaluator.text import LINE_S, LineMatcher
+from autoresearchd.domain.errors import ConfigError
+from autoresearchd.evaluator.measure.log_text import LINE_S, LineMatcher
+from autoresearchd.evaluator.measure.printed_metrics import MAX_NAMES, example_pattern, parse_metrics
 from tests.unit.evaluator.builders import scoring
 
 KARPATHY = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoresearchd.domain.task import MetricSource
-from autoresearchd.evaluator.program_text import about_seed, reads
+from autoresearchd.evaluator.rules.program_text import about_seed, reads
 from tests.unit.evaluator.builders import scoring, task
 
 OWN = {"train.py": "import random\nrandom.seed(1234)\n"}

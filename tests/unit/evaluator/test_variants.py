@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autoresearchd.config import read_task_text
+from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Documented, Replacement, Variant
-from autoresearchd.errors import ConfigError
-from autoresearchd.evaluator.pace import Pace
-from autoresearchd.evaluator.variants import Reference, changed, doubts, verdict
+from autoresearchd.evaluator.rules.run_time import Pace
+from autoresearchd.evaluator.rules.task_variants import Reference, changed, doubts, verdict
 
 PROGRAM = "RATE = 1\nSTEPS = 2\nSTEPS_TWICE = 4\n"
 TASK = """\

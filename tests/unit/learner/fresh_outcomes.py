@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.judging import Outcome
+from autoresearchd.learner.gate.judge_answers import Outcome
 
 
 @dataclass(frozen=True, slots=True)

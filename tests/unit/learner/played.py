@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.objectives import Sample
-from autoresearchd.learner.training import StepFigures, Trained, TrainOptions, train
-from autoresearchd.learner.trajectories import Trajectory
+from autoresearchd.learner.algorithms.learnable import Sample
+from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.training.train import StepFigures, Trained, TrainOptions, train
 from tests.fakes.learnable import LETTERS, TinyLearnable
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

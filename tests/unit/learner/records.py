@@ -9,7 +9,7 @@ from typing import Any
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Phase
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
-from autoresearchd.learner.trajectories import Record
+from autoresearchd.learner.data.trajectories import Record
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 SAMPLING: Mapping[str, Any] = {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "logprobs_of": "sampling distribution"}

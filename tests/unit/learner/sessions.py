@@ -9,9 +9,9 @@ from pathlib import Path
 from autoresearchd.config import dump_task
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import RULES, Label
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.evaluator.reward import FORMULA
-from autoresearchd.ports import NewSession
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.policies import make_task

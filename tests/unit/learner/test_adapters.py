@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.version import BaseModel, NewLearnerRun, VersionStatus
-from autoresearchd.errors import AdapterDamaged, EnvironmentFailure, StoreError, UsageError
-from autoresearchd.learner import manifest
-from autoresearchd.learner.adapters import FOUND, AdapterShelf, Made, Swept
+from autoresearchd.domain.errors import AdapterDamaged, EnvironmentFailure, StoreError, UsageError
+from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun, VersionStatus
+from autoresearchd.learner.versions import adapter_manifest
+from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Made, Swept
 from autoresearchd.store.repository import SqlStore
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
@@ -81,7 +81,7 @@ def test_a_version_is_kept_with_all_that_is_known_of_it(shelf: AdapterShelf, fol
     assert (first.status, first.version[:3], second.version[:3]) == (VersionStatus.CANDIDATE, "v1-", "v2-")
     assert (second.parent, second.algo) == (first.version, "grpo")
     place = shelf.folder_of(first)
-    written = manifest.read(place)
+    written = adapter_manifest.read(place)
     assert (written.base, written.algo, written.digest) == (BASE, "grpo", first.digest)
     assert written.data == {"sessions": ["night1"], "trajectories": 217}
     assert sorted(written.files) == ["adapter_config.json", "adapter_model.safetensors", "value_head.safetensors"]
@@ -251,7 +251,7 @@ def test_no_json_in_the_place_of_a_manifest_does_more_than_be_refused(found: obj
         for document in (found, {"format": 1, "version": found, "files": found, "base": found}):
             (place / "manifest.json").write_text(json.dumps(document))
             with pytest.raises(AdapterDamaged, match=r"manifest\.json"):
-                manifest.read(place)
+                adapter_manifest.read(place)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_manifest_with_one_wrong_value_is_refused(shelf: AdapterShelf, folder:
     path = folder / shelf.add(saves(), MADE).version / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(AdapterDamaged):
-        manifest.read(path.parent)
+        adapter_manifest.read(path.parent)
 
 
 def test_a_version_is_found_by_its_name_or_its_number(shelf: AdapterShelf) -> None:
@@ -385,7 +385,7 @@ def test_killed_in_the_middle_it_is_finished_by_the_next_call(shelf: AdapterShel
     shelf.refuse(name)
     at = datetime(2026, 3, 4, tzinfo=UTC)
     whole = {path.name: path.read_bytes() for path in (folder / name).iterdir() if path.name != "manifest.json"}
-    manifest.prune(folder / name, shelf.manifest_of(shelf.find(name)), at)
+    adapter_manifest.prune(folder / name, shelf.manifest_of(shelf.find(name)), at)
     for file in ("adapter_model.safetensors", "value_head.safetensors"):  # the manifest is written before they go
         (folder / name / file).write_bytes(whole[file])
     with pytest.raises(AdapterDamaged, match="2026-03-04"):

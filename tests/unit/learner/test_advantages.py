@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.advantages import Neighbours, Scale, gae, group_advantages, normalised
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.algorithms.advantages import Neighbours, Scale, gae, group_advantages, normalised
 
 REWARDS = st.lists(st.floats(-5, 5, allow_nan=False, width=32), min_size=1, max_size=12)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.version import BaseModel
-from autoresearchd.learner.base_names import cached, described, names_of, same_name
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.versions.base_names import cached, described, names_of, same_name
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 SNAPSHOT = f"/home/me/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/{REVISION}"

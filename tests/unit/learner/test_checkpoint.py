@@ -12,9 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.errors import EnvironmentFailure, UsageError
-from autoresearchd.learner.checkpoint import Checkpoint, fingerprint, read, write
-from autoresearchd.learner.options import TrainOptions
+from autoresearchd.domain.errors import EnvironmentFailure, UsageError
+from autoresearchd.learner.algorithms.train_options import TrainOptions
+from autoresearchd.learner.training.checkpoint import Checkpoint, fingerprint, read, write
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import played
 

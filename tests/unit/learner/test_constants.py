@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.constants import KNOWN, OWNERS, values_of
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.training.constant_values import KNOWN, OWNERS, values_of
 
 
 def test_texts_become_values() -> None:
@@ -34,9 +34,9 @@ def test_what_cannot_be_is_refused_with_what_could_be(name: str, text: str) -> N
 
 def test_choices_are_those_of_the_options_that_they_become() -> None:
     pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
-    from autoresearchd.learner.advantages import Scale
-    from autoresearchd.learner.loading import DTYPES
-    from autoresearchd.learner.ratios import Level
+    from autoresearchd.learner.algorithms.advantages import Scale
+    from autoresearchd.learner.algorithms.ratios import Level
+    from autoresearchd.learner.training.load_model import DTYPES
 
     for name, values in (("level", Level), ("scale", Scale), ("dtype", DTYPES)):
         for value in values:
@@ -45,8 +45,8 @@ def test_choices_are_those_of_the_options_that_they_become() -> None:
 
 def test_every_constant_arrives_in_the_options_of_a_run() -> None:
     pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
-    from autoresearchd.app.learn_options import constants_of
-    from autoresearchd.app.learning import LearnRequest
+    from autoresearchd.app.learning.learn_options import constants_of
+    from autoresearchd.app.learning.learn_request import LearnRequest
 
     other = {
         "shuffle_rewards": "true", "leave_one_out": "true", "cold_start": "false", "checkpointing": "true",
@@ -65,8 +65,8 @@ def test_every_constant_arrives_in_the_options_of_a_run() -> None:
 
 def test_every_level_arrives_in_the_loss_of_each_algorithm_that_has_it() -> None:
     pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
-    from autoresearchd.app.learn_options import constants_of
-    from autoresearchd.app.learning import LearnRequest
+    from autoresearchd.app.learning.learn_options import constants_of
+    from autoresearchd.app.learning.learn_request import LearnRequest
 
     for level in ("token", "sequence", "completion"):
         found = [constants_of(LearnRequest(algo, options={"level": level})).train for algo in ("grpo", "ppo")]
@@ -92,5 +92,7 @@ def test_only_constants_that_there_are_belong_to_algorithms() -> None:
 
 
 def test_they_are_read_without_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; from autoresearchd.learner.constants import values_of"
+    program = (
+        "import sys; sys.modules['torch'] = None; from autoresearchd.learner.training.constant_values import values_of"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

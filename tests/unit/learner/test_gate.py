@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, t
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.gate import SILENT, GateOptions, compare, interval, states_needed
-from autoresearchd.learner.judging import Outcome, tallies
+from autoresearchd.learner.gate.compare_policies import SILENT, GateOptions, compare, interval, states_needed
+from autoresearchd.learner.gate.judge_answers import Outcome, tallies
 from tests.unit.learner.fresh_outcomes import Policy, World, one
 
 QUICK = GateOptions(resamples=999)

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.grpo import GrpoLoss, grpo_loss
-from autoresearchd.learner.logprobs import token_statistics
-from autoresearchd.learner.options import GSPO, GrpoOptions
-from autoresearchd.learner.ratios import Level, Mean
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.algorithms.grpo import GrpoLoss, grpo_loss
+from autoresearchd.learner.algorithms.ratios import Level, Mean
+from autoresearchd.learner.algorithms.train_options import GSPO, GrpoOptions
+from autoresearchd.learner.training.logprobs import token_statistics
 from tests.unit.learner import reference
 from tests.unit.learner.reference import assert_same, random_batch, softmax_logs, tensor
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.legality import code_hash
 from autoresearchd.evaluator.reward import RewardFormula
-from autoresearchd.learner.judging import CheckingJudge, HeldOutState, Rules, examine, novelty_bonus
+from autoresearchd.evaluator.rules.legality import code_hash
+from autoresearchd.learner.gate.judge_answers import CheckingJudge, HeldOutState, Rules, examine, novelty_bonus
 
 CODE = {"train.py": "LR = 0.1\nDEPTH = 4\n"}
 TRIED = code_hash({"train.py": "LR = 0.3\nDEPTH = 4\n"})

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoresearchd.errors import EnvironmentFailure, MissingCapability, UsageError
-from autoresearchd.learner.loading import LoraOptions, ModelOptions
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.policy.client import ModelError, Question
-from autoresearchd.policy.transformers_client import TransformersClient
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.models.client import ModelError, Question
+from autoresearchd.models.transformers_client import TransformersClient
 from tests.unit.learner import tiny
 from tests.unit.learner.tiny import MESSAGES, SAMPLES, logprobs, state
 

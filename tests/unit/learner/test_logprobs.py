@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.logprobs import (
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.training.logprobs import (
     Batch,
     TokenStatistics,
     batch_statistics,

@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 
-from autoresearchd.errors import MissingCapability
-from autoresearchd.learner.memory import explain_out_of_memory, lift_memory_limit, trial_step
-from autoresearchd.learner.objectives import Sample
+from autoresearchd.domain.errors import MissingCapability
+from autoresearchd.learner.algorithms.learnable import Sample
+from autoresearchd.learner.training.out_of_memory import explain_out_of_memory, lift_memory_limit, trial_step
 from tests.fakes.learnable import TinyLearnable
 
 
@@ -47,7 +47,7 @@ def test_memory_that_a_learner_frees_is_there_for_others_at_once() -> None:
     program = """
 import ctypes
 from pathlib import Path
-from autoresearchd.learner.memory import give_large_blocks_back
+from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
 def taken():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 give_large_blocks_back()

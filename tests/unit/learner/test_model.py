@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.loading import ModelOptions
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.objectives import Sample, Who
-from autoresearchd.policy.client import Question
-from autoresearchd.policy.transformers_client import TransformersClient
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.algorithms.learnable import Sample, Who
+from autoresearchd.learner.training.load_model import ModelOptions
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.models.client import Question
+from autoresearchd.models.transformers_client import TransformersClient
 from tests.unit.learner import tiny
 from tests.unit.learner.tiny import MESSAGES, SAMPLES, logprobs, state
 

@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.advantages import gae, normalised
-from autoresearchd.learner.examples import Example, good, imitable, replayable, shuffled
-from autoresearchd.learner.grpo import GrpoObjective, advantages_of
-from autoresearchd.learner.objectives import Sample, Who
-from autoresearchd.learner.options import (
+from autoresearchd.learner.algorithms.advantages import gae, normalised
+from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of
+from autoresearchd.learner.algorithms.learnable import Sample, Who
+from autoresearchd.learner.algorithms.ppo import PpoObjective, windows
+from autoresearchd.learner.algorithms.scoring import NotFinite, Scorer, batches, parts, together
+from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons, with_feedback
+from autoresearchd.learner.algorithms.sft import SftObjective
+from autoresearchd.learner.algorithms.train_options import (
     Algo,
     ColdStart,
     GroupOptions,
@@ -24,14 +27,11 @@ from autoresearchd.learner.options import (
     TeacherOptions,
     TrainOptions,
 )
-from autoresearchd.learner.packing import Sharing
-from autoresearchd.learner.ppo import PpoObjective, windows
-from autoresearchd.learner.scoring import NotFinite, Scorer, batches, parts, together
-from autoresearchd.learner.sdpo import SdpoObjective, lessons, with_feedback
-from autoresearchd.learner.sft import SftObjective
-from autoresearchd.learner.signal import usable
-from autoresearchd.learner.training import train
-from autoresearchd.learner.trajectories import Trajectory
+from autoresearchd.learner.data.examples import Example, good, imitable, replayable, shuffled
+from autoresearchd.learner.data.reward_signal import usable
+from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.training.packing import Sharing
+from autoresearchd.learner.training.train import train
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import messages, played
 

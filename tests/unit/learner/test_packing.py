@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from autoresearchd.learner.loading import Loaded, ModelOptions
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.objectives import Sample, Statistics, Who
-from autoresearchd.learner.packing import Pack, Sharing, common, cut, laid_out
-from autoresearchd.learner.sharing import reason_against
-from autoresearchd.policy.transformers_loading import told
+from autoresearchd.learner.algorithms.learnable import Sample, Statistics, Who
+from autoresearchd.learner.training.load_model import Loaded, ModelOptions
+from autoresearchd.learner.training.local_model import LocalModel
+from autoresearchd.learner.training.packing import Pack, Sharing, common, cut, laid_out
+from autoresearchd.learner.training.prompt_sharing import reason_against
+from autoresearchd.models.transformers_library import told
 from tests.unit.learner import tiny
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")

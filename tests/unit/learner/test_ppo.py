@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.advantages import gae
-from autoresearchd.learner.options import PpoOptions
-from autoresearchd.learner.ppo import PpoLoss, explained_variance, ppo_loss
-from autoresearchd.learner.ratios import Level
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.algorithms.advantages import gae
+from autoresearchd.learner.algorithms.ppo import PpoLoss, explained_variance, ppo_loss
+from autoresearchd.learner.algorithms.ratios import Level
+from autoresearchd.learner.algorithms.train_options import PpoOptions
 from tests.unit.learner import reference
 from tests.unit.learner.reference import Array, assert_same, differences, random_batch, tensor
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.errors import Interrupted, UsageError
-from autoresearchd.learner.judging import HeldOutState
-from autoresearchd.learner.proposals import Fresh, fitting, fresh
+from autoresearchd.domain.errors import Interrupted, UsageError
+from autoresearchd.learner.gate.fresh_proposals import Fresh, fitting, fresh
+from autoresearchd.learner.gate.judge_answers import HeldOutState
 
 torch = pytest.importorskip("torch")
 
-from autoresearchd.learner.objectives import Who  # noqa: E402 - needs torch
+from autoresearchd.learner.algorithms.learnable import Who  # noqa: E402 - needs torch
 from tests.fakes.samplers import ScriptedSampler  # noqa: E402 - needs torch
 
 

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import RepositoryError, UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.version import BaseModel
-from autoresearchd.errors import RepositoryError, UsageError
-from autoresearchd.learner.reading import base_model, filters_for, locate, material, model_place, read_sessions
-from autoresearchd.learner.trajectories import Reason, grouped
+from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.data.read_sessions import (
+    base_model,
+    filters_for,
+    locate,
+    material,
+    model_place,
+    read_sessions,
+)
+from autoresearchd.learner.data.trajectories import Reason, grouped
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
 REPLAY = filters_for("replay")

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.errors import EnvironmentFailure, PolicyError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, PolicyError
-from autoresearchd.evaluator.legality import check_edit
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.reward import FORMULA, RewardFormula
-from autoresearchd.learner.records import NO_REPLY, label_of, records
-from autoresearchd.learner.trajectories import Filters, Reason, Record, dataset, grouped
-from autoresearchd.policy.client import ModelError, Reply, Trouble
-from autoresearchd.policy.model import ModelPolicy
+from autoresearchd.evaluator.rules.legality import check_edit
+from autoresearchd.learner.data.trajectories import Filters, Reason, Record, dataset, grouped
+from autoresearchd.learner.data.trajectory_records import NO_REPLY, label_of, records
+from autoresearchd.models.client import ModelError, Reply, Trouble
+from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.corpus import Transcript
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
 from tests.fakes.policies import make_state, make_task

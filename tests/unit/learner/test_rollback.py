@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from autoresearchd.learner.rollback import RollbackOptions, judge, last_look
+from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
 from tests.unit.learner.live_rewards import Life, lived, rewards, rolled_back
 
 OPTIONS = RollbackOptions(resamples=1000)

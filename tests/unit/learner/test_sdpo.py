@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.logprobs import token_statistics
-from autoresearchd.learner.options import SdpoOptions
-from autoresearchd.learner.ratios import divergence, with_tail
-from autoresearchd.learner.sdpo import SdpoLoss, ema_update, sdpo_loss
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.algorithms.ratios import divergence, with_tail
+from autoresearchd.learner.algorithms.sdpo import SdpoLoss, ema_update, sdpo_loss
+from autoresearchd.learner.algorithms.train_options import SdpoOptions
+from autoresearchd.learner.training.logprobs import token_statistics
 from tests.unit.learner import reference
 from tests.unit.learner.reference import Array, assert_same, random_batch, softmax_logs, tensor
 

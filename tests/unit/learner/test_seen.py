@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.learner.reading import Reading, filters_for, material, read_sessions
-from autoresearchd.learner.seen import identities, lesson, seen
-from autoresearchd.learner.trajectories import Split
+from autoresearchd.learner.data.learned_from import identities, lesson, seen
+from autoresearchd.learner.data.read_sessions import Reading, filters_for, material, read_sessions
+from autoresearchd.learner.data.trajectories import Split
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.signal import cold_start, lacking, outlook, signal
-from autoresearchd.learner.trajectories import Trajectory, trajectory
+from autoresearchd.learner.data.reward_signal import cold_start, lacking, outlook, signal
+from autoresearchd.learner.data.trajectories import Trajectory, trajectory
 from tests.unit.learner.records import record
 
 

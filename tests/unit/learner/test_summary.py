@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import MissingCapability
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import MissingCapability
-from autoresearchd.learner.summary import describe, rows, summarise, write_parquet
-from autoresearchd.learner.trajectories import Dataset, Filters, dataset, split
+from autoresearchd.learner.data.data_summary import describe, rows, summarise, write_parquet
+from autoresearchd.learner.data.trajectories import Dataset, Filters, dataset, split
 from tests.unit.learner.records import record
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.options import (
+from autoresearchd.learner.algorithms.ratios import Level, Mean
+from autoresearchd.learner.algorithms.train_options import (
     GSPO,
     Algo,
     ColdStart,
@@ -26,9 +27,8 @@ from autoresearchd.learner.options import (
     TeacherOptions,
     TrainOptions,
 )
-from autoresearchd.learner.ratios import Level, Mean
-from autoresearchd.learner.training import StepFigures, broken, collapsed
-from autoresearchd.learner.trajectories import Trajectory
+from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.training.train import StepFigures, broken, collapsed
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
 

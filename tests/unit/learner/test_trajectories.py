@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
-from autoresearchd.errors import UsageError
-from autoresearchd.learner.trajectories import Filters, Reason, Record, Trajectory, dataset, grouped, split, trajectory
+from autoresearchd.learner.data.trajectories import (
+    Filters,
+    Reason,
+    Record,
+    Trajectory,
+    dataset,
+    grouped,
+    split,
+    trajectory,
+)
 from tests.unit.learner.records import SAMPLING, START, record
 
 BASE = Filters(model_hash="m", tokenizer_hash="t", template_hash="c")

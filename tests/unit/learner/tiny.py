@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoresearchd.learner.model import LocalModel
-from autoresearchd.learner.objectives import Learnable, Sample, Who
+from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Who
+from autoresearchd.learner.training.local_model import LocalModel
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

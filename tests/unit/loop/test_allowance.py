@@ -8,10 +8,10 @@ import pytest
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import WAITS_S, Budget
-from autoresearchd.evaluator.pace import needed
+from autoresearchd.evaluator.rules.run_time import needed
 from autoresearchd.loop.session import SessionLoop
-from autoresearchd.ports import RunRequest
 from tests.fakes.bench import PROGRAM, TASK, Bench
 from tests.fakes.bench import job as scores
 from tests.fakes.executors import FakeExecutor, Script, prints

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from autoresearchd.domain.events import EventKind
-from autoresearchd.ports import RunRequest
+from autoresearchd.domain.ports import RunRequest
 from tests.fakes.bench import Bench, ByNumber
 from tests.fakes.executors import Script
 

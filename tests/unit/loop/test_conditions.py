@@ -11,14 +11,14 @@ import pytest
 from autoresearchd.app.compose import segment_fingerprint
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.context import Context
-from autoresearchd.policy import prompt
-from autoresearchd.policy.edits.parse import FORMS
-from autoresearchd.policy.tokens import estimate_tokens
-from autoresearchd.ports import Cancel, RunRequest
+from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.policy.edits.read_answer import FORMS
+from autoresearchd.policy.prompt import sections
 from tests.fakes.bench import TASK, Bench, ByNumber, job
 from tests.fakes.executors import FakeExecutor, Script, prints
 
@@ -62,7 +62,7 @@ def test_a_policy_is_told_of_device_memory_throughput_and_the_end_of_the_last_fa
     assert "last_failure" not in before
     assert "illegal memory access" in after["last_failure"]
     assert after["last_failure_log"].endswith("RuntimeError: CUDA error: an illegal memory access")
-    told = prompt.messages(policy.states[2], forms=FORMS, budget=64_000, count=estimate_tokens)[1]["content"]
+    told = sections.messages(policy.states[2], forms=FORMS, budget=64_000, count=estimate_tokens)[1]["content"]
     assert "last_failure_log: " in told.split("The machine, and the last failure:")[1].split("# ")[0]
 
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits, Run
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure
-from autoresearchd.evaluator.abort import AbortPolicy, Reason
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Reason
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.store.reader import Reader
 from tests.fakes.bench import TASK, Bench
 from tests.fakes.executors import Script, ScriptedStage

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, PolicyError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, ModelsRefused, PolicyError
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.ports import Cancel
 from tests.fakes.bench import Bench, ByNumber
 
 EXIT_3 = "the command ended with exit code 3:\n    no API key"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.evaluator.measure import missing_paths
-from autoresearchd.loop.hints import mend_job
+from autoresearchd.evaluator.measure.measurement import missing_paths
+from autoresearchd.loop.measuring.job_hints import mend_job
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import SessionLocked
-from autoresearchd.loop.lock import SessionLock, announce, holder, starting
+from autoresearchd.domain.errors import SessionLocked
+from autoresearchd.loop.upkeep.session_lock import SessionLock, announce, holder, starting
 
 HOLD = """
 import sys
 from pathlib import Path
-from autoresearchd.loop.lock import SessionLock
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 with SessionLock(Path(sys.argv[1]), "t"):
     print("held", flush=True)
     sys.stdin.readline()

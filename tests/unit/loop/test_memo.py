@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.loop.memo import MOST_BYTES, Memo
+from autoresearchd.loop.proposing.session_memo import MOST_BYTES, Memo
 from tests.fakes.policies import make_task
 
 

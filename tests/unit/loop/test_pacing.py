@@ -12,12 +12,12 @@ import pytest
 
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.executor.device import Devices
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import SessionLoop
-from autoresearchd.ports import Cancel, RunRequest
 from autoresearchd.sandbox.tiers import Tier
 from tests.fakes.bench import Bench, ByNumber
 from tests.fakes.bench import job as scores

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import EnvironmentFailure, PolicyError
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, PolicyError
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.ports import Cancel, RunRequest
 from tests.fakes.bench import Bench, job
 from tests.fakes.executors import Script, prints
 

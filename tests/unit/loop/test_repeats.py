@@ -12,11 +12,11 @@ import pytest
 
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.ports import Cancel, RunRequest
 from tests.fakes.bench import PROGRAM, TASK, Bench
 from tests.fakes.deaths import Doom, run_until_killed
 from tests.fakes.executors import Script, prints

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from autoresearchd.domain.labels import Status
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.ports import Cancel
+from autoresearchd.domain.research_state import ResearchState
 from tests.fakes.bench import TASK, Bench
 
 GROUP = TASK + "proposing: {group: 3}\n"

@@ -9,8 +9,8 @@ import pytest
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.loop.session import SessionLoop
-from autoresearchd.ports import RunRequest
 from tests.fakes.bench import PROGRAM, Bench
 from tests.fakes.executors import Script
 

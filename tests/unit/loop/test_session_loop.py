@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Limits
-from autoresearchd.domain.labels import Label, SessionState, Status
-from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import (
+from autoresearchd.domain.errors import (
     BaselineError,
     EnvironmentFailure,
     Interrupted,
@@ -22,9 +17,14 @@ from autoresearchd.errors import (
     PolicyError,
     RepositoryError,
 )
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.ports import Cancel, RunRequest
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.ports import Cancel, RunRequest
 from tests.fakes.bench import TASK, Bench, ByNumber, job
 from tests.fakes.executors import Script, prints
 from tests.fakes.workspaces import Commit

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.ports import RunRequest
 from autoresearchd.loop.session import SessionLoop
-from autoresearchd.ports import RunRequest
 from tests.fakes.bench import Bench
 from tests.fakes.bench import job as scores
 from tests.fakes.executors import Script, prints

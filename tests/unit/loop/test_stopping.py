@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoresearchd.loop.stopping import StopSwitch
+from autoresearchd.loop.stop_switch import StopSwitch
 
 
 def test_the_second_request_stops_at_once() -> None:

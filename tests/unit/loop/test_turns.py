@@ -8,9 +8,9 @@ from pathlib import Path
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.labels import Status
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.ports import Cancel
+from autoresearchd.domain.research_state import ResearchState
 from tests.fakes.bench import TASK, Bench
 
 ROLES = "roles: [{name: a, surface: SCALE}, {name: b, surface: WIDTH}, {name: c}]\n"

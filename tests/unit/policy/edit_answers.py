@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from autoresearchd.policy.edits.parse import Edit, EditError, read_answer
+from autoresearchd.policy.edits.read_answer import Edit, EditError, read_answer
 
 TRAIN = """\
 import math

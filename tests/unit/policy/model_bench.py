@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import Cancel, Purse
 from autoresearchd.domain.proposal import Cost, Proposal
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.evaluator.legality import check_edit
-from autoresearchd.policy.client import Reply
-from autoresearchd.policy.model import ModelPolicy
-from autoresearchd.ports import Cancel, Purse
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.evaluator.rules.legality import check_edit
+from autoresearchd.models.client import Reply
+from autoresearchd.policy.model_policy import ModelPolicy
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
 from tests.fakes.policies import make_state
 

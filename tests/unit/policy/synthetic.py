@@ -12,9 +12,9 @@ import numpy as np
 
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Policy
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.task import Direction
-from autoresearchd.ports import Policy
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 TOY = '''"""A toy."""

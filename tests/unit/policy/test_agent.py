@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.ports import Policy, Purse, TrialHistory
 from autoresearchd.domain.proposal import Cost, Proposal, Repair
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import Interrupted, PolicyError
-from autoresearchd.evaluator.legality import check_edit
-from autoresearchd.policy.agent import AgentPolicy
-from autoresearchd.policy.agent_words import SENTINEL
-from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.evaluator.rules.legality import check_edit
+from autoresearchd.models.client import ModelError, Trouble
+from autoresearchd.policy.agent.agent_policy import AgentPolicy
+from autoresearchd.policy.agent.dialogue import SENTINEL
 from autoresearchd.policy.exchange import Near
-from autoresearchd.ports import Policy, Purse, TrialHistory
 from tests.contract.policy_contract import SAMPLE, PolicyContract
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
 from tests.fakes.policies import make_state

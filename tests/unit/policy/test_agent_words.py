@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.agent_words import (
+from autoresearchd.models.client import Message
+from autoresearchd.policy.agent.dialogue import (
     LEFT_OUT,
     MOST_ANSWER,
     SENTINEL,
@@ -21,7 +22,6 @@ from autoresearchd.policy.agent_words import (
     read,
     show_printed,
 )
-from autoresearchd.policy.client import Message
 from tests.fakes.shells import fake_run
 
 FENCE = "```"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.cleaning import clean
-from autoresearchd.policy.answer import MAX_TEXT, asi_of, cost_of, last_object, number
+from autoresearchd.policy.answer_words import MAX_TEXT, asi_of, cost_of, last_object, number
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

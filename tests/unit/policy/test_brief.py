@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import PolicyError
-from autoresearchd.evaluator.legality import check_edit
-from autoresearchd.policy import brief
-from autoresearchd.policy.edits.model import EditError
-from autoresearchd.policy.model import ModelPolicy
-from autoresearchd.policy.tokens import estimate_tokens
+from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.evaluator.rules.legality import check_edit
+from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.policy.edits.edit import EditError
+from autoresearchd.policy.model_policy import ModelPolicy
+from autoresearchd.policy.prompt import brief
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
 from tests.fakes.policies import make_state
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoresearchd.policy.parameter import Kind, Parameter, Scale
-from autoresearchd.policy.program import draw
-from autoresearchd.policy.space import apply, look
+from autoresearchd.policy.search.find_constants import apply, look
+from autoresearchd.policy.search.parameter import Kind, Parameter, Scale
+from autoresearchd.policy.search.program_constants import draw
 
 
 def parameter(text: str) -> Parameter:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import Search
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.parameter import Value
-from autoresearchd.policy.program import draw
-from autoresearchd.policy.space import apply, find, look
+from autoresearchd.policy.search.find_constants import apply, find, look
+from autoresearchd.policy.search.parameter import Value
+from autoresearchd.policy.search.program_constants import draw
 
 YAML = """\
 # Experiment Größe 7

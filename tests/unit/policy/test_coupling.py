@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 import pytest
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.coupling import Coupling
-from autoresearchd.policy.memory import Memory
-from autoresearchd.policy.parameter import Value
-from autoresearchd.policy.search import SearchPolicy
-from autoresearchd.policy.space import find
+from autoresearchd.policy.search.coupling import Coupling
+from autoresearchd.policy.search.find_constants import find
+from autoresearchd.policy.search.memory import Memory
+from autoresearchd.policy.search.parameter import Value
+from autoresearchd.policy.search.search_policies import SearchPolicy
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 BASE = "a" * 40

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoresearchd.policy.parameter import Kind
-from autoresearchd.policy.space import apply, look
+from autoresearchd.policy.search.find_constants import apply, look
+from autoresearchd.policy.search.parameter import Kind
 
 
 def tuned(text: str, given: tuple[str, ...] = ()) -> dict[str, object]:

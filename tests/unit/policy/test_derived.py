@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.answer import MAX_LINE
-from autoresearchd.policy.derived import changes, hypothesis
-from autoresearchd.policy.space import apply, find
+from autoresearchd.policy.answer_words import MAX_LINE
+from autoresearchd.policy.edit_summary import changes, hypothesis
+from autoresearchd.policy.search.find_constants import apply, find
 from tests.contract.policy_contract import SAMPLE
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.digest import Digest, digest, digest_of
+from autoresearchd.policy.prompt.digest import Digest, digest, digest_of
 from tests.fakes.policies import make_state
 
 from .histories import experiment, session

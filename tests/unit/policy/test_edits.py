@@ -7,7 +7,7 @@ import json
 import pytest
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.edits.parse import FORMS
+from autoresearchd.policy.edits.read_answer import FORMS
 from tests.unit.policy.edit_answers import CODE, DIFF, NEW, TRAIN, TWO, block, edit, operations, refusal
 
 DEEPER = block("depth = 4", "depth = 6")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from autoresearchd.policy.edits.parse import EditError, read_answer
+from autoresearchd.policy.edits.read_answer import EditError, read_answer
 from tests.timing import seconds
 
 LIMIT = 2 * 1024 * 1024

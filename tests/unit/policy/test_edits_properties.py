@@ -9,7 +9,7 @@ import re
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.policy.edits.parse import EditError, read_answer
+from autoresearchd.policy.edits.read_answer import EditError, read_answer
 
 FILE = "train.py"
 ODD = ["", "a", "b", "    a", "x = 1 ", "-", "+", "--- a", "-- a", "++ b", "@@ -1 +1 @@", "```", "{", " ", "\u2028"]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.client import Message
-from autoresearchd.policy.fit import Piece, Section, fit
-from autoresearchd.policy.tokens import estimate_tokens
+from autoresearchd.domain.errors import PolicyError
+from autoresearchd.models.client import Message
+from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.policy.prompt.token_budget import Piece, Section, fit
 
 
 class Counter:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+from autoresearchd.domain.errors import PolicyError
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal, Repair
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.following import Following
-from autoresearchd.ports import Cancel
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.policy.model_renewal import Following
 from tests.fakes.policies import make_state
 
 STATE = make_state("LR = 1\n")

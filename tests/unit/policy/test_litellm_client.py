@@ -11,13 +11,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from autoresearchd.domain.errors import MissingCapability
+from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.domain.settings import Price
-from autoresearchd.errors import MissingCapability
-from autoresearchd.policy import litellm_client
-from autoresearchd.policy.client import ModelClient, ModelError, Trouble
-from autoresearchd.policy.litellm_client import LitellmClient
-from autoresearchd.policy.tokens import estimate_tokens
+from autoresearchd.models import litellm_client
+from autoresearchd.models.client import ModelClient, ModelError, Trouble
+from autoresearchd.models.litellm_client import LitellmClient
+from autoresearchd.models.token_estimate import estimate_tokens
 from tests.contract.client_contract import QUESTION, HttpClientContract
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer

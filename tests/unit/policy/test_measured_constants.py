@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import MetricSource
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.measured_constants import changed, left_alone, measured_constants
-from autoresearchd.policy.program import Program
-from autoresearchd.policy.prompt import messages, render
+from autoresearchd.policy.prompt.sections import messages, render
+from autoresearchd.policy.search.measured_constants import changed, left_alone, measured_constants
+from autoresearchd.policy.search.program_constants import Program
 from tests.fakes.policies import make_state, make_task
 
 

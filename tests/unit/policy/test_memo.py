@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import strategies as st
 
 from autoresearchd.domain.task import Constraint
-from autoresearchd.policy.memo import MOST_LEARNINGS, learnings, own_text, render_memo, sections_of, update
+from autoresearchd.policy.prompt.memo_text import MOST_LEARNINGS, learnings, own_text, render_memo, sections_of, update
 from tests.fakes.policies import make_task
 
 from .histories import session

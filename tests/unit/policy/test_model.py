@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.model_settings import ModelSettings, Price
+from autoresearchd.domain.ports import Policy, TrialHistory
 from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.settings import ModelSettings, Price
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError, SpendCapReached
-from autoresearchd.policy import model as model_module
-from autoresearchd.policy.client import ModelError, Question, Trouble
-from autoresearchd.policy.model import MAX_ECHO, MAX_READ, ModelPolicy
-from autoresearchd.policy.spend import Caps
-from autoresearchd.ports import Policy, TrialHistory
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.models.client import ModelError, Question, Trouble
+from autoresearchd.models.spend import Caps
+from autoresearchd.policy import model_policy as model_module
+from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ, ModelPolicy
 from tests.contract.policy_contract import PolicyContract
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
 from tests.fakes.policies import make_state, make_task

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import UsageError
-from autoresearchd.policy.model_files import gguf_file, model_hash, template_hash, tokenizer_hash
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.models.model_files import gguf_file, model_hash, template_hash, tokenizer_hash
 
 MIB = 1024 * 1024
 

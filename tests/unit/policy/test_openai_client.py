@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.settings import Price
-from autoresearchd.errors import Interrupted, UsageError
-from autoresearchd.policy.client import ModelClient, ModelError, Trouble
-from autoresearchd.policy.openai_client import OpenAIClient, read_key, tokens_of
+from autoresearchd.domain.errors import Interrupted, UsageError
+from autoresearchd.domain.model_settings import Price
+from autoresearchd.models.client import ModelClient, ModelError, Trouble
+from autoresearchd.models.openai_client import OpenAIClient, read_key, tokens_of
 from tests.contract.client_contract import QUESTION, HttpClientContract
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer, logprob, token_id

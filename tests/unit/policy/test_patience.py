@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from autoresearchd.errors import Interrupted
-from autoresearchd.policy import abandon
-from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.domain.errors import Interrupted
+from autoresearchd.models import abandonable_call
+from autoresearchd.models.client import ModelError, Trouble
 from autoresearchd.policy.patience import Patience
 
 
@@ -43,14 +43,14 @@ def test_an_error_of_the_call_is_raised_where_it_was_waited_for() -> None:
         raise KeyError("lost")
 
     with pytest.raises(KeyError, match="lost"):
-        abandon.call(fail, threading.Event(), 60.0)
+        abandonable_call.call(fail, threading.Event(), 60.0)
 
 
 def test_a_stop_that_came_before_spends_nothing() -> None:
     cancel, calls = threading.Event(), []
     cancel.set()
     with pytest.raises(Interrupted):
-        abandon.call(lambda: calls.append(1), cancel, 60.0)
+        abandonable_call.call(lambda: calls.append(1), cancel, 60.0)
     assert calls == []
 
 
@@ -62,13 +62,13 @@ def test_a_stop_ends_the_waiting_and_the_call_is_told() -> None:
         given_up.wait(60.0)
 
     with pytest.raises(Interrupted):
-        abandon.call(hang, cancel, 60.0, give_up=given_up.set)
+        abandonable_call.call(hang, cancel, 60.0, give_up=given_up.set)
     assert given_up.is_set()
 
 
 def test_a_call_that_takes_too_long_is_a_time_out_that_names_the_time() -> None:
     given_up = threading.Event()
     with pytest.raises(ModelError, match=r"within 0\.05 s") as caught:
-        abandon.call(lambda: given_up.wait(60.0), threading.Event(), 0.05, give_up=given_up.set)
+        abandonable_call.call(lambda: given_up.wait(60.0), threading.Event(), 0.05, give_up=given_up.set)
     assert caught.value.trouble is Trouble.TIMEOUT
     assert given_up.is_set()

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.domain.settings import Price
-from autoresearchd.policy.spend import priced, total
+from autoresearchd.models.spend import priced, total
 
 TABLE = {"anthropic/claude-x": Price(input=3.0, output=15.0)}
 CALL = Cost(usd=9.99, tokens_in=1_000_000, tokens_out=200_000, seconds=2.0)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Repair
-from autoresearchd.domain.state import ResearchState
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Check, Constraint, MetricSource, Prompt, Role
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.client import Message
-from autoresearchd.policy.memo import update
-from autoresearchd.policy.prompt import messages, render
-from autoresearchd.policy.tokens import estimate_tokens
+from autoresearchd.models.client import Message
+from autoresearchd.models.token_estimate import estimate_tokens
+from autoresearchd.policy.prompt.memo_text import update
+from autoresearchd.policy.prompt.sections import messages, render
 from tests.fakes.policies import make_state, make_task
 
 from .histories import experiment, session

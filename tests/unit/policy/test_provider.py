@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.proposal import Cost
-from autoresearchd.policy import provider
-from autoresearchd.policy.client import ModelError, Trouble
+from autoresearchd.models import provider_errors
+from autoresearchd.models.client import ModelError, Trouble
 
 
 @pytest.mark.parametrize(
@@ -38,28 +38,28 @@ from autoresearchd.policy.client import ModelError, Trouble
     ],
 )
 def test_a_status_is_what_can_be_done_about_it(status: int, words: str, trouble: Trouble) -> None:
-    assert provider.trouble_of(status, words) is trouble
+    assert provider_errors.trouble_of(status, words) is trouble
 
 
 def test_retry_after_is_read_as_seconds_as_milliseconds_and_as_a_date() -> None:
     now = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
-    assert provider.retry_after({"retry-after": "7"}, now) == 7.0
-    assert provider.retry_after({"retry-after-ms": "250", "retry-after": "9"}, now) == 0.25
-    assert provider.retry_after({"retry-after": "Fri, 20 Nov 2026 12:00:30 GMT"}, now) == 30.0
-    assert provider.retry_after({"retry-after": "Fri, 20 Nov 2026 11:00:00 GMT"}, now) == 0.0
-    assert provider.retry_after({"retry-after": "1e300"}, now) == provider.LONGEST_WAIT_S
-    assert provider.retry_after({}, now) is None
+    assert provider_errors.retry_after({"retry-after": "7"}, now) == 7.0
+    assert provider_errors.retry_after({"retry-after-ms": "250", "retry-after": "9"}, now) == 0.25
+    assert provider_errors.retry_after({"retry-after": "Fri, 20 Nov 2026 12:00:30 GMT"}, now) == 30.0
+    assert provider_errors.retry_after({"retry-after": "Fri, 20 Nov 2026 11:00:00 GMT"}, now) == 0.0
+    assert provider_errors.retry_after({"retry-after": "1e300"}, now) == provider_errors.LONGEST_WAIT_S
+    assert provider_errors.retry_after({}, now) is None
 
 
 @given(st.text(), st.text())
 def test_no_header_makes_the_wait_fail_or_last_for_ever(seconds: str, milliseconds: str) -> None:
-    found = provider.retry_after({"retry-after": seconds, "retry-after-ms": milliseconds})
-    assert found is None or 0 <= found <= provider.LONGEST_WAIT_S
+    found = provider_errors.retry_after({"retry-after": seconds, "retry-after-ms": milliseconds})
+    assert found is None or 0 <= found <= provider_errors.LONGEST_WAIT_S
 
 
 def test_a_key_in_an_error_is_hidden_before_the_text_is_cut() -> None:
     key = "k-" + "0123456789" * 5
-    said = provider.words_of("x" * 380 + key + "\x1b[31m", [key, ""])
+    said = provider_errors.words_of("x" * 380 + key + "\x1b[31m", [key, ""])
     assert "k-0" not in said
     assert said.isprintable()
     assert len(said) <= 400
@@ -68,31 +68,31 @@ def test_a_key_in_an_error_is_hidden_before_the_text_is_cut() -> None:
 def test_a_reply_without_bound_is_thrown_away_with_what_it_cost() -> None:
     cost = Cost(usd=0.5, tokens_out=9)
     with pytest.raises(ModelError) as caught:
-        provider.checked_text("é" * (provider.MAX_REPLY_BYTES // 2 + 1), "stop", "", cost)
+        provider_errors.checked_text("é" * (provider_errors.MAX_REPLY_BYTES // 2 + 1), "stop", "", cost)
     assert caught.value.trouble is Trouble.BROKEN_REPLY
     assert caught.value.cost == cost
 
 
 def test_half_a_surrogate_pair_does_not_get_into_the_store() -> None:
-    assert provider.checked_text("a\ud800b", "stop", "", Cost()) == "a?b"
+    assert provider_errors.checked_text("a\ud800b", "stop", "", Cost()) == "a?b"
 
 
 def test_a_withheld_answer_is_a_refusal_but_what_was_said_before_is_a_reply() -> None:
     with pytest.raises(ModelError, match="cannot help") as caught:
-        provider.checked_text("", "stop", "I cannot help", Cost())
+        provider_errors.checked_text("", "stop", "I cannot help", Cost())
     assert caught.value.trouble is Trouble.REFUSED
-    assert provider.checked_text("half an edit", "content_filter", "", Cost()) == "half an edit"
+    assert provider_errors.checked_text("half an edit", "content_filter", "", Cost()) == "half an edit"
 
 
 def test_a_stop_text_ends_the_reply_where_the_server_did_not() -> None:
-    assert provider.before_stop("one\nEND two STOP", ("STOP", "END", "")) == "one\n"
-    assert provider.before_stop("one", ("END",)) == "one"
+    assert provider_errors.before_stop("one\nEND two STOP", ("STOP", "END", "")) == "one\n"
+    assert provider_errors.before_stop("one", ("END",)) == "one"
 
 
 @given(st.text())
 def test_counts_of_a_provider_are_numbers_or_nothing(value: str) -> None:
-    assert provider.count(value) == 0
-    assert [provider.count(v) for v in (True, -1, 2.5, None, 10**30, 12)] == [0, 0, 0, 0, 0, 12]
+    assert provider_errors.count(value) == 0
+    assert [provider_errors.count(v) for v in (True, -1, 2.5, None, 10**30, 12)] == [0, 0, 0, 0, 0, 12]
 
 
 def test_the_environment_of_a_library_is_gone_afterwards_and_the_users_own_stays(
@@ -102,7 +102,7 @@ def test_the_environment_of_a_library_is_gone_afterwards_and_the_users_own_stays
     monkeypatch.delenv("LITELLM_MODE", raising=False)
     import os
 
-    with provider.environment({"HF_HUB_OFFLINE": "1", "LITELLM_MODE": "PRODUCTION"}):
+    with provider_errors.environment({"HF_HUB_OFFLINE": "1", "LITELLM_MODE": "PRODUCTION"}):
         assert (os.environ["HF_HUB_OFFLINE"], os.environ["LITELLM_MODE"]) == ("0", "PRODUCTION")
     assert os.environ["HF_HUB_OFFLINE"] == "0"
     assert "LITELLM_MODE" not in os.environ
@@ -125,4 +125,4 @@ def test_the_environment_of_a_library_is_gone_afterwards_and_the_users_own_stays
 def test_a_key_is_missed_only_where_nothing_else_could_take_its_place(
     model: str, environment: dict[str, str], absent: str
 ) -> None:
-    assert provider.absent_key(model, environment) == absent
+    assert provider_errors.absent_key(model, environment) == absent

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.policy.quote import MAX_ROW, Quote
+from autoresearchd.policy.prompt.quote import MAX_ROW, Quote
 
 ESC = "\x1b"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from autoresearchd.policy.parameter import Parameter, Value
-from autoresearchd.policy.space import find
+from autoresearchd.policy.search.find_constants import find
+from autoresearchd.policy.search.parameter import Parameter, Value
 
 ESTIMATORS = """
 a = RandomForestClassifier(n_estimators=4, max_depth=2, min_samples_split=2, min_samples_leaf=1, max_features=1.0)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from autoresearchd.policy.reachable import unreachable
+from autoresearchd.models.reachable import unreachable
 
 
 def test_somebody_who_listens_is_reached() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoresearchd.errors import UsageError
-from autoresearchd.policy.registry import PolicySpec, parse_spec
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Direction, Metric, Search
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.memory import Memory
-from autoresearchd.policy.parameter import Value
-from autoresearchd.policy.search import RandomPolicy, SearchPolicy
-from autoresearchd.policy.space import apply, find
+from autoresearchd.policy.search.find_constants import apply, find
+from autoresearchd.policy.search.memory import Memory
+from autoresearchd.policy.search.parameter import Value
+from autoresearchd.policy.search.search_policies import RandomPolicy, SearchPolicy
 from tests.fakes.policies import MemoryHistory, make_state, make_task
 
 from .synthetic import PROBLEMS, TOY, research

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.version import BaseModel, ServedAdapter
-from autoresearchd.policy.client import ModelError, Trouble
-from autoresearchd.policy.openai_client import OpenAIClient
+from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
+from autoresearchd.models.client import ModelError, Trouble
+from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
@@ -129,7 +129,7 @@ def test_a_plain_model_that_is_not_there_is_still_an_error() -> None:
 
 
 def test_the_model_behind_the_endpoint_is_known_by_its_folder_where_that_is_here(tmp_path: Path) -> None:
-    from autoresearchd.policy.model_files import model_hash, tokenizer_hash
+    from autoresearchd.models.model_files import model_hash, tokenizer_hash
 
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"weights")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.similar import NearDuplicates
+from autoresearchd.policy.near_duplicates import NearDuplicates
 
 from .histories import experiment
 

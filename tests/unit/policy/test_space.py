@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy.parameter import Kind, Parameter, Value
-from autoresearchd.policy.space import apply, find, look
+from autoresearchd.domain.errors import PolicyError
+from autoresearchd.policy.search.find_constants import apply, find, look
+from autoresearchd.policy.search.parameter import Kind, Parameter, Value
 
 from .synthetic import TOY
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from autoresearchd.domain.errors import PolicyError, SpendCapReached
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
-from autoresearchd.domain.state import ResearchState
-from autoresearchd.errors import PolicyError, SpendCapReached
-from autoresearchd.policy.spend import CapFallbackPolicy, Caps, WatchedAnswers
-from autoresearchd.ports import Cancel
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers
 from tests.fakes.models import MemoryAnswers
 from tests.fakes.policies import ScriptedPolicy, Step, make_state
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
+from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.proposal import Repair
-from autoresearchd.domain.settings import ModelSettings
-from autoresearchd.errors import PolicyError
-from autoresearchd.policy import structured
-from autoresearchd.policy.edits.parse import read_answer
+from autoresearchd.policy.edits.read_answer import read_answer
+from autoresearchd.policy.prompt import answer_schema
 from tests.fakes.policies import make_state
 from tests.unit.policy.model_bench import CODE, GOOD, HIGHER, Bench
 
@@ -46,7 +46,7 @@ def instructions(bench: Bench, question: int = 0) -> str:
 def test_a_model_that_has_it_is_asked_for_json_and_its_edit_is_used() -> None:
     bench = knowing(Bench(RAISED))
     proposal = bench.propose()
-    assert bench.client.questions[0].schema == structured.SCHEMA
+    assert bench.client.questions[0].schema == answer_schema.SCHEMA
     assert "Answer with one JSON object" in instructions(bench)
     assert "<<<<<<< SEARCH" not in instructions(bench)
     assert proposal.files == {"train.py": HIGHER}
@@ -78,7 +78,7 @@ def test_an_edit_in_json_that_does_not_fit_goes_back_with_its_error_and_the_sche
     bench = knowing(Bench(filled(("LR = 0.7", "LR = 0.8")), RAISED))
     assert bench.propose().files == {"train.py": HIGHER}
     assert "its SEARCH text is not in train.py" in bench.told(1)
-    assert bench.client.questions[1].schema == structured.SCHEMA
+    assert bench.client.questions[1].schema == answer_schema.SCHEMA
 
 
 def test_json_reaches_no_other_file() -> None:
@@ -95,7 +95,7 @@ def test_a_failed_edit_is_given_up_with_an_empty_list_and_not_pressed() -> None:
 
 
 def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() -> None:
-    example = structured.FORMS[structured.FORMS.index("{") : structured.FORMS.rindex("}") + 1]
-    assert set(json.loads(example)) == set(structured.SCHEMA["required"])
+    example = answer_schema.FORMS[answer_schema.FORMS.index("{") : answer_schema.FORMS.rindex("}") + 1]
+    assert set(json.loads(example)) == set(answer_schema.SCHEMA["required"])
     edit = read_answer(example, {"train.py": "learning_rate = 3e-4\n"})
     assert edit.files == {"train.py": "learning_rate = 1e-3\n"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoresearchd.policy.stuck import Mode, advice, mode
+from autoresearchd.policy.prompt.stuck import Mode, advice, mode
 
 
 @pytest.mark.parametrize(

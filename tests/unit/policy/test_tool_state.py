@@ -8,7 +8,7 @@ import json
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.policy.command import as_json
+from autoresearchd.policy.command_policy import as_json
 from tests.fakes.policies import make_state
 
 from .histories import experiment

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import Interrupted, UsageError
-from autoresearchd.policy.client import ModelClient, ModelError, Question, Trouble
-from autoresearchd.policy.transformers_client import TransformersClient
+from autoresearchd.domain.errors import Interrupted, UsageError
+from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
+from autoresearchd.models.transformers_client import TransformersClient
 from tests.contract.client_contract import QUESTION, SOON_S, ClientContract
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")

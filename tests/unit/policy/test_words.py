@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoresearchd.policy.space import find
-from autoresearchd.policy.words import architecture
+from autoresearchd.policy.search.change_words import architecture
+from autoresearchd.policy.search.find_constants import find
 
 
 def test_the_change_line_lists_every_constant_that_changes_where_the_model_does() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.errors import MissingCapability, UsageError
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.report.export import Format, SessionHead, jsonl_lines, metric_unit, tsv_lines, write
 from autoresearchd.report.log_import import ImportedLog, read_log
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.errors import UsageError
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.report.plot import LABEL_LENGTH, _figure, axis_limits, chart_of, draw
 
 

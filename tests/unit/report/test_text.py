@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.report.text import clean, json_text, strip_controls
+from autoresearchd.report.plain_text import clean, json_text, strip_controls
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.sandbox import confine, landlock
+from autoresearchd.sandbox.isolation import confine, landlock
 from autoresearchd.sandbox.tiers import Tier, available
 from autoresearchd.sandbox.view import View
 
@@ -33,7 +33,7 @@ def run(tier: Tier, view: View, *command: str) -> subprocess.CompletedProcess[st
     ],
 )
 def test_words_that_are_not_understood_start_nothing(words: list[str]) -> None:
-    start = "from autoresearchd.sandbox.confine import main; sys.exit(main(sys.argv[1:]))"
+    start = "from autoresearchd.sandbox.isolation.confine import main; sys.exit(main(sys.argv[1:]))"
     code = f"import sys; sys.path.append({TOP!r}); {start}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, check=False)
     assert done.returncode == confine.EXIT_NOT_CONFINED
@@ -93,6 +93,6 @@ def test_a_kernel_is_not_asked_for_rights_that_it_does_not_know() -> None:
 
 
 def test_it_starts_without_the_modules_that_would_double_its_start_up_time() -> None:
-    code = f"import sys; sys.path.append({TOP!r}); import autoresearchd.sandbox.confine; print(*sys.modules)"
+    code = f"import sys; sys.path.append({TOP!r}); import autoresearchd.sandbox.isolation.confine; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert not {"json", "signal", "enum", "re", "subprocess", "ctypes", "pathlib", "typing"} & set(done.stdout.split())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.sandbox import seccomp
+from autoresearchd.sandbox.isolation import seccomp
 
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, EACCES, ENOSYS = 1, 13, 38

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.sandbox import process_tree, records, supervise, trees
+from autoresearchd.sandbox import log_files, process_tree, supervise, trees
 
 JSON = st.recursive(
     st.none() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -24,18 +24,18 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_a_result_is_json_that_anybody_can_read(value: object) -> None:
-    assert json.loads(records.dump(value)) == value
+    assert json.loads(log_files.dump(value)) == value
 
 
 def test_a_path_that_is_no_utf8_does_not_lose_the_result() -> None:
-    assert json.loads(records.dump({"log": os.fsdecode(b'/a/\xff"\\\n')})) == {"log": '/a/\udcff"\\\n'}
+    assert json.loads(log_files.dump({"log": os.fsdecode(b'/a/\xff"\\\n')})) == {"log": '/a/\udcff"\\\n'}
 
 
 @given(st.lists(st.binary(max_size=60), max_size=40), st.integers(1, 50))
 def test_a_log_keeps_the_end_of_what_was_written_within_its_limit(chunks: list[bytes], limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "training.log"
-        log = records.Log(str(path), limit, append=False)
+        log = log_files.Log(str(path), limit, append=False)
         for chunk in chunks:
             log.write(chunk)
         log.close()
@@ -48,7 +48,7 @@ def test_a_log_keeps_the_end_of_what_was_written_within_its_limit(chunks: list[b
 
 
 def test_a_log_on_a_full_disk_says_so_instead_of_raising() -> None:
-    log = records.Log("/dev/full", 100, append=False)
+    log = log_files.Log("/dev/full", 100, append=False)
     log.write(b"x")
     log.write(b"x" * 1000)
     assert log.full

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.errors import MissingCapability, UsageError
-from autoresearchd.sandbox import bubblewrap
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.sandbox.environment import job_environment, setup_environment
+from autoresearchd.sandbox.isolation import bubblewrap
 from autoresearchd.sandbox.tiers import PLAIN, Tier, TierName, choose, probe
 from autoresearchd.sandbox.view import View, way_to
 

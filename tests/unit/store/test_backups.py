@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import EnvironmentFailure, StoreDamaged
-from autoresearchd.store import backups, health
-from autoresearchd.store.database import sqlite_url
+from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged
+from autoresearchd.store.backup import backups
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import health
+from autoresearchd.store.schema.database import sqlite_url
 from tests.contract.store_driver import AT, Driver, new_session
 
 

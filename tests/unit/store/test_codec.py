@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import CurvePoint
-from autoresearchd.store import codec
+from autoresearchd.store.schema import codec
 
 MIB = 2**20
 FLOATS = st.floats(allow_nan=False)

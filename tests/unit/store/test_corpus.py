@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
-from autoresearchd.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.store.corpus import Corpus, Transcript
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract_answers import asked_again, new_answer

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.errors import AutoresearchdError, ConfigError, EnvironmentFailure, StoreError
+from autoresearchd.domain.errors import AutoresearchdError, ConfigError, EnvironmentFailure, StoreError
 from autoresearchd.resources import bundled
-from autoresearchd.store.database import Database, hidden, sqlite_path, sqlite_url
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema.database import Database, hidden, sqlite_path, sqlite_url
 from tests.contract.store_driver import AT, Driver, new_proposal, new_session
 
 

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import event, insert, select, update
 
 from autoresearchd.domain.labels import Status
-from autoresearchd.store import tables as t
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import tables as t
 from tests.contract.store_contract_answers import new_answer
 from tests.contract.store_driver import AT, Driver, commit_of, new_session
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.policy_versions import NewLearnerRun
 from autoresearchd.domain.proposal import ASI, Proposal
-from autoresearchd.domain.version import NewLearnerRun
-from autoresearchd.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract_answers import asked_again, new_answer

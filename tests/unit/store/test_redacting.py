@@ -13,12 +13,12 @@ from sqlalchemy import Boolean
 from autoresearchd.domain.events import Event, EventKind
 from autoresearchd.domain.experiment import CurvePoint, Decision, Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, NewLearnerRun, NewVersion
+from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Answer, Cost, Generation, Proposal
 from autoresearchd.domain.redaction import Redactor
-from autoresearchd.domain.version import BaseModel, LearnerStatus, NewLearnerRun, NewVersion
-from autoresearchd.ports import NewSession
-from autoresearchd.store import tables as t
 from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import tables as t
 from tests.unit.domain.canaries import TOKENS, letters
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,0 +1,335 @@
+"""Held-out states as they were: what was shown, the code at the parent, what had been tried by then, and what is legal.
+
+All of it comes out of the stores and the repositories of the sessions; no experiment, ref or commit is written. A
+session that cannot be opened or read is left out, with the reason: others can still be asked about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+
+from autoresearchd import keys
+from autoresearchd.app.compose import open_workspace, setup_dir
+from autoresearchd.app.project import Project
+from autoresearchd.config import parse_task
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    BaselineError,
+    EnvironmentFailure,
+    MissingCapability,
+    RepositoryError,
+    StoreError,
+    UsageError,
+)
+from autoresearchd.domain.experiment import Experiment, RunResult, Session
+from autoresearchd.domain.labels import Phase
+from autoresearchd.domain.ports import Store
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.secrets import secrets_of_environment
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.keep.noise_data import NoiseData
+from autoresearchd.evaluator.measure.log_text import shorten
+from autoresearchd.evaluator.rules.run_time import Pace, overrun, pace_of
+from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.data.trajectories import Trajectory, grouped
+from autoresearchd.learner.gate.judge_answers import HeldOutState, Rules
+from autoresearchd.loop.messages import is_keep, unified_diff
+from autoresearchd.loop.programs import Baseline, Programs, noise_of
+from autoresearchd.loop.proposing.edit_check import EditCheck
+from autoresearchd.loop.session_view import RECENT
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace.layout import state_dir
+
+UNUSABLE = (StoreError, UsageError, MissingCapability, BaselineError, OSError)
+"""What a session raises that cannot be used: it is damaged or gone, another version wrote it, its task does not run."""
+_UNREADABLE = (*UNUSABLE, EnvironmentFailure)
+"""Where it is only read, a fault of its disk or its database server is its own as well."""
+_PROGRAMS = 64
+"""How many programs of a session are remembered."""
+_MAX_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A session that held-out states are of. name: as trajectories name it. foreign: of another repository."""
+
+    name: str
+    project: Project
+    store: Store
+    session: Session
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Held-out states, and how many groups of trajectories give none, by the reason."""
+
+    states: tuple[HeldOutState, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class Ground:
+    """One session, as far as a proposal for it can be judged.
+
+    Args:
+        source: the session.
+
+    Raises:
+        StoreError: its task cannot be read.
+        RepositoryError: its repository cannot be used.
+    """
+
+    def __init__(self, source: Source) -> None:
+        project, session = source.project, source.session
+        self.session, self.store, self.foreign = session, source.store, source.foreign
+        self.task: Task = parse_task(session.task_json)
+        self.folder = project.root / session.folder
+        self.workspace = open_workspace(project, session.tag, self.task, self.folder)
+        self.redactor = keys.redactor(folder=project.root).with_values(secrets_of_environment(self.task.execution.env))
+        self.pristine = self.workspace.pristine(session.base_commit)
+        self.setup = setup_dir(project, self.workspace, session, self.task)
+        self.scratch: Path = state_dir(project.root) / "judging" / session.tag
+        self._check = EditCheck(self.task, self.store, session.id, self.pristine)
+        self.programs = Programs(self.workspace, self.task, self.pristine, _PROGRAMS)
+        self._diffs: dict[int, str] = {}
+        self._noise: dict[int, NoiseData] = {}
+        self._baselines: dict[int, Baseline] = {}
+
+    @property
+    def executor(self) -> str:
+        """Where the session ran its experiments, as in ``--executor``."""
+        return self.session.executor
+
+    @cached_property
+    def experiments(self) -> Mapping[int, Experiment]:
+        """The decided experiments by number, oldest first."""
+        found = self.store.experiments(self.session.id)
+        return {e.number: e for e in found if e.phase is Phase.DECIDED and e.decision is not None}
+
+    @cached_property
+    def _rounds(self) -> Mapping[str, int]:
+        """Number of the first experiment of each round."""
+        firsts: dict[str, int] = {}
+        for e in self.experiments.values():
+            if e.proposal is not None and e.proposal.round_id:
+                firsts.setdefault(e.proposal.round_id, e.number)
+        return firsts
+
+    def diff(self, number: int) -> str:
+        """The diff of an experiment, empty where it has none."""
+        if number not in self._diffs:
+            self._diffs[number] = self.store.diff(self.session.id, number)
+        return self._diffs[number]
+
+    def noise_data(self, segment: int) -> NoiseData:
+        """All runs of a segment that say something about noise."""
+        if segment not in self._noise:
+            self._noise[segment] = noise_of(self.task, self.store, self.session.id, segment)
+        return self._noise[segment]
+
+    def incumbent(self, number: int) -> Experiment:
+        """The best kept before an experiment, in its segment; StoreError where there was no baseline yet."""
+        segment = self.experiments[number].segment
+        before = [e for n, e in self.experiments.items() if n < number and e.segment == segment]
+        kept = [e for e in before if is_keep(e) and e.commit is not None]
+        if not kept:
+            raise StoreError(f"experiment {number} of session {self.session.tag} has no baseline before it")
+        return kept[-1]
+
+    def baseline(self, segment: int) -> Baseline:
+        """The first that was kept in a segment: the program as it was. StoreError where there is none."""
+        if segment not in self._baselines:
+            kept = (e for e in self.experiments.values() if is_keep(e) and e.segment == segment and e.commit)
+            if (first := next(kept, None)) is None:
+                raise StoreError(f"segment {segment} of session {self.session.tag} has no baseline")
+            self._baselines[segment] = Baseline(first, self.task, self.store, self.programs)
+        return self._baselines[segment]
+
+    def pace(self, segment: int, beside: RunResult) -> Pace | None:
+        """What runs are held to: the baseline's pace as in the loop, or that of a run of the best that is made beside.
+
+        That one counts where it does not keep to the baseline's pace itself: this is a slower machine then.
+        """
+        baseline = self.baseline(segment)
+        if baseline.pace is not None and not overrun(self.task, beside, baseline.pace):
+            return baseline.pace
+        return pace_of(self.task, baseline.texts, beside.stages)
+
+    def state(self, members: Sequence[Trajectory], key: str) -> HeldOutState | str:
+        """The state that trajectories of one group answered, or why it cannot be asked about again, in words."""
+        first = members[0]
+        e = self.experiments.get(first.number)
+        if e is None:
+            return "its experiment is not there any more"
+        if first.attempt or first.index:
+            return "it asks to mend or to repeat an answer"
+        began = self._rounds.get(e.proposal.round_id, e.number) if e.proposal is not None else e.number
+        try:
+            self.programs.code(self.baseline(self.incumbent(began).segment).experiment.commit or "")
+            code = self.programs.code(e.parent)
+        except StoreError:
+            return "there is no baseline to compare with"
+        except RepositoryError:
+            return "the commit that it was made on cannot be read"
+        return HeldOutState(
+            key, first.session, began, e.parent, first.messages, code, self._before(began), self.task.profile
+        )
+
+    def _before(self, number: int) -> tuple[str, ...]:
+        """The diffs of the last experiments before one, as the loop compares with them."""
+        diffs = (self.diff(n) for n in reversed(list(self.experiments)) if n < number)
+        return tuple(islice(filter(None, diffs), RECENT))[::-1]
+
+    def legal(self, state: HeldOutState, files: Mapping[str, str]) -> None:
+        """Let the changed files of an edit pass, or raise PolicyError, as before a run."""
+        seen = ResearchState(
+            self.session.tag, state.number, state.parent, self.task, state.code, redactor=self.redactor
+        )
+        self._check.legal(seen, files)
+
+    def was_tried(self, state: HeldOutState, program: str) -> bool:
+        """Whether an experiment before the state had this program, in the same segment."""
+        segment = self.experiments[state.number].segment
+        twin = self.store.find_duplicate(self.session.id, f"{segment}:{program}")
+        return twin is not None and twin < state.number
+
+
+class HeldOut:
+    """The sessions that held-out states are of. To be closed, or used as a context.
+
+    Args:
+        sources: the sessions, each name once. One that cannot be used is among the ``lost``.
+        lost: those that could not even be found, each with the reason.
+    """
+
+    def __init__(self, sources: Iterable[Source], lost: Mapping[str, str] | None = None) -> None:
+        self._grounds: dict[str, Ground] = {}
+        self._lost = dict(lost or {})
+        try:
+            for source in sources:
+                try:
+                    self._grounds[source.name] = Ground(source)
+                except _UNREADABLE as error:
+                    self._lost[source.name] = reason_of(error)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> HeldOut:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what reads the repositories. The stores are whose they are."""
+        for ground in self._grounds.values():
+            ground.workspace.close()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the sessions that are open."""
+        return list(self._grounds)
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Why the others cannot be used, in words, by their names."""
+        return dict(self._lost)
+
+    def ground(self, session: str) -> Ground:
+        """The session of that name; UsageError where it is not among the sources."""
+        if session not in self._grounds:
+            raise UsageError(
+                f"session {session} is not open, so nothing can be judged for it", mend="name its folder with --from"
+            )
+        return self._grounds[session]
+
+    @property
+    def rules(self) -> Rules:
+        """What edits for these sessions are held against."""
+        return Rules(
+            legal=lambda state, files: self.ground(state.session).legal(state, files),
+            tried=lambda state, program: self.ground(state.session).was_tried(state, program),
+            diff=unified_diff,
+        )
+
+    def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
+        """One state for each group of trajectories that was asked afresh.
+
+        Left out are questions to mend or to repeat an answer (what came of them depends on that answer), what an agent
+        was asked (its answers are turns, not edits), and states whose session or program is gone or cannot be read.
+
+        Args:
+            trajectories: those that were held out.
+            most: how many states at most; they are taken evenly over time. None: all.
+        """
+        found: list[HeldOutState] = []
+        left_out: Counter[str] = Counter()
+        for (session, group), members in grouped(trajectories).items():
+            ground = self._grounds.get(session)
+            if session in self._lost:
+                left_out[unusable(session, self._lost[session])] += 1
+            elif ground is None:
+                left_out["its session is not open"] += 1
+            elif ground.session.policy.partition(":")[0] == "agent":
+                left_out["an agent was asked, whose answers are turns"] += 1
+            else:
+                try:
+                    state = ground.state(members, f"{session}/{group}")
+                except _UNREADABLE as error:
+                    state = unusable(session, reason_of(error))
+                if isinstance(state, str):
+                    left_out[state] += 1
+                else:
+                    found.append(state)
+        if most is not None and len(found) > most:
+            left_out["enough others are asked about"] += len(found) - most
+            found = [found[i * len(found) // most] for i in range(most)]
+        return Gathered(tuple(found), dict(left_out))
+
+
+@contextmanager
+def opened(sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[HeldOut]:
+    """The sessions of these names, with their stores and repositories; all is closed afterwards.
+
+    Args:
+        sessions: those that were read.
+        names: of those that are needed, as trajectories name them.
+    """
+    wanted = set(names)
+    with ExitStack() as stack:
+        stores: dict[Path, SqlStore] = {}
+        sources: list[Source] = []
+        lost: dict[str, str] = {}
+        for each in sessions:
+            if each.name not in wanted:
+                continue
+            project = Project(each.root)
+            try:
+                if each.root not in stores:
+                    stores[each.root] = project.foreign_store() if each.foreign else project.existing_store()
+                    stack.callback(stores[each.root].close)
+                store = stores[each.root]
+                sources.append(Source(each.name, project, store, store.session(each.tag), each.foreign))
+            except _UNREADABLE as error:
+                lost[each.name] = reason_of(error)
+            except KeyError:
+                lost[each.name] = "it is not in its database any more"
+        yield stack.enter_context(HeldOut(sources, lost))
+
+
+def reason_of(error: Exception) -> str:
+    """Why a session cannot be used, on one line."""
+    return shorten(error.what if isinstance(error, AutoresearchdError) else str(error), _MAX_REASON)
+
+
+def unusable(session: str, why: str) -> str:
+    """Why a state is left out whose session cannot be used."""
+    return f"its session {shorten(session, _MAX_REASON)} cannot be used: {why}"

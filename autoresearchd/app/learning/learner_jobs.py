@@ -1,0 +1,169 @@
+"""Experiments that a learner runs: without the limit on its own memory, and in folders that no other learner uses."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from autoresearchd.app.compose import make_executor
+from autoresearchd.app.learning import foreign_sessions
+from autoresearchd.app.learning.experiment_judge import RealJudge
+from autoresearchd.app.learning.foreign_sessions import Grounds
+from autoresearchd.app.learning.held_out_states import HeldOut, opened
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.experiment import RunResult
+from autoresearchd.domain.ports import Cancel, Executor, RunHandle, RunRequest
+from autoresearchd.domain.task import Task
+from autoresearchd.learner.data.read_sessions import ReadSession
+from autoresearchd.learner.training.out_of_memory import lift_memory_limit
+from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.workspace.files import disk_errors, remove_tree
+
+_LOCK = "lock"
+_PREFIX = "learner-"
+
+
+class LearnerJobs:
+    """Opens the sessions that a learner run judges for, and makes the judge that runs their experiments.
+
+    Args:
+        cancel: ends the judging soon after it is set.
+        tell: takes a line for people.
+        run_foreign: whether experiments of other repositories' sessions are run, too; their commands are told before.
+    """
+
+    def __init__(self, cancel: Cancel, tell: Callable[[str], None], *, run_foreign: bool = False) -> None:
+        self._cancel, self._tell, self._run_foreign = cancel, tell, run_foreign
+        self._told: set[str] = set()
+
+    @contextmanager
+    def opened(self, sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[HeldOut]:
+        """The sessions of these names, open until the end of the context."""
+        with opened(sessions, names) as held, apart(held, self._run(held)):
+            yield held
+
+    def real(self, held: HeldOut) -> RealJudge:
+        """The judge that runs experiments where the sessions ran theirs; UsageError where that is not one place."""
+        executor = make_executor(self.place(held))
+        return RealJudge(held, Unlimited(executor), cancel=self._cancel, run_foreign=self._run_foreign)
+
+    def place(self, held: Grounds) -> str:
+        """Where experiments of these sessions are run, as in ``--executor``; what is run of foreign ones is told."""
+        run = self._run(held)
+        for name in run:
+            if held.ground(name).foreign and name not in self._told:
+                self._told.add(name)
+                for line in foreign_sessions.told(name, held.ground(name)):
+                    self._tell(line)
+        specs = {held.ground(name).executor for name in run}
+        if len(specs) > 1:
+            raise UsageError(
+                f"experiments of these sessions ran in different places: {', '.join(sorted(specs))}",
+                mend="add --set judge=predicted, or learn from sessions of one place",
+            )
+        return specs.pop() if specs else "local"
+
+    def _run(self, held: Grounds) -> list[str]:
+        """Names of the sessions whose experiments may be run."""
+        return [name for name in held.names if self._run_foreign or not held.ground(name).foreign]
+
+
+# ---------------------------------------------------------------------- limits
+class Unlimited:
+    """An executor whose jobs do not inherit the limit on the memory of this process.
+
+    Args:
+        executor: runs them; they keep the limits that their task sets.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @property
+    def slots(self) -> int:
+        return self._executor.slots
+
+    def setup(self, task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel) -> None:
+        with lift_memory_limit():
+            self._executor.setup(task, pristine, setup, log, cancel)
+
+    def start(self, request: RunRequest) -> RunHandle:
+        with lift_memory_limit():
+            return self._executor.start(request)
+
+    def recover(self, run_dir: Path) -> RunResult | None:
+        return self._executor.recover(run_dir)
+
+    def warnings(self, task: Task | None = None) -> Sequence[str]:
+        return self._executor.warnings(task)
+
+    def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
+        return self._executor.describe(task, setup)
+
+
+# ---------------------------------------------------------------------- folders
+@contextmanager
+def apart(held: Grounds, names: Iterable[str]) -> Iterator[None]:
+    """Have the experiments of some sessions run in folders of this process as long as the context lasts.
+
+    Two learners, of different repositories, may judge for the same session at the same time (``--from``).
+
+    Args:
+        held: all sessions.
+        names: of those whose experiments are run; nothing is looked for or written in the repositories of the others.
+    """
+    with ExitStack() as stack:
+        own: dict[Path, Path] = {}
+        for number, name in enumerate(names):
+            ground = held.ground(name)
+            home = ground.scratch.parent
+            if home not in own:
+                own[home] = stack.enter_context(own_folder(home))
+            ground.scratch = own[home] / str(number)
+        yield
+
+
+@contextmanager
+def own_folder(home: Path) -> Iterator[Path]:
+    """A new folder below ``home``, gone at the end; those of learners that were killed go first, with their jobs."""
+    with disk_errors(f"making a folder in {home}"):
+        home.mkdir(parents=True, exist_ok=True)
+        with _locked(home / _LOCK, wait=True):  # nobody sweeps what has no lock yet
+            _sweep(home)
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
+            mine = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(mine, fcntl.LOCK_EX)
+    try:
+        yield folder
+    finally:
+        # Under the lock, so that nobody sweeps what is half gone; without one where all of it went meanwhile.
+        with suppress(OSError), _locked(home / _LOCK, wait=True):
+            remove_tree(folder)
+        os.close(mine)
+
+
+def _sweep(home: Path) -> None:
+    """End and remove what is left in folders whose process has died: their locks died with it."""
+    for folder in home.glob(f"{_PREFIX}*"):
+        with _locked(folder / _LOCK, wait=False) as dead:
+            if dead:
+                reap(list(folder.glob("*/*/run")))
+                remove_tree(folder)
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """With a lock on a file; whether it could be had, which it always can where it is waited for."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(handle)

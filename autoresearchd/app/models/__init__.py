@@ -1,0 +1,1 @@
+"""The models of a session: asked first, served, paid for."""

@@ -1,0 +1,208 @@
+"""What a session's models may cost: its answers are charged in its journal and in its user's book of the day."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Protocol
+
+from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
+from autoresearchd.domain.ports import Clock, Purse, Store
+from autoresearchd.domain.proposal import Answer
+from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
+from autoresearchd.store.daily_spend import DailySpend
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswers:
+    """The answers of models in one session, in its store; ``spent`` is told of each first.
+
+    In this order: a daemon that dies in between has the cap of the day count too much rather than too little.
+    """
+
+    store: Store
+    session_id: int
+    clock: Clock
+    spent: Callable[[datetime, float], None] = lambda at, usd: None
+
+    def record(self, number: int, answer: Answer) -> None:
+        """Store it and charge it."""
+        at, usd = self.clock.now(), answer.cost.usd
+        if usd is not None and math.isfinite(usd) and usd > 0:
+            self.spent(at, usd)
+        self.store.record_answer(self.session_id, number, answer, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Roomy:
+    """A purse that is closed while the disk is full: an answer that cannot be written down is paid for in vain."""
+
+    purse: Purse
+    place: Path
+
+    def check(self) -> None:
+        """Raise EnvironmentFailure for want of room, SpendCapReached for want of money."""
+        if shutil.disk_usage(self.place).free < LOW_DISK_BYTES:
+            raise EnvironmentFailure(
+                f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self.place}: no model is asked",
+                mend="free some space; it goes on by itself",
+            )
+        self.purse.check()
+
+
+class Journal(Protocol):
+    """The part of a store that knows what was spent in its repository."""
+
+    def spent_since(self, at: datetime) -> float:
+        """Sum of the known prices of all answers since then."""
+        ...
+
+    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
+        """When each of them came and what it cost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Amount:
+    """What an answer cost. again: it may be in the book already."""
+
+    at: datetime
+    usd: float
+    again: bool = False
+
+
+class UsersDay:
+    """What all sessions of a user have cost today (UTC), in whatever repository.
+
+    An amount that the book does not take is kept and added at the next chance, the last of which is the end of the
+    session; until then it counts for this session. What is still missing then is in the journal, and the repository's
+    next session adds it. Where the book cannot be read, what it said last counts, and at least the journal.
+
+    Args:
+        book: of all the user's repositories, None: there is no place for one.
+        journal: of this repository; the day costs at least what it says.
+        clock: tells the day.
+        warn: tells the user.
+        what: how the book calls the session.
+    """
+
+    def __init__(
+        self, book: DailySpend | None, journal: Journal, clock: Clock, warn: Callable[[str], None], what: str
+    ) -> None:
+        self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
+        self._told = False
+        self._pending: deque[_Amount] = deque()
+        self._caught_up = False
+        self._known: dict[date, float] = {}
+        self._lock = threading.Lock()
+
+    def catch_up(self) -> None:
+        """Add what earlier sessions of this repository have spent today and could not write into the book."""
+        if self._book is None:
+            return
+        now = self._clock.now()
+        with self._lock:
+            self._write(self._book)
+            if self._pending:
+                return
+            try:
+                known = self._book.entries(now)
+            except OSError as error:
+                self._complain(error)
+                return
+            charges = self._journal.charges_since(_midnight(now))
+            self._pending.extend(_Amount(at, usd, again=True) for at, usd in charges if (at, usd) not in known)
+            self._caught_up = True
+            self._write(self._book)
+
+    def close(self) -> None:
+        """The session has ended: the last chance to write down what is not in the book.
+
+        A journal that cannot be read is told of and no more: it may be what the session has ended for.
+        """
+        if self._book is None:
+            return
+        if not self._caught_up:
+            try:
+                self.catch_up()
+            except AutoresearchdError as error:
+                self._warn(f"what models cost today may be missing in the book of the day: {error}")
+        with self._lock:
+            self._write(self._book)
+            left = math.fsum(amount.usd for amount in self._pending)
+        if left:
+            self._warn(
+                f"${left:.4f} that models cost is not in the book of the day, which cannot be written: the next "
+                "session of this repository with a model adds what was spent on its day"
+            )
+
+    def spent(self, at: datetime, usd: float) -> None:
+        """Write into the book what an answer cost."""
+        if self._book is not None:
+            with self._lock:
+                self._pending.append(_Amount(at, usd))
+                self._write(self._book)
+
+    def usd(self) -> float:
+        """What today has cost so far."""
+        now = self._clock.now()
+        here = self._journal.spent_since(_midnight(now))
+        if self._book is None:
+            return here
+        with self._lock:
+            self._write(self._book)
+            try:
+                self._known = {_day(now): self._book.spent(now)}
+            except OSError as error:
+                self._complain(error)
+            unwritten = math.fsum(amount.usd for amount in self._pending if _day(amount.at) == _day(now))
+            return max(here, self._known.get(_day(now), 0.0) + unwritten)
+
+    def _write(self, book: DailySpend) -> None:
+        """Add what is not in the book yet, oldest first, as long as it takes it."""
+        while self._pending:
+            amount = self._pending[0]
+            try:
+                book.add(amount.at, amount.usd, self._what, again=amount.again)
+            except OSError as error:
+                self._pending[0] = replace(amount, again=True)  # another session may find it in the journal, and add it
+                self._complain(error)
+                return
+            self._pending.popleft()
+            self._known[_day(amount.at)] = self._known.get(_day(amount.at), 0.0) + amount.usd
+
+    def _complain(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            self._warn(
+                f"the book of what models cost in all of your repositories cannot be kept: {error}. It is tried again "
+                "with each answer; until then spend.per_day of other repositories does not count what this session "
+                "spends, and here it may not count what they do"
+            )
+
+
+def _midnight(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _day(at: datetime) -> date:
+    return at.astimezone(UTC).date()
+
+
+def daily_spend(environment: Mapping[str, str]) -> DailySpend | None:
+    """The user's book: below ``$XDG_STATE_HOME``, else below ``~/.local/state``; None where there is no such place.
+
+    See https://specifications.freedesktop.org/basedir-spec/latest/.
+    """
+    state, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
+    if not state.startswith("/"):
+        if not home.startswith("/"):
+            return None
+        state = f"{home}/.local/state"
+    return DailySpend(Path(state) / "autoresearchd")

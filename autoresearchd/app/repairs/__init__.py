@@ -1,0 +1,1 @@
+"""What is wrong with a repository's sessions, and how it is put right."""

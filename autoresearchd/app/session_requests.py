@@ -1,0 +1,233 @@
+"""What is asked of a session that is there: to stop, pause, go on, take a note, be removed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from autoresearchd import keys
+from autoresearchd.app.project import Project
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    EnvironmentFailure,
+    NothingRunning,
+    SessionLocked,
+    StoreDamaged,
+    StoreError,
+    UsageError,
+)
+from autoresearchd.domain.experiment import Session
+from autoresearchd.domain.labels import SessionState
+from autoresearchd.domain.quantities import counted
+from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
+from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.store.failed_start import FailedStart, remember
+from autoresearchd.store.reader import Reader
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.files import disk_errors, remove_tree
+from autoresearchd.workspace.git import GitWorkspace
+
+_DEAF = ("auto", "search", "random")
+"""Policies that look at numbers only."""
+
+
+def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
+    """Ask the daemon for something; the sentence to show.
+
+    Where no daemon runs, what stop and pause want is so already; going on is what `unpause` cannot bring about.
+    """
+    project = Project.of_session(directory)
+    store = project.existing_store()
+    try:
+        session = project.pick(store, tag)
+        if session.policy == "imported":
+            raise UsageError(
+                f"session {session.tag} was imported: no daemon ever works on it",
+                mend="`autoresearchd start` begins a session of your own",
+            )
+        coming = starting(project.lock(session.tag))
+        if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
+            raise NothingRunning(
+                f"session {session.tag} is only starting (process {coming}): it takes no request yet",
+                mend="ask again in a moment",
+            )
+        pid = project.daemon(session.tag)
+        if pid is None:
+            from autoresearchd.app.start_checks import reached_limit  # slow to import, and seldom needed
+
+            reached = reached_limit(store, session)  # then a bare `resume` would start nothing
+            how = f"`autoresearchd resume {session.tag}{f' {reached.more}' if reached else ''}` goes on with it"
+            ended = f"session {session.tag} has ended, {reached.reason}" if reached else ""
+            what = f"nothing is running: {ended or f'session {session.tag} has no daemon'}"
+            if kind == "unpause":
+                raise NothingRunning(what, mend=how)
+            return f"{what}; {how}"
+        paused = _is_to_pause(store, session, pid)
+        if kind == "stop" and _latest(store, session, pid, ("stop", "stop_now")):
+            # Asked for once more it would mean at once, as a second signal does.
+            return (
+                f"session {session.tag} (process {pid}) was asked to stop before, and does after the running "
+                "experiment; `autoresearchd stop --now` ends that"
+            )
+        # Asked for all the same: what a moment tells may have changed in the next, and asking twice does no harm.
+        store.add_control(session.id, kind, SystemClock().now())
+        if kind == "pause" and paused:
+            at_rest = session.state is SessionState.PAUSED
+            sentence = "is paused already" if at_rest else f"{sentence} already: it was asked to before"
+        if kind == "unpause" and not paused:
+            sentence = "is not paused, so nothing changes"
+        return f"session {session.tag} (process {pid}) {sentence}"
+    finally:
+        store.close()
+
+
+def _is_to_pause(store: SqlStore, session: Session, pid: int) -> bool:
+    """Whether the daemon is paused, or will be, by what was asked of it last: a running experiment is ended first."""
+    asked = _latest(store, session, pid, ("pause", "unpause"))
+    return asked == "pause" if asked else session.state is SessionState.PAUSED
+
+
+def _latest(store: SqlStore, session: Session, pid: int, kinds: tuple[str, ...]) -> str:
+    """Which of some requests the daemon got last; empty for none. What was asked of one before it counts no more."""
+    asked, began = store.last_control(session.id, kinds), process_began(pid)
+    return "" if asked is None or began is None or asked.created_at < began else asked.kind
+
+
+def stop(directory: Path, tag: str | None, now: bool) -> str:
+    """Ask the daemon to stop; the sentence to show.
+
+    Where the database takes no request (a full disk, a lock, an older version's) or is gone, the daemon is sent signals
+    that mean the same.
+    """
+    kind, sentence = "stop", "stops after the running experiment"
+    if now:
+        kind, sentence = "stop_now", "stops at once; the running experiment is recorded as interrupted"
+    try:
+        return _request(directory, tag, kind, sentence)
+    except (EnvironmentFailure, SessionLocked, StoreDamaged) as error:
+        return _stop_by_signal(Project.of_session(directory), tag, now, error)
+
+
+def _stop_by_signal(
+    project: Project, tag: str | None, now: bool, error: EnvironmentFailure | SessionLocked | StoreDamaged
+) -> str:
+    """Stop the only daemon that can be meant; raises the error where there is none, or more than one."""
+    locks = [project.lock(tag)] if tag is not None else sorted(project.locks.glob("*.lock"))
+    alive = [(lock, pid) for lock in locks if (pid := holder(lock)) is not None]
+    if len(alive) != 1:
+        raise error
+    [(lock, pid)] = alive
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise error from None
+    try:
+        if holder(lock) != pid:  # it ended, and its number may be another process's by now
+            raise error
+        # Either means "after this experiment", the second one "at once"; of two alike the kernel may deliver one.
+        for number in (signal.SIGTERM, signal.SIGINT) if now else (signal.SIGTERM,):
+            signal.pidfd_send_signal(process, number)
+    finally:
+        os.close(process)
+    how = "stops at once" if now else "stops after the running experiment"
+    return f"session {lock.stem} (process {pid}) {how}; it was sent a signal, because of its database: {error.what}"
+
+
+def pause(directory: Path, tag: str | None) -> str:
+    """Ask the daemon to pause; the sentence to show."""
+    return _request(directory, tag, "pause", "pauses after the running experiment")
+
+
+def unpause(directory: Path, tag: str | None) -> str:
+    """Ask the daemon to go on; the sentence to show."""
+    return _request(directory, tag, "unpause", "goes on")
+
+
+def note(directory: Path, tag: str | None, text: str) -> str:
+    """Leave a note for the policy; the sentence to show."""
+    project = Project.of_session(directory)
+    store = project.existing_store()
+    try:
+        session = project.pick(store, tag)
+        store.add_note(session.id, text, SystemClock().now())
+        if session.policy in _DEAF:
+            return (
+                f"noted, and kept for policies that read notes (command: and models): {session.policy}, which session "
+                f"{session.tag} uses, does not"
+            )
+        return f"noted; session {session.tag} reads it with its next proposal"
+    finally:
+        store.close()
+
+
+def removal(directory: Path, tag: str) -> str:
+    """What would go, in words. Raises UsageError where there is no such session."""
+    project = Project.of_session(directory)
+    with project.existing_store() as store:
+        branch = project.pick(store, tag).branch
+    with Reader(project.database) as reader:
+        told = reader.status(tag, alive=False)["session"]
+    tried = counted(int(told["experiments"]), "experiment")
+    if not branch:
+        return f"session {tag}: {tried}, imported"
+    return (
+        f"session {tag}: {tried} ({told['keeps']} kept), the branch {branch}, refs/autoresearch/{tag}/ and the folder "
+        f"{_runs(project, tag)}"
+    )
+
+
+def remove(directory: Path, tag: str) -> None:
+    """Remove a session.
+
+    Raises SessionLocked while a daemon holds it; RepositoryError where its branch is checked out, or holds a commit
+    that is none of the session's; then nothing is removed.
+    """
+    project = Project.of_session(directory)
+    with project.existing_store() as store:
+        session = project.pick(store, tag)
+        with SessionLock(project.lock(tag), tag):
+            if session.branch:
+                _remove_files(project, store, tag, session.branch)
+            store.remove_session(tag)
+
+
+def _remove_files(project: Project, store: SqlStore, tag: str, branch: str) -> None:
+    preflight.check_not_checked_out(project.root, branch, "a branch that is checked out cannot be removed")
+    workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
+    try:
+        workspace.forget(store.session(tag).base_commit)
+    finally:
+        workspace.close()
+    with disk_errors(f"removing {_runs(project, tag)}"):
+        remove_tree(_runs(project, tag))
+
+
+def _runs(project: Project, tag: str) -> Path:
+    return layout.public_dir(project.root) / "runs" / tag
+
+
+def discard_session(
+    project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: AutoresearchdError
+) -> None:
+    """Leave the repository as it was found, but for the logs and the words that say why nothing came of the session.
+
+    A session that has a result stays as it is. error: what ended it.
+    """
+    if store.totals(session.id).experiments:
+        return
+    _write_down(project, session, error)  # first: whoever left the terminal has only this to learn it from
+    workspace.abandon()
+    store.delete_session(session.tag)
+
+
+def _write_down(project: Project, session: Session, error: AutoresearchdError) -> None:
+    try:
+        with Reader(project.database) as reader:
+            status = {**reader.status(session.tag, alive=False), "current": None}
+    except StoreError:  # the session goes all the same
+        return
+    at = SystemClock().now()
+    failed = FailedStart(session.tag, at, error.exit_code, error.what, error.mend, status)
+    remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))

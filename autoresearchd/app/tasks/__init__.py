@@ -1,0 +1,1 @@
+"""Tasks before a session: written, checked, tried, looked through for constants."""

@@ -1,0 +1,223 @@
+"""The command doctor: what this machine offers, found by looking, each fault with how to fix it.
+
+Without --repair nothing is changed. Nothing is sent anywhere, torch is not imported, and of keys only the names are
+shown.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoresearchd.cli.command_options import JsonOption
+from autoresearchd.cli.repository_here import here
+from autoresearchd.cli.terminal_text import Paint, clean, json_text
+from autoresearchd.domain.errors import AutoresearchdError, StoreDamaged, UsageError
+from autoresearchd.domain.quantities import counted
+from autoresearchd.workspace.command import OLDEST
+
+_LEAST_DISK_GB, _LEAST_MEMORY_GB = 2.0, 2.0
+_KEYS = (
+    "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY",
+    "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY", "XAI_API_KEY", "TOGETHERAI_API_KEY", "AZURE_API_KEY", "HF_TOKEN",
+)  # fmt: skip
+_COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
+_MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. status: ``ok``, ``warning`` (works with less) or ``missing``."""
+
+    name: str
+    status: str
+    value: str
+    mend: str = ""
+
+
+def doctor(
+    as_json: JsonOption = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Rebuild a damaged database from its newest good backup, git and the runs' logs."
+        ),
+    ] = False,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session", metavar="TAG", help="With --repair: of the sessions that only git knows, rebuild this one."
+        ),
+    ] = None,
+) -> None:
+    """Show what this machine offers.
+
+    git, Python, sandbox, GPU, torch, keys (names only), memory, disk, and how the session here stands. With --repair,
+    repair the database of the repository here instead; the damaged one is kept.
+    """
+    if repair:
+        _repair(session, as_json)
+        return
+    if session is not None:
+        raise UsageError("--session goes with --repair", mend="autoresearchd status --session TAG shows one session")
+    findings = examine(here())
+    if as_json:
+        print(json_text([asdict(finding) for finding in findings], indent=2))
+        return
+    paint = Paint(sys.stdout)
+    wide = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark = paint(_MARKS[finding.status], _COLOURS[finding.status], "bold")
+        print(f"{mark} {finding.name:<{wide}}  {finding.value}")
+        if finding.mend:
+            print(f"  {'':<{wide}}  {paint('→ ' + finding.mend, 'dim')}")
+
+
+def _repair(tag: str | None, as_json: bool) -> None:
+    from autoresearchd.app.repairs.repair import repair
+
+    report = repair(here(), tag)
+    if as_json:
+        print(json_text(report.as_dict(), indent=2))
+        return
+    for line in report.lines():
+        print(clean(line, 1000))
+
+
+def examine(directory: Path) -> list[Finding]:
+    """All findings; one that fails to be found out is a warning and stops no other."""
+    probes: tuple[Callable[[], Finding], ...] = (
+        _python, _git, _leftovers, _sandbox, _gpu, _torch, _cpu, _memory, lambda: _disk(directory), _keys,
+        lambda: _session(directory),
+    )  # fmt: skip
+    return list(_run(probes))
+
+
+def _run(probes: tuple[Callable[[], Finding], ...]) -> Iterator[Finding]:
+    for probe in probes:
+        try:
+            yield probe()
+        except (OSError, ValueError, subprocess.SubprocessError, AutoresearchdError, ImportError) as error:
+            name = getattr(probe, "__name__", "probe").strip("_<>").replace("lambda", "place")
+            yield Finding(name, "warning", f"cannot be found out: {clean(error, 160)}")
+
+
+def _python() -> Finding:
+    value = f"{platform.python_version()} ({sys.executable})"
+    return Finding("python", "ok", value)
+
+
+def _git() -> Finding:
+    program = shutil.which("git")
+    if program is None:
+        return Finding("git", "missing", "not installed", "apt install git, or see https://git-scm.com/downloads")
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    found = re.search(r"(\d+)\.(\d+)(?:\.\d+)*", answer)
+    if found is None:
+        return Finding("git", "warning", clean(answer, 60), "install git from your distribution")
+    if (int(found[1]), int(found[2])) < OLDEST:
+        return Finding("git", "missing", f"{found[0]} is too old", f"install git {OLDEST[0]}.{OLDEST[1]} or later")
+    return Finding("git", "ok", found[0])
+
+
+def _leftovers() -> Finding:
+    from autoresearchd.sandbox.leftovers import end_abandoned
+
+    found = end_abandoned()
+    value = f"ended {counted(found, 'process tree')} that killed commands had left running" if found else "none"
+    return Finding("leftovers", "ok", value)
+
+
+def _sandbox() -> Finding:
+    from autoresearchd.sandbox.tiers import available, probe
+
+    tier = probe()
+    if not tier.isolates:
+        mend = "apt install bubblewrap, and allow user namespaces; or start --sandbox none, which isolates nothing"
+        return Finding("sandbox", "missing", f"none works here: {clean(tier.reason, 300)}", mend)
+    warnings = tier.warnings()
+    others = ", ".join(other.name.value for other in available() if other.name is not tier.name)
+    value = f"{tier.name.value} (also here: {others})" + (f": {clean(warnings[0], 300)}" if warnings else "")
+    return Finding("sandbox", "warning" if warnings else "ok", value)
+
+
+def _gpu() -> Finding:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding("gpu", "warning", "none (no nvidia-smi); tasks run with their cpu profile")
+    query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    names = [clean(line, 120) for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode != 0 or not names:
+        return Finding(
+            "gpu", "warning", f"nvidia-smi fails: {clean(done.stderr or done.stdout, 120)}", "check the driver"
+        )
+    return Finding("gpu", "ok", "; ".join(names))
+
+
+def _torch() -> Finding:
+    try:
+        return Finding("torch", "ok", metadata.version("torch"))
+    except metadata.PackageNotFoundError:
+        mend = "pip install 'autoresearchd[train]', or name the task's own interpreter in execution.python"
+        return Finding("torch", "warning", "not installed beside autoresearchd; bundled training tasks need it", mend)
+
+
+def _cpu() -> Finding:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("cpu", "ok", f"{usable} core{'' if usable == 1 else 's'}")
+
+
+def _memory() -> Finding:
+    figures = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii", "replace"), re.MULTILINE))
+    free, total = int(figures.get("MemAvailable", 0)) / 2**20, int(figures.get("MemTotal", 0)) / 2**20
+    value = f"{free:.1f} of {total:.1f} GiB free"
+    if free < _LEAST_MEMORY_GB:
+        return Finding("memory", "warning", value, "close other programs, or choose a smaller model in the task")
+    return Finding("memory", "ok", value)
+
+
+def _disk(directory: Path) -> Finding:
+    free = shutil.disk_usage(directory).free / 2**30
+    if free < _LEAST_DISK_GB:
+        return Finding(
+            "disk", "warning", f"{free:.1f} GiB free in {directory}", "free some space: the loop waits when it is full"
+        )
+    return Finding("disk", "ok", f"{free:.1f} GiB free")
+
+
+def _keys() -> Finding:
+    names = [name for name in _KEYS if os.environ.get(name)]
+    return Finding("keys", "ok", ", ".join(names) if names else "none set; none is needed for the search policy")
+
+
+def _session(directory: Path) -> Finding:
+    from autoresearchd.cli.repository_here import find_place
+
+    try:
+        place = find_place(directory)
+        running = [found.tag for found in place.sessions() if place.alive(found.tag)]
+        if len(running) > 1:
+            value = f"{len(running)} run here and share this machine: {', '.join(running)}"
+            return Finding("session", "warning", value, "autoresearchd status --session TAG shows one of them")
+        tag = place.pick(None)
+        session = place.status(tag)["session"]
+    except StoreDamaged as error:
+        return Finding("session", "missing", clean(error.what, 300), error.mend)
+    except AutoresearchdError as error:
+        return Finding("session", "ok", f"none here ({clean(error.what, 160)})")
+    tried = f"{counted(int(session.get('experiments') or 0), 'experiment')}, {session.get('keeps')} kept"
+    state = str(session.get("state"))
+    mend = f"autoresearchd resume {tag}" if state == "crashed" else ""
+    return Finding("session", "warning" if mend else "ok", f"{tag}: {state}, {tried}", mend)

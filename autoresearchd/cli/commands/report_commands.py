@@ -1,0 +1,81 @@
+"""The commands plot, export and import."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoresearchd.cli.command_options import SessionOption
+from autoresearchd.cli.repository_here import Place, find_place, here
+from autoresearchd.cli.terminal_text import say
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.quantities import counted
+from autoresearchd.report.export import Format, SessionHead, write
+
+
+def plot(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
+        "progress.png"
+    ),
+    session: SessionOption = None,
+) -> None:
+    """Draw the progress chart."""
+    from autoresearchd.report.plot import draw
+
+    place = find_place(here())
+    tag = place.pick(session)
+    head = session_head(place, tag)
+    chart = draw(place.experiments(tag), output, metric=head.metric, direction=head.direction)
+    say(f"wrote {output}: {counted(chart.tried, 'experiment')} beside the baseline, {chart.improvements:,} kept")
+
+
+def export(
+    format_name: Annotated[
+        Format, typer.Option("--format", help="jsonl: the skill's log; tsv: karpathy's columns; parquet.")
+    ] = Format.JSONL,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to (default: stdout).")
+    ] = None,
+    session: SessionOption = None,
+) -> None:
+    """Write all experiments for other tools."""
+    place = find_place(here())
+    tag = place.pick(session)
+    if format_name is Format.PARQUET and output is None:
+        raise UsageError("parquet is a binary format", mend="name a file: -o experiments.parquet")
+    try:
+        write(format_name, session_head(place, tag), place.experiments(tag), output or sys.stdout)
+    except OSError as error:
+        if output is None or isinstance(error, BrokenPipeError):
+            raise
+        raise UsageError(
+            f"cannot write {output}: {error.strerror}", mend="name a file in a folder that exists"
+        ) from error
+    if output is not None:
+        say(f"wrote {output}")
+
+
+def import_log(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A log in the skill's format, or a results.tsv.")],
+) -> None:
+    """Read a log of experiments back.
+
+    One of this program, of pi-autoresearch, of the autoresearch skill, or karpathy's results.tsv.
+    """
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}", mend="name a .jsonl or .tsv file")
+    from autoresearchd.app.tasks.import_log import import_log
+
+    say(import_log(here(), file))
+
+
+def session_head(place: Place, tag: str) -> SessionHead:
+    """What an export or a chart says about the session itself."""
+    status = place.status(tag)
+    metric, session = status.get("metric") or {}, status.get("session") or {}
+    return SessionHead(
+        str(session.get("task") or tag), str(metric.get("name") or "metric"), str(metric.get("direction") or "minimize")
+    )

@@ -1,0 +1,60 @@
+"""The command serve: a model of one's own behind an endpoint that the policy ``local`` asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from autoresearchd.cli.repository_here import here
+from autoresearchd.cli.terminal_text import say
+
+
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A folder, or a name at the Hugging Face hub (default: local.model of config.yaml).",
+            show_default=False,
+        ),
+    ] = None,
+    adapter: Annotated[
+        Path | None,
+        typer.Option("--adapter", metavar="DIR", help="Serve this LoRA adapter too, under its folder's name (vLLM)."),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", metavar="P", help="On 127.0.0.1.")] = 8000,
+    engine: Annotated[
+        Literal["auto", "vllm", "transformers"],
+        typer.Option("--engine", help="What serves: auto takes vLLM where it is installed, else transformers."),
+    ] = "auto",
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            metavar="PATH",
+            help="Interpreter of the environment that the server is installed in (default: this one).",
+            show_default=False,
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="Where the server prints to (default: .autoresearchd/serve.log of the repository here).",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Serve a model for the policy local, and keep it up.
+
+    It is watched, and started again when it ends or falls silent. Ctrl-C or TERM ends it. Its endpoint is
+    http://127.0.0.1:P/v1: where P is not 8000, local.base_url in config.yaml has to say so.
+    """
+    from autoresearchd.app.models.serve_model import Engine, ServeOptions
+    from autoresearchd.app.models.serve_model import serve as run
+
+    options = ServeOptions(model=model, adapter=adapter, port=port, engine=Engine(engine), python=python, log=log)
+    raise typer.Exit(run(options, here(), say))

@@ -1,0 +1,304 @@
+"""Commands over a session: start, resume, stop, pause, unpause, note, sessions list and sessions remove."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoresearchd.cli import terminal_text
+from autoresearchd.cli.command_options import LARGEST, JsonOption, SandboxOption, SessionOption, read_duration
+from autoresearchd.cli.repository_here import Place, find_place, here, way_to
+from autoresearchd.cli.terminal_text import Paint, clean, json_text, say
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.experiment import Limits
+from autoresearchd.store.reader import SessionRow
+
+ForegroundOption = Annotated[
+    bool,
+    typer.Option(
+        "--foreground", help="Stay in this terminal and show what happens, instead of leaving a daemon behind."
+    ),
+]
+
+ExperimentsOption = Annotated[
+    str | None, typer.Option("--max-experiments", metavar="N", help="End after N experiments beside the baseline.")
+]
+TimeOption = Annotated[str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")]
+CostOption = Annotated[
+    str | None, typer.Option("--max-cost", metavar="USD", help="End when proposals have cost this much.")
+]
+
+
+def start(
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", metavar="NAME|DIR", help="A bundled task or a folder with a task.yaml (default: this folder)."
+        ),
+    ] = None,
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to work (default: here).")] = Path(),
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="Name of the session and its branch (default: the date).")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            metavar="SPEC",
+            help="Who proposes edits: auto, search, random, litellm:MODEL, local[:MODEL], agent:MODEL or command:CMD. "
+            "CMD runs in a copy of the task's folder as committed: commit a script of your own, or give its absolute "
+            "path.",
+        ),
+    ] = "auto",
+    executor: Annotated[str, typer.Option("--executor", metavar="SPEC", help="Where runs run: local.")] = "local",
+    sandbox: SandboxOption = None,
+    slots: Annotated[str, typer.Option("--slots", metavar="N|auto", help="How many runs at once.")] = "auto",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="DUR", help="Training time of a run, e.g. 90s or 5m (default: the task's)."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="G", help="Proposals from one state; all are run (default: 1).")
+    ] = None,
+    parents: Annotated[
+        str | None,
+        typer.Option(
+            "--parents",
+            metavar="incumbent|puct",
+            help="What edits are made on: the best, or any by PUCT (experimental).",
+        ),
+    ] = None,
+    roles: Annotated[
+        bool | None,
+        typer.Option("--roles/--no-roles", help="Specialists take turns (experimental).", show_default=False),
+    ] = None,
+    turns: Annotated[
+        str | None,
+        typer.Option("--turns", metavar="round_robin|bandit", help="How the specialists take turns."),
+    ] = None,
+    max_experiments: ExperimentsOption = None,
+    max_time: TimeOption = None,
+    max_cost: CostOption = None,
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Do not ask the policy's models a word before the baseline.")
+    ] = False,
+    foreground: ForegroundOption = False,
+) -> None:
+    """Begin a session and research until stopped.
+
+    First the baseline is measured, with its noise. In an empty folder --task NAME sets a bundled task up. The files
+    that you have checked out are never touched: all work happens on the branch autoresearch/TAG. Without --foreground
+    a daemon is left behind.
+    """
+    limits = _limits(max_experiments, max_time, max_cost)
+    seconds, places = _duration("--budget", budget), _slots(slots)
+    from autoresearchd.app.start import StartOptions, start
+    from autoresearchd.cli.foreground import foreground_sink
+
+    options = StartOptions(
+        task=task,
+        directory=directory,
+        tag=tag,
+        policy=policy,
+        executor=executor,
+        sandbox=sandbox,
+        slots=places,
+        budget=seconds,
+        limits=limits,
+        foreground=foreground,
+        group=_whole("--group", group, "e.g. --group 4"),
+        parents=parents,
+        turns=turns,
+        roles=roles,
+        preflight=not no_preflight,
+    )
+    with foreground_sink(live=foreground) as sink:
+        code = start(options, [sink])
+    if foreground and code == 0 and (way := way_to(directory)):
+        sys.stderr.write(f"  → {way}   there `autoresearchd status`, `experiments`, `show N` and `plot` tell more\n")
+    raise typer.Exit(code)
+
+
+def resume(
+    tag: Annotated[
+        str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).", show_default=False)
+    ] = None,
+    session: SessionOption = None,
+    max_experiments: ExperimentsOption = None,
+    max_time: TimeOption = None,
+    max_cost: CostOption = None,
+    sandbox: SandboxOption = None,
+    foreground: ForegroundOption = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="With --foreground: show nothing, as the daemon does.")
+    ] = False,
+) -> None:
+    """Go on with a session where it was.
+
+    After a stop, a crash or a reboot: nothing that was measured is lost, nothing is counted twice. Limits are totals of
+    the whole session, and a new one takes the place of the old one.
+    """
+    if None not in (tag, session) and tag != session:
+        raise UsageError(f"resume {tag} --session {session}: two sessions are named", mend="name one of them")
+    tag = tag or session
+    limits = _limits(max_experiments, max_time, max_cost)
+    from autoresearchd.app.start import resume
+    from autoresearchd.cli.foreground import foreground_sink
+
+    with foreground_sink(live=foreground and not quiet) as sink:
+        code = resume(here(), tag, foreground, [] if quiet else [sink], sandbox=sandbox, limits=limits)
+    raise typer.Exit(code)
+
+
+def stop(
+    now: Annotated[
+        bool, typer.Option("--now", help="At once: the running experiment is ended and recorded as interrupted.")
+    ] = False,
+    session: SessionOption = None,
+) -> None:
+    """End a session after its running experiment.
+
+    `autoresearchd resume` goes on with it later.
+    """
+    from autoresearchd.app import session_requests
+
+    say(session_requests.stop(here(), session, now))
+
+
+def pause(session: SessionOption = None) -> None:
+    """Hold a session; its daemon stays."""
+    from autoresearchd.app import session_requests
+
+    say(session_requests.pause(here(), session))
+
+
+def unpause(session: SessionOption = None) -> None:
+    """Let a paused session go on."""
+    from autoresearchd.app import session_requests
+
+    say(session_requests.unpause(here(), session))
+
+
+def _duration(option: str, text: str | None) -> float | None:
+    return None if text is None else read_duration(option, text)
+
+
+def _slots(text: str) -> str:
+    if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+        raise UsageError(
+            f"--slots: {text!r} is no number of slots",
+            mend="use --slots auto: this version runs one experiment at a time",
+        )
+    return text
+
+
+def _limits(experiments: str | None, time: str | None, cost: str | None) -> Limits:
+    number = _whole("--max-experiments", experiments, "zero or more, e.g. --max-experiments 20")
+    return Limits(number, _duration("--max-time", time), _money(cost))
+
+
+def _whole(option: str, text: str | None, mend: str) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        below = text.isascii() and text.startswith("-") and text[1:].isdigit()
+        raise UsageError(f"{option}: {text!r} is {'less than 0' if below else 'no whole number'}", mend=mend)
+    if len(text) > len(str(LARGEST)) or int(text) > LARGEST:
+        raise UsageError(f"{option}: {text[:40]} is more than {LARGEST}", mend=mend)
+    return int(text)
+
+
+def _money(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        usd = float(text)
+    except ValueError:
+        usd = math.nan
+    if not (math.isfinite(usd) and usd > 0):
+        raise UsageError(f"--max-cost: {text!r} is no amount of money", mend="US dollars, e.g. --max-cost 2.50")
+    return usd
+
+
+def note(
+    text: Annotated[str, typer.Argument(help="What to say; in quotes.")],
+    session: SessionOption = None,
+) -> None:
+    """Leave a message for the agent.
+
+    It is in the next prompt of a policy that reads prompts (command:, models); the loop does not stop for it.
+    """
+    if not text.strip():
+        raise UsageError("the note is empty", mend='autoresearchd note "try a larger batch"')
+    from autoresearchd.app import session_requests
+
+    say(session_requests.note(here(), session, text.strip()))
+
+
+_HEADERS = ("session", "task", "state", "experiments", "kept", "best", "started")
+
+
+def _session_facts(place: Place, row: SessionRow) -> dict[str, Any]:
+    """A session as it is shown in the list."""
+    status = place.status(row.tag)
+    session, metric = status["session"], status["metric"]
+    return {
+        "tag": row.tag,
+        "task": row.task,
+        **{key: session[key] for key in ("state", "experiments", "keeps")},
+        "metric": metric["name"],
+        "best": metric["best"],
+        "started_at": session["started_at"],
+    }
+
+
+def list_sessions(as_json: JsonOption = False) -> None:
+    """List the sessions of the repository here, oldest first."""
+    from autoresearchd.app.project import NoSession
+
+    sessions: list[dict[str, Any]] = []
+    try:
+        place = find_place(here())
+        sessions = [_session_facts(place, row) for row in place.sessions()]
+    except NoSession as none:
+        say(str(none))
+    if as_json:
+        print(json_text(sessions, indent=2))
+        return
+    rows = [
+        [
+            clean(one["tag"], 40), clean(one["task"], 40), str(one["state"]), str(one["experiments"]),
+            str(one["keeps"]), "—" if one["best"] is None else f"{one['best']:.6g} {clean(one['metric'], 40)}",
+            str(one["started_at"])[:16].replace("T", " "),
+        ]
+        for one in sessions
+    ]  # fmt: skip
+    print("\n".join(terminal_text.table(_HEADERS, rows, paint=Paint(sys.stdout))))
+
+
+def remove(
+    tag: Annotated[str, typer.Argument(metavar="TAG", help="The session, as `sessions list` names it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a session for good.
+
+    Its experiments, the refs and the branch that hold their commits, and its runs' logs go; your own branches and files
+    stay, and so does what you wrote into its autoresearch.md. A session whose daemon runs, or whose branch is checked
+    out, is not removed.
+    """
+    from autoresearchd.app.session_requests import removal
+    from autoresearchd.app.session_requests import remove as remove_session
+
+    words = removal(here(), tag)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("it is not removed without a yes, and nobody can be asked", mend="add --yes")
+        if not typer.confirm(f"Remove for good {words}?", default=False, err=True):
+            say("nothing was removed")
+            return
+    remove_session(here(), tag)
+    say(f"removed {words}")

@@ -1,0 +1,152 @@
+"""The commands skills list and skills add: the Agent Skills (https://agentskills.io) that come along."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoresearchd.cli import terminal_text
+from autoresearchd.cli.command_options import JsonOption
+from autoresearchd.cli.terminal_text import Paint, json_text, say
+from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.quantities import counted
+from autoresearchd.resources import bundled
+
+SKILL_FILE = "SKILL.md"
+CLAUDE, CODEX = Path("~/.claude/skills"), Path("~/.agents/skills")
+"""Where Claude Code and Codex look for skills of a user."""
+
+_LISTED = 10
+
+
+def list_skills(as_json: JsonOption = False) -> None:
+    """List the skills that come with autoresearchd."""
+    from autoresearchd.cli.commands.skill_commands import skills
+
+    found = [{"name": one.name, "description": one.description, "path": str(one.folder)} for one in skills()]
+    if as_json:
+        print(json_text(found, indent=2))
+        return
+    total = terminal_text.terminal_width() if terminal_text.is_terminal(sys.stdout) else None
+    rows = [[one["name"], one["description"]] for one in found]
+    print("\n".join(terminal_text.table(("name", "what it is for"), rows, paint=Paint(sys.stdout), total=total)))
+
+
+def add(
+    claude: Annotated[bool, typer.Option("--claude", help="For Claude Code: into ~/.claude/skills.")] = False,
+    codex: Annotated[bool, typer.Option("--codex", help="For Codex: into ~/.agents/skills.")] = False,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="D", help="Into D, e.g. .claude/skills of a project.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that differ.")] = False,
+) -> None:
+    """Install the skills for a coding agent.
+
+    An agent that reads them can set up, start, watch and finish a session. Files that differ from those that come with
+    autoresearchd are named and left alone, unless --force says to replace them.
+    """
+    places = ((claude, CLAUDE), (codex, CODEX), (directory is not None, directory or Path()))
+    wanted = [place for asked, place in places if asked]
+    if not wanted:
+        raise UsageError("for whom?", mend="name --claude, --codex or --dir D; several are fine")
+    names = ", ".join(skill.name for skill in skills())
+    for target in wanted:
+        added = install(target.expanduser(), force=force)
+        for place in added.replaced:
+            say(f"replaced {place}")
+        count = len(added.written) + len(added.replaced)
+        say(f"{names} in {target}: {counted(count, 'file')} written, {len(added.same)} there already")
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One skill: its folder's name, what it is for, and where it lies."""
+
+    name: str
+    description: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What ``install`` did, by path: written for the first time, replaced, and left because it is the same already."""
+
+    written: tuple[Path, ...]
+    replaced: tuple[Path, ...]
+    same: tuple[Path, ...]
+
+
+def skills() -> list[Skill]:
+    """The skills that come with the program, by name."""
+    return [_skill(path) for path in sorted(bundled("skills").glob(f"*/{SKILL_FILE}"))]
+
+
+def install(target: Path, *, force: bool = False) -> Added:
+    """Copy all skills into a folder of skills.
+
+    Args:
+        target: the folder; made when it is missing.
+        force: replace files that differ.
+
+    Raises:
+        UsageError: files of the user differ and ``force`` is not set, or something cannot be written. Nothing is
+            written where a file differs.
+    """
+    top = bundled("skills")
+    names = [skill.folder.name for skill in skills()]
+    sources = [path for name in names for path in sorted((top / name).rglob("*")) if _travels(path)]
+    plan = [(source, target / source.relative_to(top)) for source in sources]
+    try:
+        different = [place for source, place in plan if _differs(source, place)]
+        if different and not force:
+            raise UsageError(
+                f"files that differ from those that come with autoresearchd: {_some(different)}",
+                mend="look at them; --force replaces them, --dir puts the skills elsewhere",
+            )
+        same = tuple(place for source, place in plan if place.exists() and place not in different)
+        for source, place in plan:
+            if place not in same:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if place.is_symlink():
+                    place.unlink()
+                place.write_bytes(source.read_bytes())
+                place.chmod(0o755 if source.suffix == ".sh" else 0o644)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename or target}: {error.strerror or error}",
+            mend="name a folder that you may write to with --dir",
+        ) from error
+    written = tuple(place for _, place in plan if place not in same and place not in different)
+    return Added(written, tuple(different), same)
+
+
+def _skill(path: Path) -> Skill:
+    from autoresearchd.config.yaml_document import parse_yaml
+
+    text = path.read_text("utf-8")
+    parts = text.split("---\n", 2)
+    if len(parts) != 3 or parts[0]:
+        raise ConfigError("has no front matter", file=str(path), mend="reinstall autoresearchd")
+    facts = parse_yaml(parts[1], str(path)).root
+    return Skill(str(facts.get("name", path.parent.name)), str(facts.get("description", "")), path.parent)
+
+
+def _travels(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
+
+
+def _differs(source: Path, place: Path) -> bool:
+    """Whether something else than the skill's own file is there; a link is the user's own, whatever it leads to."""
+    if place.is_symlink():
+        return True
+    return place.exists() and (not place.is_file() or place.read_bytes() != source.read_bytes())
+
+
+def _some(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+    return ", ".join(str(path) for path in paths[:_LISTED]) + more

@@ -1,0 +1,291 @@
+"""Text for terminals: cleaning, colours, numbers, tables, errors and exit codes; light, because status imports it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import os
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from autoresearchd.domain.quantities import format_duration as format_duration
+from autoresearchd.domain.quantities import is_whole
+from autoresearchd.report.plain_text import clean as clean
+from autoresearchd.report.plain_text import json_text as json_text
+from autoresearchd.report.plain_text import real as real
+from autoresearchd.report.plain_text import strip_controls as strip_controls
+
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36, "grey": 90}
+_BEYOND_COMPARE = 1000
+_STATUS_COLOURS = {"keep": "green", "discard": "grey", "crash": "red", "checks_failed": "magenta"}
+_STATE_COLOURS = {"running": "green", "paused": "yellow", "backing_off": "yellow", "stopped": "grey", "crashed": "red"}
+
+
+class Paint:
+    """Colours for one stream; plain when it is no terminal, with ``NO_COLOR`` set or ``TERM=dumb``."""
+
+    def __init__(self, stream: TextIO | None = None, *, enabled: bool | None = None) -> None:
+        if enabled is None:
+            enabled = wants_colour(stream if stream is not None else sys.stdout)
+        self.enabled = enabled
+
+    def __call__(self, text: str, *styles: str) -> str:
+        """The text in these styles (``bold``, ``dim``, ``green`` …)."""
+        codes = ";".join(str(_CODES[style]) for style in styles if style)
+        return f"\x1b[{codes}m{text}\x1b[0m" if self.enabled and codes and text else text
+
+
+def wants_colour(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a stream takes colours (no-color.org; FORCE_COLOR for those who page through ``less -R``)."""
+    env = os.environ if environ is None else environ
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR"):
+        return True
+    return is_terminal(stream) and env.get("TERM") != "dumb"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether somebody looks at the stream; False for a closed one."""
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def terminal_width(default: int = 100) -> int:
+    """Columns of the terminal, ``default`` where there is none."""
+    try:
+        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        columns = default
+    return max(40, columns or default)
+
+
+def colour_of(word: str | None) -> str:
+    """The colour of a status or of a state of a session."""
+    return _STATUS_COLOURS.get(word or "", "") or _STATE_COLOURS.get(word or "", "")
+
+
+def number(value: Any, digits: int = 6, *, whole: bool = True) -> str:
+    """A metric as people compare it: fixed decimals in the usual range, an em dash where there is none.
+
+    whole: show an integer as one; off in a column where it stands among others.
+    """
+    value = real(value)
+    if value is None:
+        return "—"
+    if whole and is_whole(value):
+        return f"{value + 0.0:.0f}"  # no -0
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{max(0, digits - max(0, len(str(int(abs(value)))) - 1))}f}"
+    return f"{value:.{min(digits, 4) if abs(value) >= 1e9 else digits}g}"
+
+
+def signed(value: Any, digits: int = 6, *, whole: bool = True) -> str:
+    """A difference with its sign; an em dash where there is none. whole: as for ``number``."""
+    value = real(value)
+    if value is None:
+        return "—"
+    if whole and is_whole(value):
+        return f"{value + 0.0:+.0f}"
+    if value == 0 or 1e-5 <= abs(value) < 1e6:
+        return f"{value:+.{digits}f}"
+    return f"{value:+.3g}"
+
+
+def all_whole(values: Iterable[Any]) -> bool:
+    """Whether all the figures of a column, as far as there are any, are integers."""
+    return all(is_whole(found) for found in map(real, values) if found is not None)
+
+
+def measured(value: Any, sigma: Any = None, *, sign: str = "-") -> str:
+    """A figure with as many digits as say something: to the second digit of σ, else five significant ones."""
+    value, spread = real(value), real(sigma)
+    if value is None:
+        return "—"
+    if is_whole(value):
+        return f"{value + 0.0:{sign}.0f}"
+    scale = spread if spread is not None and spread > 0 else abs(value) / 1000
+    if value == 0 or scale == 0 or not 1e-9 < scale < 1e12:
+        return f"{value:{sign}.5g}"
+    decimals = 1 - math.floor(math.log10(scale))
+    if value and round(value, decimals) == 0:
+        return f"{value:{sign}.1g}"
+    return f"{value:{sign}.{max(0, decimals)}f}"
+
+
+def local_time(text: Any) -> str:
+    """A moment that a document names, in local time to the second; as it stands where it is none."""
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def change_word(percent: Any) -> str:
+    """``2.83% better``, ``no better yet``, or nothing when it is not known."""
+    if not isinstance(percent, (int, float)) or isinstance(percent, bool):
+        return ""
+    if percent >= _BEYOND_COMPARE:
+        return f"over {_BEYOND_COMPARE}% better"
+    return f"{percent:.2f}% better" if percent > 0 else "no better yet"
+
+
+def in_sigma(times: float) -> str:
+    """How many times the noise a difference is; beyond a thousand the figure says no more."""
+    return f"{times:.1f}σ" if times < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}σ"
+
+
+def age(seconds: float) -> str:
+    """How long ago: as a duration, from two days on in days."""
+    return format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
+
+
+def bar(share: float, columns: int = 24, *, ascii_only: bool = False) -> str:
+    """A bar that is filled to ``share`` (0 to 1)."""
+    share = min(1.0, max(0.0, share))
+    filled = round(share * columns)
+    full, empty = ("#", "-") if ascii_only else ("█", "░")
+    return full * filled + empty * (columns - filled)
+
+
+def speaks_unicode(stream: TextIO) -> bool:
+    """Whether the stream can show block characters and dashes."""
+    return "utf" in (getattr(stream, "encoding", None) or "").lower()
+
+
+def width(text: str) -> int:
+    """Columns that a text without escapes takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    wide = sum(1 for char in text if unicodedata.east_asian_width(char) in "WF")
+    return len(text) + wide - sum(1 for char in text if unicodedata.combining(char))
+
+
+def fit(text: str, columns: int) -> str:
+    """The text cut so that it takes at most ``columns``, wide characters counted as two."""
+    if width(text) <= columns:
+        return text
+    kept, used = [], 1
+    for char in text:
+        used += width(char)
+        if used > columns:
+            break
+        kept.append(char)
+    return "".join(kept).rstrip() + "…"
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    paint: Paint,
+    right: Sequence[int] = (),
+    colours: Sequence[Mapping[int, str]] = (),
+    total: int | None = None,
+) -> list[str]:
+    """Lines of a table whose last column takes what is left of ``total`` columns (None: as long as it likes).
+
+    right: columns set to the right; colours: for each row, column → style.
+    """
+    widths = [max([width(header), *(width(row[i]) for row in rows)]) for i, header in enumerate(headers)]
+    if total is not None:
+        widths[-1] = max(12, min(widths[-1], total - sum(widths[:-1]) - 2 * (len(headers) - 1)))
+
+    def line(cells: Sequence[str], styles: Mapping[int, str]) -> str:
+        out = []
+        for i, cell in enumerate(cells):
+            shown = fit(cell, widths[i]) if i == len(cells) - 1 and total is not None else cell
+            gap = " " * (widths[i] - width(shown))
+            painted = paint(shown, styles.get(i, ""))
+            out.append(gap + painted if i in right else painted + (gap if i < len(cells) - 1 else ""))
+        return "  ".join(out).rstrip()
+
+    head = line(headers, dict.fromkeys(range(len(headers)), "dim"))
+    return [head, *(line(row, colours[i] if i < len(colours) else {}) for i, row in enumerate(rows))]
+
+
+def print_json_list(records: Iterable[Mapping[str, Any]]) -> None:
+    """Records as one JSON list, one record on a line, written as they come."""
+    out = sys.stdout
+    separator = "["
+    for record in records:
+        out.write(f"{separator}\n{json_text(record)}")
+        separator = ","
+    out.write("[]\n" if separator == "[" else "\n]\n")
+
+
+INTERRUPTED = 130
+_EPIPE_EXIT = 0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def guarded(command: Callable[[], int | None]) -> int:
+    """Run a command and return its exit code; errors raised on purpose are told in a line and how to fix them."""
+    from autoresearchd.domain.errors import AutoresearchdError
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end a command
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+        return code
+    except AutoresearchdError as error:
+        tell(error.what, error.mend)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _close_stdout()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            return _unexpected(error)
+        _close_stdout()  # what is left to be flushed at exit would fail again
+        tell(f"the output cannot be written: {error.strerror}", "make room where it goes, or let it go elsewhere")
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last frame before the shell; nothing may end without an exit code
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    """Tell what nobody foresaw, with its traceback; the exit code."""
+    import traceback
+
+    print(_plain(traceback.format_exc().rstrip("\n")), file=sys.stderr)
+    tell(f"unexpected {type(error).__name__}: {error}", "this is a defect of autoresearchd; please report it")
+    return 1
+
+
+def tell(what: str, mend: str = "") -> None:
+    """Print an error on stderr: what happened, and how to fix it."""
+    paint = Paint(sys.stderr)
+    print(f"{paint('error:', 'red', 'bold')} {_plain(what)}", file=sys.stderr)
+    if mend:
+        print(f"  {paint('→', 'cyan')} {_plain(mend)}", file=sys.stderr)
+
+
+def say(message: str) -> None:
+    """Print a message for people: on stderr, so that stdout holds data only."""
+    print(_plain(message), file=sys.stderr)
+
+
+def _plain(text: str) -> str:
+    """Messages quote what models and jobs wrote, and may quote what they must not: no control codes, no secrets."""
+    from autoresearchd import keys
+
+    text = keys.redactor().text(text)
+    return "\n".join(strip_controls(line) for line in text.split("\n"))
+
+
+def _close_stdout() -> int:
+    """The reader of a pipe went away (``… | head``): what is left to be flushed at exit goes nowhere, quietly."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    return _EPIPE_EXIT

@@ -1,0 +1,363 @@
+"""Projects of other programs, known by how they are laid out: what their task.yaml here has to say.
+
+Known are karpathy/autoresearch (``train.py`` that prints ``val_bpb``, ``prepare.py``, ``program.md``), pi-autoresearch
+(``.auto/`` or the older ``autoresearch.*``: a script that prints METRIC lines, notes, a log) and
+autoresearch-distillation (``tasks/*.yaml``, which load as they are).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.config.load_task import FILE_NAME, MAX_CHECK_EVERY, Overrides, clock, read_task_text
+from autoresearchd.config.python_environments import RUNNERS, environment_of, how_to_run
+from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, PathError, inside_path
+from autoresearchd.config.task_schema import DEFAULT_BUDGET
+from autoresearchd.config.yaml_document import parse_yaml, read_text
+from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.task import Curve, Direction, Execution, Metric, MetricSource, Scoring, Task
+
+KARPATHY, PI, DISTILLATION = "karpathy/autoresearch", "pi-autoresearch", "autoresearch-distillation"
+_READ_BYTES = 256 * 1024
+_PI_TIMEOUT = "10m"
+_SYSTEM_CHARACTERS = 6000
+_SECTIONS = ("objective", "constraints", "off limits", "what's been tried")
+_METRIC_LINE = re.compile(r"METRIC\s+([\w.µ]+)=")
+_HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
+_IN_TICKS = re.compile(r"`([^`\n]{1,200})`")
+_RUNNER = re.compile(rf"\b(?:{'|'.join(RUNNERS)}) run\b")
+_NUMBER = r"[0-9][0-9_]*(?:\.[0-9]+)?"
+_TIME_BUDGET = re.compile(
+    rf"^TIME_BUDGET\s*=[ \t]*({_NUMBER}(?:[ \t]*\*[ \t]*{_NUMBER})*)[ \t]*(?:#.*)?$", re.MULTILINE
+)
+"""A number of seconds, or a product as ``5 * 60`` is; nothing else is read, as half of it would be another time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is known of a task so far. Empty or None: not yet."""
+
+    target_file: tuple[str, ...] = ()
+    run_command: str | None = None
+    python: str | None = None
+    metric: str | None = None
+    direction: str | None = None
+    budget: float | str | None = None
+    protected: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    display_metrics: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    system: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A project that was recognised.
+
+    kind: whose layout it is; log: its experiments so far; text: a task.yaml that is there already, under another name;
+    notes: what the user should know.
+    """
+
+    kind: str
+    draft: Draft = field(default_factory=Draft)
+    log: Path | None = None
+    text: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def recognise(folder: Path, name: str) -> Layout | None:
+    """The layout of a folder, None where it is none of those that are known.
+
+    Args:
+        folder: the project.
+        name: of its tasks, the one that is meant.
+
+    Raises:
+        UsageError: it has several tasks, and none of that name.
+        ConfigError: a file of it cannot be used.
+    """
+    if not folder.is_dir():
+        return None
+    return _pi(folder) or _karpathy(folder) or _distillation(folder, name)
+
+
+# ---------------------------------------------------------------------- karpathy/autoresearch
+def _karpathy(folder: Path) -> Layout | None:
+    task = detect(folder)
+    if task is None:
+        return None
+    found = _TIME_BUDGET.search(_text(folder / "prepare.py"))
+    factors = [float(factor.replace("_", "")) for factor in found[1].split("*")] if found else []
+    budget = math.prod(factors) if factors else task.execution.budget.training
+    notes = []
+    if found:
+        notes.append(f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}")
+    draft = Draft(
+        target_file=task.editable,
+        run_command="uv run train.py" if (folder / "uv.lock").is_file() else task.execution.run_command,
+        metric=task.metric.name,
+        direction=task.metric.direction.value,
+        budget=budget,
+        protected=tuple(path for path in (*task.protected, "program.md") if (folder / path).is_file()),
+        data=task.data,
+        metrics=task.scoring.metrics,
+        display_metrics=task.scoring.display_metrics,
+    )
+    log = folder / "results.tsv"
+    return Layout(KARPATHY, draft, log if _has_lines(log, 2) else None, notes=tuple(notes))
+
+
+# ---------------------------------------------------------------------- pi-autoresearch
+@dataclass(frozen=True, slots=True)
+class _PiFiles:
+    """Where a project of pi-autoresearch has its files, relative to its folder."""
+
+    measure: str
+    prompt: str
+    log: str
+    checks: str
+    ideas: str
+    config: str
+
+
+_PI_NOW = _PiFiles(
+    ".auto/measure.sh", ".auto/prompt.md", ".auto/log.jsonl", ".auto/checks.sh", ".auto/ideas.md", ".auto/config.json"
+)
+_PI_BEFORE = _PiFiles(
+    "autoresearch.sh",
+    "autoresearch.md",
+    "autoresearch.jsonl",
+    "autoresearch.checks.sh",
+    "autoresearch.ideas.md",
+    "autoresearch.config.json",
+)
+
+
+def _pi(folder: Path) -> Layout | None:
+    """Files under ``.auto/`` hide those of older versions, as they do for pi-autoresearch itself."""
+    names = (_PI_NOW.measure, _PI_NOW.prompt, _PI_NOW.log, _PI_NOW.checks, _PI_NOW.ideas, _PI_NOW.config)
+    files = _PI_NOW if any((folder / name).is_file() for name in names) else _PI_BEFORE
+    if not (folder / files.measure).is_file():
+        return None
+    inner = _karpathy(folder)
+    told = _sections(_text(folder / files.prompt))
+    config = _last_config(folder / files.log)
+    printed = list(dict.fromkeys(_METRIC_LINE.findall(_text(folder / files.measure))))
+    protected = tuple(name for name in (files.measure, files.checks) if (folder / name).is_file())
+    scope = _in_scope(folder, told.get("files in scope", ""), (*protected, *_names(files)))
+    if not scope and inner is not None:
+        scope = inner.draft.target_file
+    others = inner.draft.protected if inner is not None else ()
+    metric = config.get("metricName") or (printed[0] if len(printed) == 1 else None)
+    draft = Draft(
+        target_file=scope,
+        run_command=f"bash {files.measure}",
+        metric=str(metric) if metric else None,
+        direction=_direction(config),
+        budget=_PI_TIMEOUT,
+        protected=tuple(path for path in (*protected, *others) if path not in scope),
+        data=inner.draft.data if inner is not None else (),
+        metrics=tuple(name for name in printed if name != metric),
+        checks=(f"bash {files.checks}",) if (folder / files.checks).is_file() else (),
+        system=_words(told, _text(folder / files.ideas)),
+    )
+    log = folder / files.log
+    return Layout(PI, draft, log if _has_lines(log, 1) else None, notes=tuple(_pi_notes(folder, files)))
+
+
+def _names(files: _PiFiles) -> tuple[str, ...]:
+    return files.prompt, files.log, files.ideas, files.config
+
+
+def _pi_notes(folder: Path, files: _PiFiles) -> Iterator[str]:
+    called = _RUNNER.search(_text(folder / files.measure))
+    if called:
+        yield f"{files.measure} calls `{called[0]}`, which jobs cannot: {how_to_run(called[0] + ' python', folder)}"
+    config = _json(_text(folder / files.config))
+    most, elsewhere = config.get("maxIterations"), config.get("workingDir")
+    if isinstance(most, (int, float)) and most >= 1:
+        ends = counted(int(most), "experiment")
+        yield f"{files.config} ends after {ends}: `start --max-experiments {int(most)}` does the same"
+    if isinstance(elsewhere, str) and elsewhere.strip(" ./"):
+        yield f"{files.config} works in {elsewhere!r}: this task works here"
+    if (folder / Path(files.prompt).parent / "hooks").is_dir() or (folder / "autoresearch.hooks").is_dir():
+        yield "its hooks are not run"
+
+
+def _direction(config: Mapping[str, Any]) -> str | None:
+    """pi-autoresearch takes a metric for one to be minimised unless it is told otherwise."""
+    known = {"higher": "maximize", "lower": "minimize"}
+    return known.get(str(config.get("bestDirection", "lower")), "minimize") if config else None
+
+
+def _last_config(log: Path) -> dict[str, Any]:
+    """The config line that holds at the end of a log; empty where there is none."""
+    found: dict[str, Any] = {}
+    try:
+        with log.open(encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                if '"config"' in line[:_READ_BYTES]:
+                    entry = _json(line)
+                    found = entry if entry.get("type") == "config" else found
+    except OSError:
+        return {}
+    return found
+
+
+def _sections(text: str) -> dict[str, str]:
+    """The sections of a Markdown text by heading, in lower case."""
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in text.splitlines():
+        heading = _HEADING.match(line)
+        if heading:
+            current = found.setdefault(heading[1].strip("*: ").lower().replace("\u2019", "'"), [])
+        else:
+            current.append(line)
+    return {name: "\n".join(lines).strip() for name, lines in found.items()}
+
+
+def _in_scope(folder: Path, text: str, others: tuple[str, ...]) -> tuple[str, ...]:
+    """Files that a list names and that are there."""
+    named: list[str] = []
+    for line in text.splitlines():
+        row = line.strip().lstrip("-*+ ")
+        words = _IN_TICKS.findall(row) or row.split(maxsplit=1)[:1]
+        named += [word.rstrip(":,;") for word in words]
+    return tuple(dict.fromkeys(path for word in named if (path := _file(folder, word)) and path not in others))
+
+
+def _file(folder: Path, word: str) -> str:
+    try:
+        path = inside_path(word)
+    except PathError:
+        return ""
+    return path if (folder / path).is_file() and not (folder / path).is_symlink() else ""
+
+
+def _words(told: Mapping[str, str], ideas: str) -> str:
+    """The project's own words to whoever proposes."""
+    parts = [f"{name.capitalize()}:\n{told[name]}" for name in _SECTIONS if told.get(name)]
+    if ideas.strip():
+        parts.append(f"Ideas:\n{ideas.strip()}")
+    return "\n\n".join(parts)[:_SYSTEM_CHARACTERS].strip()
+
+
+# ---------------------------------------------------------------------- autoresearch-distillation
+def _distillation(folder: Path, name: str) -> Layout | None:
+    found: dict[str, tuple[Path, str]] = {}
+    for path in sorted([*folder.glob("tasks/*.yaml"), *folder.glob("tasks/*.yml")]):
+        text = read_text(path)
+        root = parse_yaml(text, str(path)).root
+        inner = root.get("task")
+        task = inner if isinstance(inner, dict) else root
+        if isinstance(task.get("workspace"), dict) and isinstance(task.get("scoring"), dict):
+            found[str(task.get("name") or path.stem)] = (path, text)
+    if not found:
+        return None
+    by_stem = {path.stem: key for key, (path, _) in found.items()}
+    chosen = name if name in found else by_stem.get(name, next(iter(found)) if len(found) == 1 else "")
+    if not chosen:
+        raise UsageError(
+            f"{folder / 'tasks'} has several tasks, and none is named {name!r}",
+            mend=f"name one of them: {', '.join(found)}",
+        )
+    path, text = found[chosen]
+    task_ = read_task_text(text, file=str(path))
+    notes = []
+    if task_.fleet:
+        notes.append("its fleet is not used: this version runs here, with --executor local")
+    if not (folder / task_.source_dir).is_dir():
+        raise ConfigError(
+            f"the folder {task_.source_dir!r} is not in {folder}",
+            file=str(path),
+            key="workspace.source_dir",
+            mend="name the folder that paths of this project start from",
+        )
+    return Layout(DISTILLATION, text=text, notes=tuple(notes))
+
+
+# ---------------------------------------------------------------------- reading
+def _text(path: Path) -> str:
+    """The start of a file, empty where there is none."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_READ_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _has_lines(path: Path, number: int) -> bool:
+    return sum(1 for line in _text(path).splitlines() if line.strip()) >= number
+
+
+def with_answers(draft: Draft, **answers: Any) -> Draft:
+    """The draft with what was asked for in place of what was found; None leaves it."""
+    return replace(draft, **{key: value for key, value in answers.items() if value is not None})
+
+
+METRIC = "val_bpb"
+SUMMARY_KEYS = (
+    METRIC,
+    "training_seconds",
+    "total_seconds",
+    "peak_vram_mb",
+    "mfu_percent",
+    "total_tokens_M",
+    "num_steps",
+    "num_params_M",
+    "depth",
+)
+CACHE = "~/.cache/autoresearch"
+
+
+def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None:  # noqa: B008
+    """The task of a folder laid out like https://github.com/karpathy/autoresearch, None for any other.
+
+    There ``train.py`` is edited, ``prepare.py`` is not, and the job prints its metric itself: it is self-reported.
+    """
+    if not (_mentions_metric(folder / "train.py") and (folder / "prepare.py").is_file()):
+        return None
+    by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
+    python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
+    budget = clock(overrides.budget or DEFAULT_BUDGET)
+    name = printable(folder.resolve().name, instead="-")
+    return Task(
+        name=name or "autoresearch",
+        editable=("train.py",),
+        protected=("prepare.py",),
+        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
+        execution=Execution(run_command="python train.py", budget=budget, python=python),
+        scoring=Scoring(
+            metric=Metric(METRIC, Direction.MINIMIZE),
+            source=MetricSource.STDOUT,
+            metrics=SUMMARY_KEYS,
+            display_metrics=("peak_vram_mb",),
+        ),
+        curve=Curve(check_every=min(MAX_CHECK_EVERY, budget.training / 10)),
+    )
+
+
+def _mentions_metric(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return METRIC.encode() in stream.read(MAX_EDITABLE_BYTES)
+    except OSError:
+        return False

@@ -1,0 +1,286 @@
+"""From task.yaml to a task that is ready to run: profile, validation, defaults, and what the command line overrides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from autoresearchd.config.problems import Problem, raise_all
+from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, Execution, TaskFile
+from autoresearchd.config.validation_errors import explain
+from autoresearchd.config.yaml_document import Document, Place, dotted, merged, parse_yaml, read_text
+from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.task import (
+    Budget,
+    Check,
+    Constraint,
+    Curve,
+    Evaluation,
+    FleetSlot,
+    Metric,
+    MetricSource,
+    Prompt,
+    Proposing,
+    Role,
+    Scoring,
+    Search,
+    Task,
+)
+from autoresearchd.domain.task import Execution as TaskExecution
+
+FILE_NAME = "task.yaml"
+DEFAULT_PROFILE = "cpu"
+CHECKS_PER_RUN = 10
+MAX_GROUP = 64
+PARENTS = ("incumbent", "puct")
+TURNS = ("round_robin", "bandit")
+MAX_CHECK_EVERY = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line says instead of the file. budget: seconds of training; the others: see ``Proposing``."""
+
+    budget: float | None = None
+    group: int | None = None
+    parents: str | None = None
+    turns: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not 0 < self.budget < 1e9:
+            raise UsageError(
+                f"--budget: {self.budget:g} s is no time to train in", mend="give a time such as 90s or 5m"
+            )
+        if self.group is not None and not 1 <= self.group <= MAX_GROUP:
+            raise UsageError(
+                f"--group must be 1 to {MAX_GROUP}, not {self.group}", mend="leave it out for one proposal at a time"
+            )
+        for option, value, known in (("--parents", self.parents, PARENTS), ("--turns", self.turns, TURNS)):
+            if value is not None and value not in known:
+                raise UsageError(f"{option} {value!r} is not known", mend=f"take {' or '.join(known)}")
+
+
+def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> Task:
+    """The task of ``folder``, from its task.yaml (with or without a top key ``task:``).
+
+    Args:
+        folder: the folder that holds task.yaml.
+        profile: ``cpu`` (default) or ``cuda``: which of the file's ``profiles`` is laid upon it; all are checked.
+        overrides: what the command line says instead of the file.
+
+    Raises:
+        ConfigError: the file cannot be used; all its problems are told, each with line, key and remedy.
+    """
+    path = folder / FILE_NAME
+    return read_task_text(read_text(path), file=str(path), profile=profile, overrides=overrides)
+
+
+def read_task_text(
+    text: str,
+    *,
+    file: str = FILE_NAME,
+    profile: str | None = None,
+    overrides: Overrides = Overrides(),
+) -> Task:
+    """As ``load_task``, from the text of a task.yaml; ``file``: how messages call it."""
+    chosen = profile or DEFAULT_PROFILE
+    if chosen not in PROFILES:
+        raise ConfigError(f"no profile {chosen!r}", file=file, key="profiles", mend=f"take {' or '.join(PROFILES)}")
+    document = _below_task(parse_yaml(text, file))
+    problems = document.problems
+    profiles = _take_profiles(document)
+    results: dict[str, TaskFile] = {}
+    for name in sorted({chosen, *profiles}):
+        result = _validate(document, name, profiles.get(name, {}))
+        if isinstance(result, TaskFile):
+            results[name] = result
+        else:
+            problems += result
+    if problems:
+        raise_all(file, problems)
+    return _task(results[chosen], chosen, overrides)
+
+
+# ---------------------------------------------------------------------- the document before validation
+def _below_task(document: Document) -> Document:
+    """The mapping under a top key ``task:`` where there is one, else the document itself."""
+    if "task" not in document.root:
+        return document
+    for key in document.root.keys() - {"task"}:
+        document.problems.append(
+            Problem("this key stands beside `task:`", "move it below `task:`", key, document.line((key,)))
+        )
+    if not isinstance(document.root["task"], dict):
+        document.root["task"] = {}
+        document.problems.append(
+            Problem("a mapping is needed", "write `name:`, `workspace:` … below it", "task", document.line(("task",)))
+        )
+    return document.beneath(("task",))
+
+
+def _take_profiles(document: Document) -> dict[str, Document]:
+    """Take ``profiles`` out of the document: each of them as a document of its own."""
+    found = document.root.pop("profiles", None)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        _complain(document, ("profiles",), "a mapping is needed", "write `profiles: {cpu: {…}, cuda: {…}}`")
+        return {}
+    document.root["profiles"] = found
+    profiles = {}
+    for name, values in found.items():
+        place = ("profiles", name)
+        if name not in PROFILES:
+            _complain(document, place, "there is no such profile", f"the profiles are {' and '.join(PROFILES)}")
+        elif isinstance(values, dict):
+            profiles[name] = document.beneath(place)
+        elif values is not None:
+            _complain(document, place, "a mapping is needed", "write the keys that differ: {execution: {budget: 60}}")
+    del document.root["profiles"]
+    return profiles
+
+
+def _complain(document: Document, place: Place, what: str, mend: str) -> None:
+    document.problems.append(Problem(what, mend, dotted(place), document.line(place)))
+
+
+def _validate(base: Document, profile: str, over: Document | dict[str, Any]) -> TaskFile | list[Problem]:
+    document, from_profile = base, frozenset[Place]()
+    if isinstance(over, Document):
+        # A section that both have is the file's own; only what the profile puts into it, or anew, is the profile's.
+        from_profile = frozenset(p for p in over.lines if p not in base.lines or not isinstance(over.at(p), dict))
+        lines = {place: line for place, line in over.lines.items() if place in from_profile}
+        document = Document(merged(base.root, over.root), base.lines | lines, base.texts | over.texts)
+    values = _without_empty(document.root)
+    _numbers_as_written(values, document.texts)
+    try:
+        return TaskFile.model_validate(values)
+    except ValidationError as error:
+        return explain(error, document, profile, from_profile)
+
+
+def _without_empty(values: dict[str, Any], place: Place = ()) -> dict[str, Any]:
+    """Keys without a value are as if they were not there, but for variables: there it is more likely a mistake."""
+    if place == ("execution", "env"):
+        return dict(values)
+    return {
+        key: _without_empty(value, (*place, key)) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _numbers_as_written(values: dict[str, Any], texts: dict[Place, str]) -> None:
+    """Where numbers stand for text (variables, GPUs), the text is what was written: ``0.10`` stays ``0.10``."""
+    for place, text in texts.items():
+        match place:
+            case ("execution", "env", str()) | ("fleet", "slots", int(), "gpu_id"):
+                _replace_number(values, place, text)
+
+
+def _replace_number(values: Any, place: Place, text: str) -> None:
+    for step in place[:-1]:
+        inside = isinstance(values, dict) and step in values
+        if not inside and not (isinstance(values, list) and isinstance(step, int) and step < len(values)):
+            return  # a profile has put something else there
+        values = values[step]
+    if isinstance(values, dict) and type(values.get(place[-1])) in (int, float):
+        values[place[-1]] = text
+
+
+# ---------------------------------------------------------------------- the task after validation
+def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
+    execution, workspace = file.execution, file.workspace
+    budget = _clock(execution, overrides)
+    return Task(
+        name=file.name,
+        editable=workspace.target_file,
+        protected=workspace.protected,
+        data=workspace.data,
+        source_dir=workspace.source_dir,
+        remote_dir=workspace.remote_dir,
+        max_compressed=workspace.max_compressed_bytes,
+        execution=TaskExecution(
+            run_command=execution.run_command,
+            budget=budget,
+            setup_commands=execution.setup_commands,
+            python=execution.python,
+            needs_gpu=execution.needs_gpu,
+            clear_torch_cache=execution.clear_torch_cache,
+            memory_mb=execution.memory_mb,
+            env=dict(execution.env),
+            network=execution.network,
+            timeout_named=execution.timeout is not None and budget.wall == execution.timeout,
+            training_time=execution.training_time,
+        ),
+        scoring=_scoring(file),
+        evaluation=Evaluation(**dict(file.evaluation)) if file.evaluation else None,
+        checks=tuple(Check(**dict(check)) for check in file.checks),
+        curve=Curve(file.curve.pattern, _check_every(file, budget, overrides), file.curve.abort),
+        prompt=Prompt(**dict(file.prompt)),
+        feedback=file.feedback.model_dump(exclude_none=True),
+        roles=tuple(Role(**dict(role)) for role in file.roles),
+        proposing=_proposing(file, overrides),
+        search=Search(file.search.fixed, dict(file.search.ranges), dict(file.search.choices)),
+        fleet=tuple(
+            FleetSlot(slot.host, slot.gpu_id, slot.full_name, slot.remote_dir or workspace.remote_dir)
+            for slot in file.fleet.slots
+        ),
+        profile=profile,
+        history=file.history,
+    )
+
+
+def _proposing(file: TaskFile, overrides: Overrides) -> Proposing:
+    given = {"group": overrides.group, "parents": overrides.parents, "turns": overrides.turns}
+    found = Proposing(**{**dict(file.proposing), **{key: value for key, value in given.items() if value is not None}})
+    if file.history == "revert" and (found.group > 1 or found.parents != "incumbent"):
+        raise UsageError(
+            "history: revert has one parent for each experiment", mend="leave --group and --parents out, or history"
+        )
+    return found
+
+
+def _clock(execution: Execution, overrides: Overrides) -> Budget:
+    """The three times of a run; see ``Execution`` for files that give ``timeout`` alone."""
+    training = overrides.budget or execution.budget
+    if training is None and execution.startup_grace is None and execution.timeout is not None:
+        return Budget(execution.timeout, 0.0, execution.timeout)
+    grace = DEFAULT_GRACE if execution.startup_grace is None else execution.startup_grace
+    return clock(training or DEFAULT_BUDGET, grace, execution.timeout)
+
+
+def clock(training: float, grace: float = DEFAULT_GRACE, timeout: float | None = None) -> Budget:
+    """The clock of a run; a ``timeout`` that leaves no room for budget and grace gives way to 2 × budget + grace."""
+    wall = timeout if timeout is not None and timeout >= training + grace else Budget.usual_wall(training, grace)
+    return Budget(training, grace, wall)
+
+
+def _check_every(file: TaskFile, budget: Budget, overrides: Overrides) -> float:
+    """A tenth of the budget, at most 30 s; what the file says holds unless the command line's budget is too small."""
+    tenth = budget.training / CHECKS_PER_RUN
+    if file.curve.check_every is None:
+        return min(MAX_CHECK_EVERY, tenth)
+    return file.curve.check_every if overrides.budget is None else min(file.curve.check_every, tenth)
+
+
+def _scoring(file: TaskFile) -> Scoring:
+    scoring = file.scoring
+    evaluated = scoring.metric_source != "stdout" and file.evaluation is not None
+    return Scoring(
+        metric=Metric(scoring.metric, scoring.direction),
+        source=MetricSource.EVALUATOR if evaluated else MetricSource.STDOUT,
+        # A pattern that was given is meant to be used.
+        parse_mode="regex" if scoring.pattern is not None else scoring.parse_mode,
+        pattern=scoring.pattern,
+        result_file=scoring.result_file,
+        metrics=scoring.metrics,
+        display_metrics=scoring.display_metrics,
+        degradation_threshold=scoring.degradation_threshold,
+        reference=scoring.baseline,
+        constraints=tuple(Constraint(**dict(constraint)) for constraint in scoring.constraints),
+        min_delta=scoring.min_delta,
+    )

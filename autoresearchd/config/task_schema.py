@@ -1,0 +1,472 @@
+"""task.yaml as pydantic models: the kinds of its values, its keys and defaults, and which of them go together.
+
+A superset of the schema of autoresearch-distillation (https://github.com/SilenNaihin/autoresearch-distillation,
+``task_config.py``), whose files load unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic_core import PydanticCustomError
+
+from autoresearchd.config.problems import shown
+from autoresearchd.config.task_paths import PathError, data_path, find_overlaps, folder_path, hidden_path, inside_path
+from autoresearchd.domain.quantities import ordered, parse_bounds, parse_duration
+from autoresearchd.domain.task import Direction, TrainingTime
+
+RULE = "rule"
+"""Type of the errors that are raised here: their context has ``what`` and ``mend``, or ``conflicts``."""
+
+Conflict = tuple[str, str, str]
+"""(dotted key below the value that is being validated, what is wrong, what would be right)."""
+
+
+def wrong(what: str, mend: str) -> PydanticCustomError:
+    """An error in our own words."""
+    return PydanticCustomError(RULE, "{what}", {"what": what, "mend": mend})
+
+
+def in_conflict(conflicts: list[Conflict]) -> PydanticCustomError:
+    """Several errors at once, in keys below the value."""
+    return PydanticCustomError(RULE, "keys in conflict", {"conflicts": conflicts})
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, (str, int, float)):
+        try:
+            return parse_duration(value)
+        except (ValueError, OverflowError):
+            pass
+    raise wrong(f"{shown(value)} is no duration", "write seconds, or a text like 90s, 5m, 1h30m; more than zero")
+
+
+def _duration_or_zero(value: Any) -> float:
+    return 0.0 if value in (0, "0", "0s") and not isinstance(value, bool) else _duration(value)
+
+
+def _flag(value: Any) -> Any:
+    words = {"yes": True, "on": True, "no": False, "off": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _needs_gpu(value: Any) -> Any:
+    # Whether a job profits from a GPU that is there is for the job to see: only a plain `true` asks for one.
+    return False if value == "auto" else _flag(value)
+
+
+def _one_or_many(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _path(rule: Callable[[str], str]) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        try:
+            return rule(text)
+        except PathError as error:
+            raise wrong(error.what, error.mend) from None
+
+    return check
+
+
+def _command(text: str) -> str:
+    if not text.strip() or "\0" in text:
+        raise wrong("an empty command" if not text.strip() else "a NUL character", "write a shell command")
+    return text
+
+
+def _line(text: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > 200:
+        raise wrong(f"{shown(text)} is not a short line of text", "write 1 to 200 printable characters on one line")
+    return text.strip()
+
+
+def _name(text: str) -> str:
+    if "/" in text:
+        raise wrong(f"{shown(text)} has a / in it", "write a name, not a path")
+    return text
+
+
+def _metric_name(text: str) -> str:
+    if len(text) > 128 or re.search(r"[\s=:]", text):
+        raise wrong(f"{shown(text)} cannot be a metric's name", "use a name without spaces, = and :, e.g. val_loss")
+    return text
+
+
+def _regex(text: str) -> str:
+    try:
+        groups = re.compile(text).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise wrong(
+            f"not a regular expression: {error}", "mend the pattern; in single quotes YAML keeps backslashes"
+        ) from None
+    if not groups:
+        raise wrong("the pattern has no group", "put round brackets around the number: 'score: ([0-9.]+)'")
+    return text
+
+
+def _curve_pattern(text: str) -> str:
+    if text == "auto":
+        return text
+    if "loss" not in re.compile(_regex(text)).groupindex:
+        raise wrong(
+            "the pattern has no group named loss",
+            "name the groups: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'; or leave it at auto",
+        )
+    return text
+
+
+def _plain_regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise wrong(
+            f"not a regular expression: {error}", "mend the pattern; in single quotes YAML keeps backslashes"
+        ) from None
+    return text
+
+
+def _bounds(value: Any) -> tuple[float, float]:
+    """``LOW..HIGH``, or a list of the two."""
+    mend = "write the lowest and the highest value: 1e-5..1e-1"
+    try:
+        if isinstance(value, str):
+            return parse_bounds(value)
+        if isinstance(value, (list, tuple)) and len(value) == 2 and all(type(v) in (int, float) for v in value):
+            return ordered(float(value[0]), float(value[1]))
+    except (ValueError, OverflowError) as error:
+        raise wrong(str(error), mend) from None
+    raise wrong(f"{shown(value)} is no range", mend)
+
+
+def _choices(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or len(set(map(repr, value))) < 2:
+        raise wrong(f"{shown(value)} is no list of two or more values", "write all values: [adam, sgd]")
+    for item in value:
+        if not isinstance(item, (int, float, str, bool)):
+            raise wrong(f"{shown(item)} is no number and no text", "list plain values: [adam, sgd]")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise wrong(f"{shown(item)} is not finite", "list plain values: [0.1, 1.0]")
+        if isinstance(item, str) and (not item.isprintable() or set(item) & set("\"'\\")):
+            raise wrong(f"{shown(item)} cannot be put in quotes", "leave quotes and backslashes out")
+    return value
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", text, re.ASCII):
+        raise wrong(f"{shown(text)} is no host name", "write a name, an address or user@host, as ssh knows it")
+    return text
+
+
+def _environment(env: dict[str, str]) -> dict[str, str]:
+    conflicts = []
+    for name, value in env.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            conflicts.append((name, f"{shown(name)} is no name of a variable", "use letters, digits and _"))
+        elif name.startswith("AUTORESEARCHD_"):
+            what = "variables that begin with AUTORESEARCHD_ are set by the daemon itself"
+            conflicts.append((name, what, "take another name"))
+        if "\0" in value:
+            conflicts.append((name, "a NUL character in the value", "remove it"))
+    if conflicts:
+        raise in_conflict(conflicts)
+    return env
+
+
+Text = Annotated[str, Strict()]
+Line = Annotated[str, Strict(), AfterValidator(_line)]
+Name = Annotated[str, Strict(), AfterValidator(_line), AfterValidator(_name)]
+Command = Annotated[str, Strict(), AfterValidator(_command)]
+Flag = Annotated[bool, Strict(), BeforeValidator(_flag)]
+NeedsGpu = Annotated[bool, Strict(), BeforeValidator(_needs_gpu)]
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Share = Annotated[float, Strict(), Field(allow_inf_nan=False, ge=0)]
+Count = Annotated[int, Strict(), Field(gt=0)]
+GroupSize = Annotated[int, Strict(), Field(ge=1, le=64)]
+Seconds = Annotated[float, BeforeValidator(_duration)]
+SecondsOrZero = Annotated[float, BeforeValidator(_duration_or_zero)]
+InsidePath = Annotated[str, Strict(), AfterValidator(_path(inside_path))]
+FolderPath = Annotated[str, Strict(), AfterValidator(_path(folder_path))]
+DataPath = Annotated[str, Strict(), AfterValidator(_path(data_path))]
+HiddenPath = Annotated[str, Strict(), AfterValidator(_path(hidden_path))]
+Targets = Annotated[tuple[InsidePath, ...], BeforeValidator(_one_or_many)]
+MetricName = Annotated[str, Strict(), AfterValidator(_line), AfterValidator(_metric_name)]
+Regex = Annotated[str, Strict(), AfterValidator(_regex)]
+CrashPattern = Annotated[str, Strict(), AfterValidator(_plain_regex)]
+CurvePattern = Annotated[str, Strict(), AfterValidator(_curve_pattern)]
+Host = Annotated[str, Strict(), AfterValidator(_host)]
+Bounds = Annotated[tuple[float, float], BeforeValidator(_bounds)]
+Choices = Annotated[tuple[int | float | str | bool, ...], BeforeValidator(_choices)]
+Environment = Annotated[dict[str, Text], AfterValidator(_environment)]
+
+
+DEFAULT_BUDGET = 300.0
+DEFAULT_GRACE = 60.0
+PROFILES = ("cpu", "cuda")
+
+
+class Section(BaseModel):
+    """A mapping of task.yaml: unknown keys are errors, and values never change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Keys that contradict each other."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _no_conflicts(self) -> Self:
+        found = list(self.conflicts())
+        if found:
+            raise in_conflict(found)
+        return self
+
+
+class Workspace(Section):
+    """Where the files are, and who may see and change them."""
+
+    source_dir: FolderPath = "."
+    target_file: Targets
+    protected: tuple[InsidePath, ...] = ()
+    data: tuple[DataPath, ...] = ()
+    remote_dir: Line = "~"
+    max_compressed_bytes: Count | None = None
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if not self.target_file:
+            yield "target_file", "an empty list", "name the file that policies edit"
+        for path in {".", "task.yaml"}.intersection(self.target_file):
+            yield "target_file", f"{path!r} cannot be edited by a policy", "name the file that policies edit"
+        for path in sorted({path for path in self.target_file if self.target_file.count(path) > 1}):
+            yield "target_file", f"{path!r} is named twice", "name it once"
+
+
+class Execution(Section):
+    """How the job is run.
+
+    ``budget`` is the training time, 300 s unless given. When ``timeout`` is the only one of the three times, as in
+    files of autoresearch-distillation, it is the budget too, and there is no grace: their jobs know of one time only.
+    ``training_time`` is what a run is held to: its budget, or the baseline's own time and a quarter.
+    """
+
+    run_command: Command
+    budget: Seconds | None = None
+    startup_grace: SecondsOrZero | None = None
+    timeout: Seconds | None = None
+    training_time: TrainingTime = "auto"
+    needs_gpu: NeedsGpu = False
+    python: Line | None = None
+    setup_commands: tuple[Command, ...] = ()
+    clear_torch_cache: Flag = False
+    memory_mb: Count | None = None
+    env: Environment = {}
+    network: Flag = False
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.timeout is None or (self.budget is None and self.startup_grace is None):
+            return
+        grace = DEFAULT_GRACE if self.startup_grace is None else self.startup_grace
+        least = (self.budget or DEFAULT_BUDGET) + grace
+        if self.timeout < least:
+            budget = f"budget {least - grace:g} s" + (" (the default)" if self.budget is None else "")
+            needed = f"{least:g} s: {budget} and startup_grace {grace:g} s"
+            needed += " (the default)" if self.startup_grace is None else ""
+            yield (
+                "timeout",
+                f"{self.timeout:g} s is less than {needed}",
+                "leave timeout out (it is then 2 × budget + startup_grace), or raise it",
+            )
+
+
+class Evaluation(Section):
+    """The evaluator's own measurement, after the training."""
+
+    command: Command
+    model_command: Command | None = None
+    private: tuple[InsidePath, ...] = ()
+    hide: tuple[HiddenPath, ...] = ()
+    timeout: Seconds = 600.0
+
+
+class Check(Section):
+    """A command that must succeed before a result may be kept."""
+
+    command: Command
+    timeout: Seconds = 300.0
+
+
+class Constraint(Section):
+    """A bound on a metric."""
+
+    metric: MetricName
+    max: Number | None = None
+    min: Number | None = None
+    max_increase: Share | None = None
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.max is None and self.min is None and self.max_increase is None:
+            yield (
+                "",
+                f"{self.metric}: no bound",
+                "give max, min or max_increase (0.25: a quarter more than the incumbent)",
+            )
+        if self.max is not None and self.min is not None and self.max < self.min:
+            yield "max", f"{self.max:g} is less than min, {self.min:g}", "exchange them"
+
+
+class Scoring(Section):
+    """Which numbers count.
+
+    ``baseline`` is a reference line only. ``min_delta``: a gain below it is none. ``cacheable_crash_patterns`` is read
+    for the sake of files of autoresearch-distillation: here no program is ever run twice within a session, so there is
+    nothing to cache.
+    """
+
+    metric: MetricName
+    direction: Direction
+    metric_source: Literal["auto", "evaluator", "stdout"] = "auto"
+    parse_mode: Literal["auto", "metric", "key_value", "json", "regex"] = "auto"
+    pattern: Regex | None = None
+    result_file: InsidePath | None = None
+    metrics: tuple[MetricName, ...] = ()
+    display_metrics: tuple[MetricName, ...] = ()
+    degradation_threshold: Share = 0.05
+    baseline: Number | None = None
+    constraints: tuple[Constraint, ...] = ()
+    min_delta: Share | None = None
+    cacheable_crash_patterns: tuple[CrashPattern, ...] = ()
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.parse_mode == "regex" and self.pattern is None:
+            yield "parse_mode", "regex, but there is no pattern", "give scoring.pattern: 'score: ([0-9.]+)'"
+        if self.parse_mode not in ("auto", "regex") and self.pattern is not None:
+            yield (
+                "pattern",
+                f"not used with parse_mode {self.parse_mode}",
+                "write parse_mode: regex, or leave pattern out",
+            )
+
+
+class Curve(Section):
+    """The learning curve. ``check_every`` is a tenth of the budget, at most 30 s, unless given."""
+
+    pattern: CurvePattern = "auto"
+    check_every: Seconds | None = None
+    abort: Flag = True
+
+
+class Prompt(Section):
+    """The task's own words to a policy."""
+
+    system: Text = ""
+    instance: Text = ""
+    code_lang: Line = "python"
+    file_marker: Line = "## Current {target_file}"
+
+
+class Feedback(Section):
+    """Words told to the policy after an experiment, by how it ended; those left out have their usual words."""
+
+    success: Text | None = None
+    failure: Text | None = None
+    crash: Text | None = None
+    duplicate: Text | None = None
+    no_change: Text | None = None
+    degradation: Text | None = None
+    sed_failed: Text | None = None
+
+
+class Role(Section):
+    """A specialist."""
+
+    name: Name
+    surface: Text = ""
+    instructions: Text = ""
+
+
+class Proposing(Section):
+    """How proposals are asked for."""
+
+    group: GroupSize = 1
+    parents: Literal["incumbent", "puct"] = "incumbent"
+    turns: Literal["round_robin", "bandit"] = "round_robin"
+
+
+class Search(Section):
+    """The constants that are tuned, by name, with or without the file: those that stay, and bounds for others."""
+
+    fixed: tuple[Line, ...] = ()
+    ranges: dict[Line, Bounds] = {}
+    choices: dict[Line, Choices] = {}
+
+    def conflicts(self) -> Iterator[Conflict]:
+        for key, other in (("ranges", "fixed"), ("choices", "fixed"), ("choices", "ranges")):
+            for name in sorted(set(getattr(self, key)).intersection(getattr(self, other))):
+                yield f"{key}.{name}", f"{name} is named in search.{other}, too", "keep one of them"
+
+
+class Slot(Section):
+    """One place on a remote machine."""
+
+    host: Host
+    gpu_id: Line = "0"
+    name: Line | None = None
+    remote_dir: Line | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Its name, by default after host and GPU."""
+        return self.name or f"{self.host}-gpu{self.gpu_id}"
+
+
+class Fleet(Section):
+    """The remote machines."""
+
+    slots: tuple[Slot, ...] = ()
+
+    def conflicts(self) -> Iterator[Conflict]:
+        names = [slot.full_name for slot in self.slots]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield "slots", f"two slots are named {name!r}", "give each a name of its own"
+
+
+class TaskFile(Section):
+    """All of task.yaml, after one of its ``profiles`` has been laid upon it."""
+
+    name: Name
+    workspace: Workspace
+    execution: Execution
+    scoring: Scoring
+    evaluation: Evaluation | None = None
+    checks: tuple[Check, ...] = ()
+    curve: Curve = Curve()
+    prompt: Prompt = Prompt()
+    feedback: Feedback = Feedback()
+    roles: tuple[Role, ...] = ()
+    proposing: Proposing = Proposing()
+    search: Search = Search()
+    fleet: Fleet = Fleet()
+    history: Literal["refs", "revert"] = "refs"
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.scoring.metric_source == "evaluator" and self.evaluation is None:
+            yield (
+                "scoring.metric_source",
+                "evaluator, but there is no evaluation.command",
+                "give `evaluation: {command: python evaluate.py}`, or take metric_source: stdout",
+            )
+        private = self.evaluation.private if self.evaluation else ()
+        yield from find_overlaps(self.workspace.target_file, self.workspace.protected, private, self.workspace.data)
+        if self.history == "revert" and (self.proposing.group > 1 or self.proposing.parents != "incumbent"):
+            yield (
+                "history",
+                "revert, but a linear history has one parent for each experiment",
+                "leave `history: revert` out, or take `proposing: {group: 1, parents: incumbent}`",
+            )
+        names = [role.name for role in self.roles]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield "roles", f"two roles are named {name!r}", "give each a name of its own"

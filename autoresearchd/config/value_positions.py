@@ -1,0 +1,303 @@
+"""YAML, JSON and TOML files of a program: whether they can be read, what they mean, and where their values stand.
+
+The text may come from a model: aliases are not expanded, no tag makes anything, and what is too large is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from autoresearchd.config.yaml_document import Place, PlainLoader, dotted
+
+MOST_CHARACTERS = 64 * 1024
+"""Of a file that is looked at: one with the constants of a recipe is far smaller."""
+
+_YAML, _JSON, _TOML = "YAML", "JSON", "TOML"
+_KINDS = {".yaml": _YAML, ".yml": _YAML, ".json": _JSON, ".toml": _TOML}
+_MOST_NODES = 5_000
+_MOST_DEPTH = 40
+_MOST_DOTS = 200
+_MOST_PROVED = 4_000_000
+"""Characters of TOML that are read to prove where values stand: the file once for each of them."""
+_MOST_IN_LIST = 16
+_KEY = re.compile(r"[\w-]{1,80}")
+_NUMBER = re.compile(r"[-+]?(?:0|[1-9][\d_]*)(?:\.\d[\d_]*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?|[-+]?\d+\.")
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*\]\]?\s*(?:#.*)?")
+_PAIR = re.compile(r"\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*=\s*")
+_TOML_VALUE = re.compile(r"""[-+.\w]+|"[^"\\\n]*"|'[^'\n]*'""")
+
+
+class MarkupError(Exception):
+    """A file cannot be read. line: 1-based, None where it is not known."""
+
+    def __init__(self, what: str, line: int | None = None) -> None:
+        super().__init__(what)
+        self.what, self.line = what, line
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number, boolean or text in a file.
+
+    name: ``optimizer.betas[0]``; start, end: its place in the UTF-8 bytes; heads: the places of the keys around it,
+    from the outermost, its own not among them.
+    """
+
+    name: str
+    value: int | float | str | bool
+    start: int
+    end: int
+    heads: tuple[tuple[int, int], ...] = ()
+
+
+def kind_of(path: str) -> str:
+    """``YAML``, ``JSON`` or ``TOML``; empty for other files."""
+    return _KINDS.get(PurePosixPath(path).suffix.lower(), "")
+
+
+@lru_cache(maxsize=8)  # one edit is looked at several times
+def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str:
+    """What a file holds, whatever its comments and layout: the same for files that mean the same.
+
+    Args:
+        path: of the file, which says its kind.
+        text: of the file.
+        without: keys that do not count.
+
+    Raises:
+        MarkupError: it cannot be read.
+    """
+    try:
+        if kind_of(path) == _YAML:
+            return repr([_of_node(node, without, [], 0) for node in _composed(text)])
+        loaded = _json(text) if kind_of(path) == _JSON else _toml(text)
+        return repr(_of_value(loaded, without))
+    except RecursionError:
+        raise MarkupError("it is nested too deeply") from None
+
+
+def scalars(path: str, text: str) -> tuple[Scalar, ...]:
+    """All values whose place is known, in the order of the file. Raises MarkupError where it cannot be read."""
+    try:
+        if kind_of(path) == _TOML:
+            found = list(_toml_scalars(text))
+        else:
+            if kind_of(path) == _JSON:
+                _json(text)
+                text = text.replace("\t", " ")  # to YAML a tab is no space; in strings JSON has none
+            nodes = _composed(text)
+            found = list(_Scalars(text).of(nodes[0], (), (), 0)) if nodes else []
+    except RecursionError:
+        raise MarkupError("it is nested too deeply") from None
+    ends = _Bytes(text)
+    return tuple(
+        Scalar(s.name, s.value, ends.at(s.start), ends.at(s.end), tuple((ends.at(a), ends.at(b)) for a, b in s.heads))
+        for s in found
+    )
+
+
+class _Bytes:
+    """Places in the UTF-8 bytes of a text, of places in its characters."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._ascii = text, text.isascii()
+
+    def at(self, place: int) -> int:
+        return place if self._ascii else len(self._text[:place].encode())
+
+
+# ---------------------------------------------------------------------- reading
+def _composed(text: str) -> list[yaml.Node]:
+    _bounded(text)
+    try:
+        return [node for node in yaml.compose_all(text, Loader=PlainLoader) if node is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise MarkupError(f"not YAML: {what}", mark.line + 1 if mark else None) from None
+    except yaml.YAMLError as error:
+        raise MarkupError(f"not YAML: {str(error).splitlines()[0]}") from None
+
+
+def _json(text: str) -> Any:
+    _bounded(text)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MarkupError(f"not JSON: {error.msg}", error.lineno) from None
+    except ValueError as error:  # a whole number of thousands of digits
+        raise MarkupError(f"not JSON: {error}") from None
+
+
+def _toml(text: str) -> dict[str, Any]:
+    _bounded(text)
+    for number, row in enumerate(text.splitlines(), 1):
+        keys = row.partition("=")[0]
+        if keys.count(".") > _MOST_DOTS and not keys.lstrip().startswith("#"):  # they would take seconds
+            raise MarkupError("a key has too many parts", number)
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise MarkupError(f"not TOML: {error}", int(line[1]) if line else None) from None
+
+
+def _bounded(text: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise MarkupError(f"it is larger than {MOST_CHARACTERS // 1024} KiB")
+
+
+def _of_node(node: yaml.Node, without: re.Pattern[str] | None, seen: list[int], depth: int) -> object:
+    if depth > _MOST_DEPTH:
+        raise MarkupError("it is nested too deeply", node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode):
+        return node.tag, node.value
+    if id(node) in seen:
+        return "alias", seen.index(id(node))
+    seen.append(id(node))
+    if len(seen) > _MOST_NODES:
+        raise MarkupError(f"it has more than {_MOST_NODES:,} lists and mappings")
+    if isinstance(node, yaml.MappingNode):
+        pairs = [
+            (_of_node(key, None, seen, depth + 1), _of_node(value, without, seen, depth + 1))
+            for key, value in node.value
+            if not (without and isinstance(key, yaml.ScalarNode) and without.fullmatch(key.value))
+        ]
+        return node.tag, pairs
+    return node.tag, [_of_node(item, without, seen, depth + 1) for item in node.value]
+
+
+def _of_value(value: Any, without: re.Pattern[str] | None) -> object:
+    if isinstance(value, dict):
+        return {k: _of_value(v, without) for k, v in value.items() if not (without and without.fullmatch(k))}
+    return [_of_value(item, without) for item in value] if isinstance(value, list) else value
+
+
+# ---------------------------------------------------------------------- places
+class _Scalars:
+    """Finds the scalars of a YAML document; JSON is one, too."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._seen: set[int] = set()
+
+    def of(self, node: yaml.Node, place: Place, heads: tuple[tuple[int, int], ...], depth: int) -> Iterator[Scalar]:
+        if id(node) in self._seen or depth > _MOST_DEPTH or len(self._seen) > _MOST_NODES:
+            return  # an alias: the value is the anchor's
+        self._seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and _KEY.fullmatch(key.value):
+                    span = (key.start_mark.index, key.end_mark.index)
+                    inner = heads if isinstance(value, yaml.ScalarNode) else (*heads, span)
+                    yield from self.of(value, (*place, key.value), inner, depth + 1)
+        elif isinstance(node, yaml.SequenceNode):
+            numbers = all(isinstance(i, yaml.ScalarNode) and _NUMBER.fullmatch(i.value) for i in node.value)
+            for index, item in enumerate(node.value[:_MOST_IN_LIST]):
+                if not isinstance(item, yaml.ScalarNode) or (numbers and len(node.value) <= _MOST_IN_LIST):
+                    yield from self.of(item, (*place, index), heads, depth + 1)
+        elif isinstance(node, yaml.ScalarNode) and place and node.style not in ("|", ">"):
+            start, end = node.start_mark.index, node.end_mark.index
+            value = value_of(self._text[start:end])
+            if value is not None and not (isinstance(value, str) and value != node.value):
+                yield Scalar(dotted(place), value, start, end, heads)
+
+
+def value_of(source: str) -> int | float | str | bool | None:
+    """The value of a number, boolean or one-line text as it is written; None for what is more than that."""
+    if source in _BOOLEANS:
+        return _BOOLEANS[source]
+    if _NUMBER.fullmatch(source):
+        whole = re.fullmatch(r"[-+]?[\d_]+", source)
+        try:
+            return int(source) if whole else float(source)
+        except ValueError:
+            return None
+    if "\n" in source or "\\" in source or not source or not source.isprintable():
+        return None
+    if source[0] in "\"'":
+        return source[1:-1] if len(source) > 1 and source[-1] == source[0] and source[0] not in source[1:-1] else None
+    return source if re.fullmatch(r"[A-Za-z][\w.+-]*", source) and source.lower() != "null" else None
+
+
+def _toml_scalars(text: str) -> Iterator[Scalar]:
+    """Values of lines ``key = value`` below their ``[table]``, each proved by reading the file with another value."""
+    data = _toml(text)
+    table: Place = ()
+    heads: tuple[tuple[int, int], ...] = ()
+    arrays: dict[Place, int] = {}
+    start, tried, most = 0, 0, _MOST_PROVED // max(len(text), 1)
+    for line in text.splitlines(keepends=True):
+        if found := _HEADER.fullmatch(line.rstrip("\r\n")):
+            table = tuple(part.strip() for part in found[2].split("."))
+            if found[1] == "[[":
+                arrays[table] = arrays.get(table, -1) + 1
+            table = _with_index(table, arrays)
+            heads = ((start + found.start(2), start + found.end(2)),)
+        elif (pair := _PAIR.match(line)) and tried < most:
+            tried += 1
+            keys = tuple(part.strip() for part in pair[1].split("."))
+            for place, begin, end in _values_in(line, pair.end(), (*table, *keys)):
+                value = value_of(line[begin:end])
+                if value is not None and _proved(text, data, place, value, start + begin, start + end):
+                    yield Scalar(dotted(place), value, start + begin, start + end, heads)
+        start += len(line)
+
+
+def _with_index(table: Place, arrays: dict[Place, int]) -> Place:
+    """A table's place, with the index of each array of tables on the way to it."""
+    place: Place = ()
+    plain: Place = ()
+    for key in table:
+        plain, place = (*plain, key), (*place, key)
+        if plain in arrays:
+            place = (*place, arrays[plain])
+    return place
+
+
+def _values_in(line: str, begin: int, place: Place) -> Iterator[tuple[Place, int, int]]:
+    """(place, start, end) of the value that begins there, or of the numbers of a list on that line."""
+    if found := _TOML_VALUE.match(line, begin):
+        yield place, found.start(), found.end()
+    elif line.startswith("[", begin) and (close := line.find("]", begin)) > 0:
+        items = list(re.finditer(r"[^\s,\[\]]+", line[begin : close + 1]))
+        if len(items) <= _MOST_IN_LIST and all(_NUMBER.fullmatch(item[0]) for item in items):
+            for index, item in enumerate(items):
+                yield (*place, index), begin + item.start(), begin + item.end()
+
+
+def _proved(text: str, data: dict[str, Any], place: Place, value: object, start: int, end: int) -> bool:
+    """Whether that value stands at that place, and nothing else does: another one there changes nothing else."""
+    other = "false" if value is True else "true" if value is False else '"~"' if isinstance(value, str) else "-97531"
+    try:
+        changed = tomllib.loads(text[:start] + other + text[end:])
+        was, now = _taken(data, place), _taken(changed, place)
+    except (ValueError, KeyError, IndexError, TypeError):
+        return False
+    same = was == value and type(was) is type(value) and now != was
+    return same and _without(data, place) == _without(changed, place)
+
+
+def _taken(data: Any, place: Place) -> Any:
+    for step in place:
+        data = data[step]
+    return data
+
+
+def _without(data: Any, place: Place) -> Any:
+    """A copy in which nothing stands at a place."""
+    if not place:
+        return None
+    copy = data.copy()
+    copy[place[0]] = _without(data[place[0]], place[1:])
+    return copy

@@ -1,0 +1,402 @@
+"""A run's final value, with its uncertainty, forecast from its curve so far: several models, weighed by past errors.
+
+Finished runs are the references: their smoothed curves on one grid of progress. Runs that differ by less than the noise
+of a seed count as one program. The models, each with the bias and the error that it showed on good programs:
+
+- ``drop``: the loss now, less what good programs still lost from here on, in the unit of the metric: the drop contains
+  what a power law cannot see, the cool-down of the learning rate and the offset between training loss and metric.
+- ``slope``: the same drop, scaled by how fast this run is falling compared with them.
+- ``law``: the power law a·t^−b + c of arXiv:2603.07300.
+- ``incumbent``: the incumbent's final value plus the gap to its curve at the same progress.
+
+Weights are the inverse mean squared errors (Bates & Granger 1969); the variance of the mixture includes how far the
+models disagree. Without finished runs the power law stands alone, with an honest, wide interval.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoresearchd.evaluator.abort.learning_curve import Array, Curve, fit_power_law, roughness, trailing
+
+CELLS = 100
+GRID = np.arange(1, CELLS + 1) / CELLS
+LAW_POINTS = np.arange(1, 6) / 5
+SAME_FROM = 19
+"""Curves are compared from 20% of the budget on: earlier, seeds of one program differ most."""
+
+_COLUMNS: Mapping[str, tuple[int, ...]] = {
+    "drops": (CELLS,), "slopes": (CELLS,), "laws": (len(LAW_POINTS),), "finals": (), "programs": (), "noises": ()
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """A finished run; everything is measured from its final value, so that adding a constant to it changes nothing.
+
+    drops: level minus final value on GRID (NaN before its first point); slopes: steepness on GRID; laws: power-law
+    forecast minus final value, made at LAW_POINTS.
+    """
+
+    drops: Array
+    slopes: Array
+    laws: Array
+    final: float
+    noise: float
+
+
+def summarise(curve: Curve, final: float) -> Summary:
+    """Reduce a finished run to what forecasts need of it; rounded to single precision, in which it is stored."""
+    levels, slopes = trailing(curve)
+    grid_levels = np.interp(GRID, curve.progress, levels)
+    grid_slopes = np.interp(GRID, curve.progress, slopes)
+    unseen = curve.progress[0] - 1e-9 > GRID
+    grid_levels[unseen] = math.nan
+    grid_slopes[unseen] = math.nan
+    laws = np.array([_law_at(curve, progress) for progress in LAW_POINTS])
+    return Summary(
+        _single(grid_levels - final), _single(grid_slopes), _single(laws - final), final, roughness(curve.losses)
+    )
+
+
+def _law_at(curve: Curve, progress: float) -> float:
+    seen = int(np.searchsorted(curve.progress, progress + 1e-9))
+    law = fit_power_law(curve.progress[:seen], curve.losses[:seen]) if seen else None
+    return law.at(1.0) if law else math.nan
+
+
+def _single(values: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Programs:
+    """One row for each distinct program that finished, seen at one progress.
+
+    drops: level minus final value, the mean over its runs; ends: the same at the end of the budget (the offset between
+    the logged loss and the metric); finals: its best; means: its mean; last: position of its newest run; rows: that run
+    in the table; runs: how many it had.
+    """
+
+    drops: Array
+    ends: Array
+    finals: Array
+    means: Array
+    last: Array
+    rows: npt.NDArray[np.intp]
+    runs: Array
+
+    def chosen(self, rows: npt.NDArray[np.intp]) -> Programs:
+        """Some of the programs."""
+        return Programs(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def cells_at(progress: float, cells: int) -> tuple[int, int, float]:
+    """The cells of a grid on both sides of a progress, and how far it lies towards the second."""
+    place = min(max(progress * cells - 1, 0.0), cells - 1.0)
+    low = int(place)
+    return low, min(low + 1, cells - 1), place - low
+
+
+class References:
+    """The table of finished runs, growing by one row each."""
+
+    def __init__(self) -> None:
+        self._representatives: list[int] = []
+        self._table: dict[str, Array] = {name: np.empty((0, *shape)) for name, shape in _COLUMNS.items()}
+
+    def __len__(self) -> int:
+        return len(self._table["finals"])
+
+    @property
+    def distinct(self) -> int:
+        """How many distinct programs have finished."""
+        return len(self._representatives)
+
+    @property
+    def finals(self) -> Array:
+        """Final values of all runs, oldest first."""
+        return self._table["finals"]
+
+    @property
+    def noise(self) -> float:
+        """Median noise of the logs."""
+        return float(np.median(self._table["noises"])) if len(self) else 0.0
+
+    def typical_final(self) -> float:
+        """Median final value over distinct programs."""
+        return float(np.median(self.finals[self._representatives])) if self._representatives else math.inf
+
+    def add(self, run: Summary, tolerance: float, *, another: bool = False) -> None:
+        """Take a finished run; it joins the program whose newest run it resembles within ``tolerance``.
+
+        ``another``: it is known to be another program than all before, whatever it resembles.
+        """
+        program = len(self._representatives) if another else self._program_of(run, tolerance)
+        row = len(self)
+        new = {"drops": run.drops, "slopes": run.slopes, "laws": run.laws, "finals": run.final, "noises": run.noise}
+        for name, value in {**new, "programs": program}.items():
+            self._table[name] = np.append(self._table[name], np.asarray([value], dtype=np.float64), axis=0)
+        if program == len(self._representatives):
+            self._representatives.append(row)
+        else:
+            self._representatives[program] = row
+
+    def _program_of(self, run: Summary, tolerance: float) -> int:
+        new = len(self._representatives)
+        if not new:
+            return new
+        rows = np.array(self._representatives)
+        apart = self.finals[rows] - run.final
+        gaps = self._table["drops"][rows, SAME_FROM:] - run.drops[SAME_FROM:] + apart[:, None]
+        known = np.isfinite(gaps)
+        squares = np.where(known, gaps, 0.0) ** 2
+        distance = np.sqrt(squares.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+        same = known.any(axis=1) & (distance <= tolerance) & (np.abs(apart) <= tolerance)
+        return int(np.argmin(np.where(same, distance, np.inf))) if same.any() else new
+
+    def at(self, name: str, progress: float, rows: npt.NDArray[np.intp] | slice) -> Array:
+        """A column of ``drops``, ``slopes`` or ``laws`` at any progress, linear between the cells of the grid."""
+        table = self._table[name]
+        low, high, share = cells_at(progress, table.shape[1])
+        if share < 1e-9:
+            return np.asarray(table[rows, low])
+        return np.asarray(table[rows, low] * (1 - share) + table[rows, high] * share)
+
+    def programs_at(self, progress: float) -> Programs:
+        """Every distinct program at one progress; those that logged nothing until then are left out."""
+        drops = self.at("drops", progress, slice(None))
+        ends = self._table["drops"][:, -1]
+        rows = np.flatnonzero(np.isfinite(drops) & np.isfinite(ends))
+        programs = self._table["programs"][rows].astype(np.intp)
+        count = np.bincount(programs, minlength=self.distinct)
+        seen = np.flatnonzero(count)
+        sums = np.bincount(programs, drops[rows], minlength=self.distinct)
+        end_sums = np.bincount(programs, ends[rows], minlength=self.distinct)
+        final_sums = np.bincount(programs, self.finals[rows], minlength=self.distinct)
+        best = np.full(self.distinct, math.inf)
+        np.minimum.at(best, programs, self.finals[rows])
+        newest = np.zeros(self.distinct, dtype=np.intp)
+        newest[programs] = rows
+        counted = count[seen]
+        return Programs(
+            sums[seen] / counted,
+            end_sums[seen] / counted,
+            best[seen],
+            final_sums[seen] / counted,
+            newest[seen].astype(np.float64),
+            newest[seen],
+            counted.astype(np.float64),
+        )
+
+    # ------------------------------------------------------------------ state
+    def to_state(self) -> dict[str, Any]:
+        """The table as JSON-able values; curves in base64 of single-precision floats."""
+        state: dict[str, Any] = {"size": len(self), "representatives": list(self._representatives)}
+        for name, values in self._table.items():
+            kind = np.float32 if values.ndim == 2 else np.float64
+            state[name] = base64.b64encode(values.astype(kind).tobytes()).decode("ascii")
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> References:
+        """Read back what ``to_state`` gave."""
+        new = cls()
+        new._representatives = [int(row) for row in state["representatives"]]
+        for name, shape in _COLUMNS.items():
+            values = np.frombuffer(base64.b64decode(state[name]), dtype=np.float32 if shape else np.float64)
+            new._table[name] = values.astype(np.float64).reshape((int(state["size"]), *shape))
+        return new
+
+
+UNIT_SD = 3.0
+"""Prior standard deviation of the slope at the end: units may well differ by such a factor."""
+
+GAIN_SD = 0.3
+"""And of the slope at a progress around the one at the end, as a share of the units' ratio."""
+
+_FLATTEST = -0.8
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """The drop of a program that ends at ``final`` is mean + gain · (final − centre).
+
+    errors: how far each program lies above it.
+    """
+
+    mean: float
+    centre: float
+    gain: float
+    errors: Array
+
+    def final(self, level: float) -> float:
+        """Where a program at ``level`` ends."""
+        return self.centre + (level - self.mean - self.centre) / (1 + self.gain)
+
+
+def line_through(programs: Programs) -> Line:
+    """The line through programs seen at one progress; at least two."""
+    units = draw(programs.ends, programs.means, 0.0, UNIT_SD)
+    return draw(programs.drops, programs.means, units.gain, GAIN_SD * (1 + units.gain))
+
+
+def draw(drops: Array, finals: Array, gain: float, sd: float) -> Line:
+    """A line by least squares, its slope held at ``gain`` by a prior of standard deviation ``sd``."""
+    count, mean, centre = len(drops), float(drops.mean()), float(finals.mean())
+    x = finals - centre
+    rest = drops - mean - gain * x
+    square, variance = float(x @ x), float(rest @ rest) / (count - 1)
+    if count < 4 or not (square > 0 and variance > 0):
+        return Line(mean, centre, gain, rest)
+    slope = 0.0
+    for _ in range(_ROUNDS):
+        weight = square + variance / sd**2
+        slope = max(float(x @ rest) / weight, _FLATTEST - gain)
+        errors = rest - slope * x
+        variance = float(errors @ errors) / (count - 1 - square / weight)
+    return Line(mean, centre, gain + slope, rest - slope * x)
+
+
+MOST = 20
+"""No more than so many of the best programs are compared with."""
+FEWEST = 8
+"""And no fewer than so many, even if that is more than the better half."""
+BEST_SHARE = 0.5
+Z90 = 1.645
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A forecast of the final value, lower is better; [low, high] holds it nine times in ten if the past is a guide.
+
+    parts: what each model forecast; weights: how much it counted.
+    """
+
+    mean: float
+    sd: float
+    parts: Mapping[str, float]
+    weights: Mapping[str, float]
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 90% interval."""
+        return self.mean - Z90 * self.sd
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 90% interval."""
+        return self.mean + Z90 * self.sd
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands: its progress, smoothed loss, and fall per unit of log progress."""
+
+    progress: float
+    level: float
+    slope: float
+
+
+def standing(curve: Curve) -> Standing:
+    """The smoothed end of a curve."""
+    levels, slopes = trailing(curve)
+    return Standing(curve.last, float(levels[-1]), float(slopes[-1]))
+
+
+def good_programs(programs: Programs) -> Programs:
+    """The better half of the distinct programs: what an improvement will resemble most."""
+    size = len(programs.finals)
+    count = min(MOST, max(FEWEST, math.ceil(BEST_SHARE * size)))
+    if size <= count:
+        return programs
+    best = np.argsort(programs.finals, kind="stable")[:count]
+    return programs.chosen(best)
+
+
+def forecast(curve: Curve, references: References) -> Forecast | None:
+    """Forecast a run's final value; None where the curve has too few points and there is nothing to compare with."""
+    here = standing(curve)
+    good = good_programs(references.programs_at(here.progress)) if references.distinct >= 2 else None
+    law = _law(curve)
+    if good is None or len(good.finals) < 2:
+        return _law_alone(curve, law)
+    models: dict[str, tuple[float, Array]] = {}
+    for name, model in _MODELS.items():
+        got = model(here, law, good, references)
+        if got is not None and math.isfinite(got[0]) and np.isfinite(got[1]).sum() >= 2:
+            models[name] = got
+    return _combine(models)
+
+
+def _law(curve: Curve) -> float | None:
+    fitted = fit_power_law(curve.progress, curve.losses)
+    return fitted.at(1.0) if fitted else None
+
+
+def _law_alone(curve: Curve, law: float | None) -> Forecast | None:
+    if law is None:
+        return None
+    to_come = abs(float(curve.losses[-1]) - law) + float(np.std(curve.losses[-8:]))
+    return Forecast(law, to_come, {"law": law}, {"law": 1.0})
+
+
+def _drop(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array]:
+    line = line_through(good)
+    return line.final(here.level), _left_out(line.errors) / (1 + line.gain)
+
+
+def _slope(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array] | None:
+    slopes = references.at("slopes", here.progress, good.rows)
+    falling = slopes > 0
+    if falling.sum() < 2 or here.slope <= 0:
+        return None
+    drops = good.drops[falling]
+    ratio = float(np.median(drops / slopes[falling]))
+    return here.level - here.slope * ratio, _left_out(drops - slopes[falling] * ratio)
+
+
+def _power(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array] | None:
+    biases = references.at("laws", here.progress, good.rows)
+    biases = biases[np.isfinite(biases)]
+    if law is None or len(biases) < 2:
+        return None
+    bias = float(np.median(biases))
+    return law - bias, _left_out(biases - bias)
+
+
+def _incumbent(here: Standing, law: float | None, good: Programs, references: References) -> tuple[float, Array]:
+    best = int(np.argmin(good.finals))
+    return here.level - float(good.drops[best]), np.delete(good.drops, best) - good.drops[best]
+
+
+_Model = Callable[[Standing, float | None, Programs, References], tuple[float, Array] | None]
+_MODELS: Mapping[str, _Model] = {"drop": _drop, "slope": _slope, "law": _power, "incumbent": _incumbent}
+
+
+def _left_out(errors: Array) -> Array:
+    """Errors as they would have been had each program been left out of the mean that judges it."""
+    return errors * (len(errors) / max(len(errors) - 1, 1))
+
+
+def _combine(models: Mapping[str, tuple[float, Array]]) -> Forecast | None:
+    if not models:
+        return None
+    squares = {name: float(np.nanmean(errors**2)) for name, (_, errors) in models.items()}
+    least = max(squares.values()) * 1e-9
+    raw = {name: 1.0 / max(square, least) if square > 0 or least > 0 else 1.0 for name, square in squares.items()}
+    total = sum(raw.values())
+    weights = {name: weight / total for name, weight in raw.items()}
+    parts = {name: value for name, (value, _) in models.items()}
+    mean = sum(weights[name] * parts[name] for name in parts)
+    variance = sum(weights[name] * (squares[name] + (parts[name] - mean) ** 2) for name in parts)
+    return Forecast(mean, math.sqrt(variance), parts, weights)

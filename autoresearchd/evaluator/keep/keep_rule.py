@@ -1,0 +1,310 @@
+"""The sequential test behind a keep: how likely is a true improvement, and which run would tell most about it.
+
+Runs of the experiment and of the incumbent are compared by generalised least squares, in which runs made for one test
+share the machine's drift and runs on one seed share its luck: pairs and single runs each count for what they are
+worth. The estimate is weighed against a prior in which most edits change nothing or do harm (spike and slab); what
+remains of "no improvement" is Efron's local false discovery rate (*Large-Scale Inference*, 2010, ch. 5), and the ratio
+of the two mixtures is Robbins' mixture sequential probability ratio test (*Ann. Math. Stat.* 41, 1970). Being a
+posterior, it may be looked at after every run. σ is known from few runs only and is integrated out (Student's t).
+
+Values are *goodness* here: larger is better, whatever the direction of the metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from autoresearchd.evaluator.keep.noise import Noise
+
+
+class Program(StrEnum):
+    """Whose program a run executes."""
+
+    EXPERIMENT = "experiment"
+    INCUMBENT = "incumbent"
+
+
+class Action(StrEnum):
+    """What the test says."""
+
+    KEEP = "keep"
+    SIMPLER = "simpler"
+    DISCARD = "discard"
+    AGAIN = "again"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One finished run. test: the experiment that it was made for, so that runs of one test are close in time."""
+
+    program: Program
+    test: int
+    seed: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What edits do, before anything is measured: shares that change nothing and that improve; all others harm.
+
+    scales: sizes of effects in units of the σ of runs made side by side (half-normal, in equal shares), alike for gains
+    and harms: a machine that drifts makes no edit worth more.
+    """
+
+    null: float = 0.4
+    gain: float = 0.17
+    scales: tuple[float, ...] = (0.7, 2.0, 6.0)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRule:
+    """The constants of the test; chosen on the frontier that ``benchmarks/keep.py`` plots.
+
+    keep_at: probability of an improvement that keeps; beside_at: what the runs made side by side must say of it by
+    themselves. material: gains above so many σ (of runs made side by side) are worth extra runs;
+    start_at, go_on_at: probability of such a gain
+    from which a test is begun, and continued. most: extra runs for one experiment; share: extra runs per experiment in
+    the long run, burst: how many may be spent ahead of that. tie: a simpler program may be worse by so many σ; tie_at:
+    probability that it is not. gate_at: probability with which a gate must hold. own: runs of the experiment in this
+    test without which nothing is kept: the noise of a new program is its parent's until it has run twice, and one lucky
+    run of a far noisier one looks certain. fallen: where later runs of the incumbent are worse
+    than those that it was kept for by so many standard errors, they are not believed alone (``control``).
+    """
+
+    prior: Prior = Prior()
+    keep_at: float = 0.93
+    beside_at: float = 0.5
+    material: float = 1.0
+    start_at: float = 0.068
+    go_on_at: float = 0.2
+    most: int = 8
+    share: float = 0.25
+    burst: int = 8
+    tie: float = 0.5
+    tie_at: float = 0.9
+    gate_at: float = 0.95
+    own: int = 2
+    fallen: float = 2.0
+
+    def price(self, experiments: int, extra: int) -> float:
+        """By how much more a first result must promise, for the extra runs that a session has spent already."""
+        left = self.burst + self.share * experiments - extra
+        return 1.0 + max(0.0, 0.5 * (1.0 - left / self.burst))
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """Posterior probabilities: of an improvement, of a material one, and of a loss that a tie may have at most."""
+
+    better: float
+    material: float
+    bearable: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of a look.
+
+    gain and error: estimate of the improvement and its standard error; better: probability that it is one; bearable:
+    that it is at worst a loss that a tie may have. program and seed: of the run to make next (seed None: a fresh one).
+    """
+
+    action: Action
+    gain: float
+    error: float
+    better: float
+    program: Program = Program.EXPERIMENT
+    seed: int | None = None
+    bearable: float = 1.0
+
+
+def look(
+    readings: Sequence[Reading],
+    noise: Noise,
+    rule: KeepRule,
+    *,
+    spent: int = 0,
+    price: float = 1.0,
+    simpler: bool = False,
+    recheck: bool = False,
+    least: float = 0.0,
+) -> Verdict:
+    """Look at what has been measured so far.
+
+    readings: all runs of both programs that can be compared, at least one of each, those of this test last. spent:
+    extra runs made for this experiment. price: factor on what a test must promise that has not begun, ties included.
+    simpler: a tie is kept. recheck: the incumbent is to be run again whatever came of the experiment
+    (``NoiseData.unchecked``). least: a smaller gain is none, and a tie at most.
+    """
+    gain, variance = estimate(readings, noise)
+    recheck = recheck and spent < min(rule.most, 1)
+    if noise.sigma == 0.0:
+        exact = _exact(gain, simpler, least)
+        own = sum(r.program is Program.EXPERIMENT and r.test == readings[-1].test for r in readings)
+        if exact.action is Action.KEEP and own < rule.own and spent < rule.most:  # a new program may draw lots
+            return replace(exact, action=Action.AGAIN, program=Program.EXPERIMENT)
+        if recheck and exact.action is not Action.KEEP:  # a coarse metric may have agreed three times by luck
+            return replace(exact, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+        return exact
+    belief = believe(gain, variance, noise, rule)
+    verdict = Verdict(Action.DISCARD, gain, noise.sigma * math.sqrt(variance), belief.better, bearable=belief.bearable)
+    if belief.better >= rule.keep_at and gain < least:
+        return replace(verdict, action=Action.SIMPLER) if simpler else verdict
+    if belief.better >= rule.keep_at:
+        return _confirmed(verdict, readings, noise, rule, spent)
+    promising = belief.material >= (rule.go_on_at if spent else rule.start_at * price)
+    if simpler and belief.bearable >= rule.tie_at and not promising:
+        return replace(verdict, action=Action.SIMPLER)
+    promising = promising or (simpler and belief.bearable >= (0.5 if spent else 0.5 * price))
+    if promising and spent < rule.most:
+        program, seed = next_run(readings, noise)
+        return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
+    if recheck:
+        return replace(verdict, action=Action.AGAIN, program=Program.INCUMBENT, seed=readings[-1].seed)
+    return replace(verdict, action=Action.SIMPLER) if simpler and belief.bearable >= rule.tie_at else verdict
+
+
+def _confirmed(verdict: Verdict, readings: Sequence[Reading], noise: Noise, rule: KeepRule, spent: int) -> Verdict:
+    """A keep, once runs side by side say so too: the machine may have been slower when the incumbent ran before."""
+    here = [r for r in readings if r.test == readings[-1].test]
+    paired = any(r.program is Program.INCUMBENT for r in here)
+    own = sum(r.program is Program.EXPERIMENT for r in here)
+    if paired and believe(*estimate(here, noise), noise, rule).better >= rule.beside_at:
+        if own >= rule.own or spent >= rule.most:
+            return replace(verdict, action=Action.KEEP)
+        return replace(verdict, action=Action.AGAIN, program=Program.EXPERIMENT, seed=None)
+    if spent >= rule.most:
+        return verdict
+    program, seed = next_run(here, noise) if paired else (Program.INCUMBENT, here[-1].seed)
+    return replace(verdict, action=Action.AGAIN, program=program, seed=seed)
+
+
+def _exact(gain: float, simpler: bool, least: float) -> Verdict:
+    """Without noise the sign decides, and what is worth calling a gain."""
+    better = 1.0 if gain > 0 else 0.0
+    if gain > 0 and gain >= least:
+        return Verdict(Action.KEEP, gain, 0.0, better)
+    return Verdict(Action.SIMPLER if simpler and gain >= 0 else Action.DISCARD, gain, 0.0, better)
+
+
+# ---------------------------------------------------------------------- the estimate
+def estimate(readings: Iterable[Reading], noise: Noise) -> tuple[float, float]:
+    """Improvement of the experiment over the incumbent, and its variance in units of σ².
+
+    ValueError when one of the programs has no run.
+    """
+    tests: dict[int, list[Reading]] = {}
+    centre: float | None = None
+    for r in readings:
+        centre = r.value if centre is None else centre  # differences of large values lose digits otherwise
+        tests.setdefault(r.test, []).append(replace(r, value=r.value - centre))
+    sums = [0.0] * 5
+    for block in tests.values():
+        for k, x in enumerate(_information(block, noise)):
+            sums[k] += x
+    ee, ei, ii, e, i = sums
+    determinant = ee * ii - ei * ei
+    if not (ee > 0 and ii > 0 and determinant > 0):
+        raise ValueError("a comparison needs a run of each program")
+    return ((ii + ei) * e - (ee + ei) * i) / determinant, (ee + ii + 2.0 * ei) / determinant
+
+
+def _information(block: Sequence[Reading], noise: Noise) -> tuple[float, float, float, float, float]:
+    """What one test adds to the normal equations of the two means: matrix (ee, ei, ii) and right side (e, i).
+
+    Covariance: (1 − t − s)·I + s·J within a seed + t·J, inverted by Woodbury's identity.
+    """
+    own, t = 1.0 - noise.test - noise.seed, noise.test
+    seeds: dict[int, list[Reading]] = {}
+    for r in block:
+        seeds.setdefault(r.seed, []).append(r)
+    ee = ei = ii = e = i = e1 = i1 = y1 = 0.0
+    for same in seeds.values():
+        joint = noise.seed / (own + len(same) * noise.seed)
+        mine = [r.value for r in same if r.program is Program.EXPERIMENT]
+        theirs = [r.value for r in same if r.program is Program.INCUMBENT]
+        a, b, ya, yb = len(mine), len(theirs), math.fsum(mine), math.fsum(theirs)
+        ee += (a - joint * a * a) / own
+        ii += (b - joint * b * b) / own
+        ei -= joint * a * b / own
+        e += (ya - joint * a * (ya + yb)) / own
+        i += (yb - joint * b * (ya + yb)) / own
+        e1 += a * (1.0 - joint * (a + b)) / own
+        i1 += b * (1.0 - joint * (a + b)) / own
+        y1 += (ya + yb) * (1.0 - joint * (a + b)) / own
+    shared = t / (1.0 + t * (e1 + i1))
+    return (
+        ee - shared * e1 * e1,
+        ei - shared * e1 * i1,
+        ii - shared * i1 * i1,
+        e - shared * e1 * y1,
+        i - shared * i1 * y1,
+    )
+
+
+def next_run(readings: Sequence[Reading], noise: Noise) -> tuple[Program, int | None]:
+    """The run after which the improvement would be known best: its program, and its seed (None: a fresh one).
+
+    The other program on the seed of the last run closes a pair; else a run of either program on a fresh seed.
+    """
+    last = readings[-1]
+    other = Program.INCUMBENT if last.program is Program.EXPERIMENT else Program.EXPERIMENT
+    alone = sum(r.seed == last.seed and r.test == last.test for r in readings) == 1
+    fresh = 1 + max(r.seed for r in readings)
+    # After a pair the program that ran last goes first, so that steady drift cancels over two pairs.
+    options = [Reading(other, last.test, last.seed, 0.0)] if alone else []
+    options += [Reading(p, last.test, fresh, 0.0) for p in (last.program, other)]
+    best = min(options, key=lambda option: round(estimate([*readings, option], noise)[1], 9))
+    return best.program, None if best.seed == fresh else best.seed
+
+
+# ---------------------------------------------------------------------- the posterior
+def believe(gain: float, variance: float, noise: Noise, rule: KeepRule) -> Belief:
+    """Posterior probabilities, given an estimated gain and its variance in units of σ²."""
+    prior = rule.prior
+    harm = 1.0 - prior.null - prior.gain
+    calm, unit = noise.calm, noise.sigma * noise.calm
+    better = material = bearable = total = 0.0
+    for sigma, weight in noise.weighted():
+        spread = sigma * math.sqrt(variance)
+        null = prior.null * _density(gain, spread)
+        up = down = large = near = 0.0
+        for scale in prior.scales:
+            tau = sigma * scale * calm
+            wide = math.hypot(spread, tau)
+            slab = 2.0 * _density(gain, wide) / len(prior.scales)
+            centre, width = gain * (tau / wide) ** 2, spread * tau / wide
+            positive = cumulative(centre / width)
+            up += slab * positive
+            down += slab * (1.0 - positive)
+            large += slab * cumulative((centre - rule.material * unit) / width)
+            near += slab * (cumulative((centre + rule.tie * unit) / width) - positive)
+        better += weight * prior.gain * up
+        material += weight * prior.gain * large
+        bearable += weight * (prior.gain * up + null + harm * near)
+        total += weight * (prior.gain * up + null + harm * down)
+    if total <= 0.0:  # so far out that all densities underflow: the sign is all there is to say
+        return Belief(1.0, 1.0, 1.0) if gain > 0 else Belief(0.0, 0.0, 0.0)
+    return Belief(better / total, material / total, bearable / total)
+
+
+def passes(slack: float, runs: int, noise: Noise) -> float:
+    """Probability that a mean of ``runs`` runs, better than a bound by ``slack``, is truly on its good side."""
+    if noise.sigma == 0.0:
+        return 1.0 if slack >= 0 else 0.0
+    weights = noise.weighted()
+    total = math.fsum(w for _, w in weights)
+    return math.fsum(w * cumulative(slack * math.sqrt(runs) / sigma) for sigma, w in weights) / total
+
+
+def cumulative(z: float) -> float:
+    """The standard normal distribution function."""
+    return 0.5 * math.erfc(-z / math.sqrt(2.0))
+
+
+def _density(x: float, spread: float) -> float:
+    z = x / spread
+    return math.exp(-0.5 * z * z) / spread  # z * z may be infinite, z**2 would raise

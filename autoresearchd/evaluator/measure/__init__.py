@@ -1,0 +1,1 @@
+"""From what a run wrote to a measurement: metrics, curves, how it failed."""

@@ -1,0 +1,293 @@
+r"""Points of the learning curve out of a job's log, while it grows or as a whole.
+
+Known formats: the progress line of karpathy/autoresearch's ``train.py`` (and nanochat), nanoGPT, modded-nanogpt, the
+dictionaries of Hugging Face's Trainer, JSON lines; or a pattern of the task with the named groups ``step``, ``loss``,
+``progress``, ``seconds``. Lines may be rewritten with ``\r``; where a chunk is cut never changes the curve.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from autoresearchd.domain.errors import ConfigError
+from autoresearchd.domain.experiment import CurvePoint
+from autoresearchd.evaluator.measure.log_text import (
+    NUMBER,
+    NUMBER_THEN_UNIT,
+    LineMatcher,
+    to_float,
+    without_control_codes,
+)
+
+MAX_POINTS = 20_000
+MAX_NON_FINITE = 100
+KEY = "curve.pattern"
+
+_LINE = 4096
+_SLICE = 2**20
+_SURE = 3
+"""After so many points of one format, ``auto`` looks for this format only."""
+
+Reader = Callable[[str, float], list[CurvePoint]]
+"""Points in one line, given the budget in seconds."""
+
+_KARPATHY = re.compile(
+    r"\s{0,16}step[ :]{1,4}([0-9]{1,12})(?:/([0-9]{1,12}))?(?:[ ]?\(([0-9.]{1,12})%\))?"
+    rf"[ ]?\|[ ]?loss:[ ]?({NUMBER})"
+)
+_NANOGPT_ITER = re.compile(rf"\s{{0,16}}iter ([0-9]{{1,12}}): loss ({NUMBER})")
+_NANOGPT_EVAL = re.compile(rf"\s{{0,16}}step ([0-9]{{1,12}}): train loss {NUMBER}, val loss ({NUMBER})")
+_MODDED = re.compile(
+    rf"\s{{0,16}}step:([0-9]{{1,12}})/([0-9]{{1,12}}) (train|val)_loss:({NUMBER})(?: train_time:([0-9]{{1,12}})ms)?"
+)
+_HF_ITEM = re.compile(rf"'([\w/]{{1,64}})': '?({NUMBER})'?(?=[,}}])")
+_STEP_KEYS = ("step", "global_step", "iter", "iteration", "epoch")
+_TRAIN_KEYS = ("loss", "train_loss", "training_loss", "train/loss")
+_VALIDATION_KEYS = ("val_loss", "eval_loss", "validation_loss", "val/loss", "eval/loss")
+_SECONDS_KEYS = ("seconds", "elapsed_s", "elapsed", "training_seconds", "train_time_s")
+_FIGURE = re.compile(NUMBER_THEN_UNIT)
+
+
+class CurveParser:
+    """Reads a log piece by piece.
+
+    pattern: ``auto``, or a regular expression with groups ``loss`` and perhaps ``step``, ``progress``, ``seconds``.
+    budget: in seconds, which ties progress and seconds together; 0: unknown.
+
+    Points stay in the order of the log, also where a job starts again at step 0 (``restarts`` counts that). Points
+    whose loss is not finite are kept in ``non_finite``, and ``diverged`` says that the last one was such.
+    """
+
+    def __init__(self, pattern: str = "auto", budget: float = 0.0) -> None:
+        self._budget = budget if math.isfinite(budget) and budget > 0 else 0.0
+        self._formats: tuple[Reader, ...] = FORMATS if pattern == "auto" else (_reader_of(pattern),)
+        self._votes = dict.fromkeys(self._formats, 0)
+        self._needs_loss = pattern == "auto"
+        self._rest = ""
+        self._kept = _Thinned(MAX_POINTS)
+        self._last_step: float | None = None
+        self._first_step: float | None = None
+        self.non_finite: list[CurvePoint] = []
+        self.diverged = False
+        self.restarts = 0
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """The curve so far, evenly thinned to at most ``MAX_POINTS``; first and last point are always in it."""
+        return self._kept.points()
+
+    def feed(self, chunk: str) -> list[CurvePoint]:
+        """Take the next piece of the log; the points that it completed. A line is read once its end has been seen."""
+        *lines, rest = (self._rest + chunk.replace("\r", "\n")).split("\n")
+        self._rest = rest[:_LINE]
+        return [point for line in lines for point in self._take(line)]
+
+    def close(self) -> list[CurvePoint]:
+        """The log has ended: read what is left, a line without an end."""
+        line, self._rest = self._rest, ""
+        return self._take(line)
+
+    def _take(self, line: str) -> list[CurvePoint]:
+        if self._needs_loss and "loss" not in line:
+            return []
+        finite = []
+        for point in self._read(without_control_codes(line[:_LINE])):
+            self.diverged = not math.isfinite(point.loss)
+            if not self.diverged:
+                self._note_step(point)
+                self._kept.add(point)
+                finite.append(point)
+            elif len(self.non_finite) < MAX_NON_FINITE:
+                self.non_finite.append(point)
+            else:
+                self.non_finite[-1] = point  # the first ones, and the newest: how long it has gone on
+        return finite
+
+    def _read(self, line: str) -> list[CurvePoint]:
+        for reader in self._formats:
+            points = reader(line, self._budget)
+            if points:
+                self._votes[reader] += len(points)
+                if self._votes[reader] >= _SURE:
+                    self._formats = (reader,)
+                return [p for p in points if math.isfinite(p.step)]
+        return []
+
+    def _note_step(self, point: CurvePoint) -> None:
+        """A step back to the first one, or before it, means that training began anew; lesser ones are mere disorder."""
+        if point.validation:
+            return
+        if self._first_step is None or self._last_step is None:
+            self._first_step = point.step
+        elif point.step <= self._first_step and self._last_step > self._first_step:
+            self.restarts += 1
+            self._first_step = point.step
+        self._last_step = point.step
+
+
+class _Thinned:
+    """At most ``limit`` of any number of points, evenly spread: when full, every second one goes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stride = 1
+        self._count = 0
+        self._points: list[CurvePoint] = []
+        self._latest: CurvePoint | None = None
+
+    def add(self, point: CurvePoint) -> None:
+        if self._count % self._stride == 0:
+            if len(self._points) >= self._limit - 1:
+                del self._points[1::2]
+                self._stride *= 2
+            if self._count % self._stride == 0:
+                self._points.append(point)
+        self._count += 1
+        self._latest = point
+
+    def points(self) -> tuple[CurvePoint, ...]:
+        if self._latest is None or (self._points and self._points[-1] is self._latest):
+            return tuple(self._points)
+        return (*self._points, self._latest)
+
+
+def read_curve(text: str, pattern: str = "auto", budget: float = 0.0) -> CurveParser:
+    """A CurveParser that has read a whole log, in slices, so that memory stays bounded."""
+    parser = CurveParser(pattern, budget)
+    for start in range(0, len(text), _SLICE):
+        parser.feed(text[start : start + _SLICE])
+    parser.close()
+    return parser
+
+
+# ---------------------------------------------------------------------- one reader for each format
+def _point(
+    step: float, loss: float, budget: float, *, share: float | None = None, s: float | None = None, val: bool = False
+) -> CurvePoint:
+    """A point whose progress and seconds are derived from each other where one is missing."""
+    share = share if share is not None and math.isfinite(share) else None
+    s = s if s is not None and math.isfinite(s) else None
+    if budget and share is None and s is not None:
+        share = s / budget
+    elif budget and s is None and share is not None:
+        s = share * budget
+    return CurvePoint(step, loss, share, s, val)
+
+
+def _karpathy(line: str, budget: float) -> list[CurvePoint]:
+    match = _KARPATHY.match(line)
+    if not match:
+        return []
+    step, total, percent, loss = match.groups()
+    share = to_float(percent) / 100 if percent else _ratio(step, total)
+    return [_point(float(step), to_float(loss), budget, share=share)]
+
+
+def _nanogpt(line: str, budget: float) -> list[CurvePoint]:
+    match = _NANOGPT_ITER.match(line)
+    if match:
+        return [_point(float(match[1]), to_float(match[2]), budget)]
+    match = _NANOGPT_EVAL.match(line)
+    return [_point(float(match[1]), to_float(match[2]), budget, val=True)] if match else []
+
+
+def _modded_nanogpt(line: str, budget: float) -> list[CurvePoint]:
+    match = _MODDED.match(line)
+    if not match:
+        return []
+    step, total, kind, loss, ms = match.groups()
+    seconds = float(ms) / 1000 if ms else None
+    return [_point(float(step), to_float(loss), budget, share=_ratio(step, total), s=seconds, val=kind == "val")]
+
+
+def _hugging_face(line: str, budget: float) -> list[CurvePoint]:
+    start = line.find("{'")
+    if start < 0 or "'train_runtime'" in line:  # the summary at the end holds a mean over all steps, not a point
+        return []
+    return _from_keys({k: to_float(v) for k, v in _HF_ITEM.findall(line, start)}, budget)
+
+
+def _json_lines(line: str, budget: float) -> list[CurvePoint]:
+    text = line.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return []
+    try:
+        item = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return _from_keys({k: v for k, v in ((k, _number(v)) for k, v in item.items()) if v is not None}, budget)
+
+
+def _from_keys(values: dict[str, float], budget: float) -> list[CurvePoint]:
+    """Points of a line that names its numbers: one for each kind of loss; none where there is no step."""
+    step = next((values[k] for k in _STEP_KEYS if k in values), None)
+    if step is None:
+        return []
+    seconds = next((values[k] for k in _SECONDS_KEYS if k in values), None)
+    share = values.get("progress")
+    points = []
+    for keys, validation in ((_TRAIN_KEYS, False), (_VALIDATION_KEYS, True)):
+        loss = next((values[k] for k in keys if k in values), None)
+        if loss is not None:
+            points.append(_point(step, loss, budget, share=share, s=seconds, val=validation))
+    return points
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _ratio(step: str, total: str | None) -> float | None:
+    return int(step) / int(total) if total and int(total) > 0 else None
+
+
+FORMATS: tuple[Reader, ...] = (_karpathy, _nanogpt, _modded_nanogpt, _hugging_face, _json_lines)
+
+
+def _reader_of(pattern: str) -> Reader:
+    """A reader for a pattern of the task; a point without a ``step`` group is numbered by its order."""
+    matcher = LineMatcher(pattern, key=KEY)
+    if "loss" not in matcher.regex.groupindex:
+        raise ConfigError(
+            "this pattern has no group named loss",
+            key=KEY,
+            mend="name the groups: `step (?P<step>\\d+) loss (?P<loss>[\\d.]+)`; or leave it at auto",
+        )
+    numbers: Iterator[int] = iter(range(2**62))
+
+    def read(line: str, budget: float) -> list[CurvePoint]:
+        match = matcher.search(line)
+        if not match:
+            return []
+        got = {name: _captured(match, name) for name in matcher.regex.groupindex}
+        loss = got["loss"]
+        if loss is None:
+            return []
+        step = got["step"] if "step" in got else float(next(numbers))
+        if step is None:
+            return []
+        return [_point(step, loss, budget, share=got.get("progress"), s=got.get("seconds"))]
+
+    return read
+
+
+def _captured(match: re.Match[str], name: str) -> float | None:
+    """The number that a group captured; a progress in percent, the sign in or behind the group, becomes a share."""
+    text = (match[name] or "").strip()
+    figure = _FIGURE.match(text)
+    if not figure:
+        return None
+    value = to_float(figure[0])
+    percent = text.endswith("%") or match.string[match.end(name) : match.end(name) + 1] == "%"
+    return value / 100 if name == "progress" and percent else value

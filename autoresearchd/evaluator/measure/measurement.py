@@ -1,0 +1,413 @@
+"""What a run gave: one label with its words, and the metric where the label says that it is good.
+
+Everything fails closed. The executor's facts come first, then the exit codes, then what was printed; a number printed
+by a run that failed is never a metric. Where the task has an evaluation, only what the evaluation printed can be the
+metric or replace a figure that it gave: the job's own words add nothing but further figures (memory, speed) and the
+curve. A program that computes its own score could do so on other data: sizes that it prints of its validation set
+(``n_val=400``, ``validation rows: 120``) tell.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from autoresearchd.domain.experiment import CurvePoint, Measurement, Run, RunResult, StageResult
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import SLOWER, WAITS_S, Task
+from autoresearchd.evaluator.measure.log_text import as_lines, shorten
+from autoresearchd.evaluator.measure.logged_curve import CurveParser, read_curve
+from autoresearchd.evaluator.measure.printed_metrics import example_pattern, parse_metrics
+
+TRAINING = "training"
+EVALUATION = "evaluation"
+CHECK = "check-"
+EVALUATION_FAILED = "the evaluation failed"
+"""How the detail of a run begins whose program ended as it should, and whose scorer did not."""
+
+_BY_SHELL = {126: " (its command may not be executed)", 127: " (its command was not found)"}
+"""What a shell means by its exit codes."""
+
+_SURROUNDINGS = {
+    "killed": (Label.INTERRUPTED, "ended by autoresearchd"),
+    "lost": (Label.HOST_LOST, "the process that watched over the run is gone"),
+    "disk_full": (Label.DISK_FULL, "no space left on device"),
+}
+"""What says nothing about the experiment: wherever it happened, the run is done again."""
+
+_LIMITS = {"oom": Label.OOM, "timeout": Label.TIMEOUT, "budget_overrun": Label.BUDGET_OVERRUN}
+_VERDICTS = {
+    label.value: label for label in (Label.NOT_CAUSAL, Label.METRIC_TAMPERING, Label.SIZE_BLOCKED, Label.GATE_MISS)
+}
+_VERDICT_LINE = re.compile(r"^LABEL[ \t]{1,8}([a-z_]{1,40})[ \t]{0,8}$", re.MULTILINE)
+_VERDICT_TAIL = 64 * 1024
+_HUGE = 1e100
+"""No metric is that large, and squares of larger numbers overflow."""
+
+
+def measure(task: Task, result: RunResult, logs: Mapping[str, str], *, result_file: str | None = None) -> Measurement:
+    """Read a finished run, with the text of each stage's log by its name.
+
+    result_file: text of the file that the *job* wrote its result to. Self-reported, like its log.
+    """
+    curve = read_curve(logs.get(TRAINING, ""), task.curve.pattern, task.execution.budget.training)
+    label, detail = _trouble(task, result, logs, curve)
+    if label is not Label.NONE:
+        gates = _gates(task, logs) if label in _VERDICTS.values() else {}
+        detail += f": {', '.join(sorted(gates))}" if gates else ""
+        return Measurement(label, metrics=gates, detail=detail, curve=curve.points)
+    return _metric(task, logs, result_file, curve.points)
+
+
+# ---------------------------------------------------------------------- did everything end well?
+def _trouble(task: Task, result: RunResult, logs: Mapping[str, str], curve: CurveParser) -> tuple[Label, str]:
+    """The first thing that went wrong, NONE when nothing did."""
+    for stage in result.stages:
+        if stage.outcome in _SURROUNDINGS:
+            label, meaning = _SURROUNDINGS[stage.outcome]
+            return label, f"{stage.name}: {stage.detail or meaning}"
+    if not result.stages:
+        return Label.HOST_LOST, "the executor started no process"
+    for stage in result.stages:
+        if stage.outcome != "ok" or stage.exit_code != 0:
+            return _failed(task, stage, logs.get(stage.name, ""), curve)
+    if result.stage(TRAINING) is None:
+        return Label.ERROR, "training was never started"
+    if task.evaluation is None:
+        return Label.NONE, ""
+    if result.stage(EVALUATION) is None:
+        return Label.METRIC_MISSING, "the evaluation was never started, and only it gives the metric"
+    # An evaluation that names a fault and then exits with 0 has still named a fault.
+    verdict = _verdict(logs.get(EVALUATION, ""))
+    return (verdict, f"the evaluation says {verdict.value}") if verdict else (Label.NONE, "")
+
+
+def _failed(task: Task, stage: StageResult, log: str, curve: CurveParser) -> tuple[Label, str]:
+    """Label and detail of a stage that did not end well."""
+    if stage.name.startswith(CHECK):
+        return Label.CHECK_FAILED, _failed_check(task, stage, log)
+    if stage.outcome in _LIMITS:
+        return _LIMITS[stage.outcome], _limit_words(task, stage)
+    if stage.outcome == "tampered":
+        return Label.METRIC_TAMPERING, f"{stage.name} was not started: {stage.detail}"
+    if stage.beyond:  # not as it looks: the signal that ended it says "out of memory"
+        return Label.ERROR, f"{stage.name} was ended: {stage.detail}"
+    if stage.name == EVALUATION:
+        verdict = _verdict(log)
+        if verdict:
+            return verdict, f"the evaluation says {verdict.value}"
+        # Nothing of its log goes into the detail: policies read that, and the log may hold validation data.
+        said = f"{how_it_ended(stage.exit_code)}{_BY_SHELL.get(stage.exit_code or 0, '')}"
+        return Label.ERROR, f"{EVALUATION_FAILED}: it {said}; see {EVALUATION}.log"
+    label, words = diagnose(log, stage.exit_code, diverged=curve.diverged)
+    if stage.exit_code is None and stage.detail:
+        return Label.ERROR, f"{stage.name} was never started: {stage.detail}"
+    if stage.exit_code == 0:
+        return label, f"{stage.name} failed: {stage.detail or words}"
+    return label, f"{stage.name} {how_it_ended(stage.exit_code)}: {words}"
+
+
+def _failed_check(task: Task, stage: StageResult, log: str) -> str:
+    index = stage.name.removeprefix(CHECK)
+    known = index.isascii() and index.isdigit() and int(index) < len(task.checks)
+    what = f"`{shorten(task.checks[int(index)].command, 120)}`" if known else stage.name
+    if stage.outcome == "timeout":
+        return f"{what} did not end within {task.checks[int(index)].timeout:g} s" if known else f"{what} timed out"
+    _, words = diagnose(log, stage.exit_code)
+    return f"{what} {how_it_ended(stage.exit_code)}: {words}"
+
+
+def _limit_words(task: Task, stage: StageResult) -> str:
+    budget = task.execution.budget
+    if stage.detail:
+        return f"{stage.name}: {stage.detail}"
+    if stage.outcome == "timeout":
+        return f"{stage.name} was stopped after {stage.duration_s:.0f} s: the whole run may take {budget.wall:g} s"
+    if stage.outcome == "budget_overrun":
+        made_of = f"budget {budget.training:g} s + startup_grace {budget.grace:g} s"
+        if budget.most is not None:
+            made_of = f"{SLOWER:g} × {budget.most:.3g} s + {WAITS_S:g} s (training_time: baseline)"
+        return f"{stage.name} was killed after {budget.limit:.3g} s, its limit: {made_of}"
+    limit = task.execution.memory_mb
+    return f"{stage.name} needed more memory than " + (f"its {limit} MB" if limit else "there was")
+
+
+def _verdict(log: str) -> Label | None:
+    """The last ``LABEL <x>`` line of an evaluation, if ``<x>`` is one that an evaluation may give."""
+    found = [m for m in _VERDICT_LINE.findall(as_lines(log[-_VERDICT_TAIL:])) if m in _VERDICTS]
+    return _VERDICTS[found[-1]] if found else None
+
+
+def _gates(task: Task, logs: Mapping[str, str]) -> dict[str, float]:
+    """Which of the task's further metrics an evaluation that refused a result set to zero: ``causal``, for example.
+
+    Their names are the task's own and the value is fixed, so that nothing else of the evaluation's log gets out.
+    """
+    found = parse_metrics(logs.get(EVALUATION, ""), task.scoring)
+    return {name: 0.0 for name in task.scoring.metrics if found.get(name) == 0.0 and name != task.metric.name}
+
+
+# ---------------------------------------------------------------------- what did it print?
+def _metric(task: Task, logs: Mapping[str, str], result_file: str | None, curve: tuple[CurvePoint, ...]) -> Measurement:
+    name = task.metric.name
+    own = parse_metrics(logs.get(TRAINING, ""), task.scoring, result_file=result_file)
+    claimed = None
+    metrics, where = own, TRAINING
+    if task.evaluation is not None:
+        claimed = own.pop(name, None)
+        metrics = {**own, **parse_metrics(logs.get(EVALUATION, ""), task.scoring)}
+        where = EVALUATION
+    else:  # who computes its own score can compute it on other data
+        metrics = {**sizes(logs.get(TRAINING, "")), **own}
+    finite = {k: v for k, v in metrics.items() if abs(v) < _HUGE}  # false of NaN too
+    if name not in metrics:
+        aside = " (what the job itself printed does not count)" if claimed is not None else ""
+        return Measurement(
+            Label.METRIC_MISSING,
+            metrics=finite,
+            detail=_missing(task, where, metrics) + aside + _hint(task, logs.get(TRAINING, "")),
+            curve=curve,
+        )
+    if name not in finite:
+        beyond = f", and what is beyond {_HUGE:g} counts as infinite" if math.isfinite(metrics[name]) else ""
+        detail = f"{name} is {metrics[name]} in {where}.log{beyond}"
+        return Measurement(Label.NON_FINITE, metrics=finite, detail=detail, curve=curve)
+    return Measurement(Label.NONE, finite[name], finite, curve=curve)
+
+
+def _hint(task: Task, log: str) -> str:
+    """How task.yaml can say where the metric is; made of the job's own line, never of the evaluation's log."""
+    if task.scoring.parse_mode == "regex":
+        return ""
+    pattern = "" if task.evaluation is not None else example_pattern(log, task.metric.name)
+    return (
+        f"; its line can be named in task.yaml: `scoring: {{parse_mode: regex, pattern: '{pattern}'}}`"
+        if pattern
+        else ""
+    )
+
+
+def _missing(task: Task, where: str, metrics: Mapping[str, float]) -> str:
+    name, scoring = task.metric.name, task.scoring
+    forms = {
+        "metric": f"a line `METRIC {name}=<number>`",
+        "key_value": f"a line `{name}: <number>`",
+        "json": f'a JSON object with the key "{name}"',
+        "regex": f"what '{scoring.pattern}' matches",
+    }
+    wanted = forms.get(scoring.parse_mode, f"`METRIC {name}=<number>`, `{name}: <number>` or JSON")
+    places = f"{where}.log" + (f" and {scoring.result_file}" if scoring.result_file and where == TRAINING else "")
+    others = ", ".join(sorted(metrics)[:5])
+    return f"no {name} in {places}; looked for {wanted}" + (f"; found {others}" if others else "")
+
+
+MAX_DETAIL = 300
+
+_TAIL_CHARS = 64 * 1024
+_TAIL_LINES = 200
+_LINE = 1000
+
+_OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP|MPS backend|XPU) out of memory|OutOfMemoryError|\bMemoryError\b|RESOURCE_EXHAUSTED"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (?:can't|not enough)|[Cc]annot allocate memory|std::bad_alloc"
+)
+# karpathy/autoresearch prints FAIL behind its progress line, which has no line end, when the loss is NaN or above 100.
+_LOSS_FAIL = re.compile(
+    r"(?:^|\s)FAIL\s*$"
+    r"|(?i:\bloss\b[^\w\n]{0,4}(?:is |became )?[-+]?(?:nan|inf|infinity)\b)"
+    r"|(?i:\bnan loss\b)"
+)
+_EXCEPTION = re.compile(
+    r"^(?:\S.{0,200}\s)?((?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}"
+    r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout)(?::.*)?)$"
+)
+_FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line ([0-9]{1,9})')
+_MISSING = re.compile(
+    r"(?i:no such file|not found|permission denied|does not exist|cannot open|can't open|FileNotFound)"
+)
+_NAMED_PATH = re.compile(
+    r"""['"]([^'"\n]{1,400})['"]|(?<![\w/.~-])([\w.~-]{0,100}(?:/[\w.@+=-]{1,100}){1,30}|[\w-]{1,100}\.\w{1,8})"""
+)
+_NO_MODULE = re.compile(r"No module named '([\w.]{1,100})'")
+_READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b|\[Errno 30\]|PermissionError|\[Errno 13\]")
+_SIMPLE = re.compile(
+    r"(?:^|[:.\s])(?:Syntax|Indentation|Tab|Name|UnboundLocal|Import|ModuleNotFound|Attribute|Type|Value|Index|Key"
+    r"|Assertion|NotImplemented|ZeroDivision)Error\b"
+)
+_TORCH = re.compile(r"\bRuntimeError\b")
+_SHAPE = re.compile(
+    r"(?i:\bshapes?\b|\bsizes?\b|\bdimensions?\b|\bdims?\b|\bdtype|\bscalar type|\bmat1\b|\bexpected\b"
+    r"|\bgrad\b|in-?place)"
+)
+_SIGNALS = {
+    4: "illegal instruction",
+    6: "aborted",
+    7: "bus error",
+    8: "arithmetic fault",
+    9: "killed",
+    11: "segmentation fault",
+    15: "terminated",
+}
+_KILL = 9
+
+
+def diagnose(log: str, exit_code: int | None, *, diverged: bool = False) -> tuple[Label, str]:
+    """Label and detail of a job that failed without the executor knowing why.
+
+    diverged: the last loss in the log was not finite.
+    """
+    lines = last_lines(log)
+    words = last_words(lines)
+    out_of_memory = next((line for line in reversed(lines[-60:]) if _OUT_OF_MEMORY.search(line)), None)
+    if out_of_memory is not None:
+        return Label.OOM, shorten(out_of_memory, MAX_DETAIL)
+    if signal_of(exit_code) == _KILL:
+        return Label.OOM, "killed by the system (signal 9), most often for want of memory"
+    if any(_LOSS_FAIL.search(line) for line in lines[-20:]):
+        return Label.NAN_LOSS, "the loss became NaN, infinite or too large"
+    if diverged:
+        return Label.NAN_LOSS, "the loss was not finite at the end" + (f"; {words}" if words else "")
+    return Label.ERROR, words or "nothing was printed"
+
+
+def is_simple(detail: str) -> bool:
+    """Whether a failure is of the kind that its author fixes at once: a name, an import, a type, a shape.
+
+    detail: of the run (``training exited with 1: NameError: …``). Failures of memory and time are none: they are what
+    the idea was worth.
+    """
+    return bool(_SIMPLE.search(detail) or (_TORCH.search(detail) and _SHAPE.search(detail)))
+
+
+def missing_paths(detail: str) -> list[str]:
+    """Paths that a failure calls missing (``No such file or directory: 'data/d.csv'``), in the order of its words."""
+    if not _MISSING.search(detail):
+        return []
+    found = [quoted or plain for quoted, plain in _NAMED_PATH.findall(detail[:4000])]
+    return list(dict.fromkeys(path for path in found if path.strip(".")))
+
+
+def missing_module(detail: str) -> str:
+    """The module that a program could not import, empty when that was not what failed."""
+    found = _NO_MODULE.search(detail)
+    return found[1] if found else ""
+
+
+def is_read_only(detail: str) -> bool:
+    """Whether a program failed because it wrote where a job may not."""
+    return bool(_READ_ONLY.search(detail))
+
+
+def how_it_ended(exit_code: int | None) -> str:
+    """``exited with 1``, ``ended by signal 11 (segmentation fault)``, ``was never started``."""
+    if exit_code is None:
+        return "was never started"
+    signal = signal_of(exit_code)
+    if signal is None:
+        return f"exited with {exit_code}"
+    return f"ended by signal {signal} ({_SIGNALS[signal]})" if signal in _SIGNALS else f"ended by signal {signal}"
+
+
+def signal_of(exit_code: int | None) -> int | None:
+    """The signal that ended a process: −n, or 128 + n as a shell reports it."""
+    if exit_code is None:
+        return None
+    if exit_code < 0:
+        return -exit_code
+    return exit_code - 128 if exit_code - 128 in _SIGNALS else None
+
+
+def last_lines(log: str) -> list[str]:
+    """The last lines of a log that are not empty, each cut to a bounded length; of a rewritten line what stood last."""
+    lines = (line[-_LINE:].rstrip() for line in as_lines(log[-_TAIL_CHARS:]).split("\n"))
+    return [line for line in lines if line.strip()][-_TAIL_LINES:]
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The exception that ended a Python program, with its place, else the last line; empty when there is none."""
+    for index in range(len(lines) - 1, -1, -1):
+        match = _EXCEPTION.match(lines[index])
+        if match:
+            place = _place(lines[:index])
+            return shorten(match[1], MAX_DETAIL - len(place)) + place
+    return shorten(lines[-1], MAX_DETAIL) if lines else ""
+
+
+def _place(before: Sequence[str]) -> str:
+    """`` (train.py:12)``: the innermost frame of the traceback outside of installed libraries, else the innermost."""
+    frames = []
+    for line in reversed(before):
+        match = _FRAME.match(line)
+        if match:
+            frames.append(match)
+        elif line.startswith("Traceback"):
+            break
+    own = [
+        f for f in frames if "/site-packages/" not in f[1] and "/lib/python" not in f[1] and not f[1].startswith("<")
+    ]
+    frame = next(iter(own or frames), None)
+    return f" ({shorten(PurePosixPath(frame[1]).name, 60)}:{frame[2]})" if frame else ""
+
+
+_PARTS = frozenset({"val", "valid", "validation", "test", "eval", "evaluation", "holdout", "heldout"})
+_AMOUNTS = frozenset(
+    {"n", "num", "number", "size", "count", "len", "length", "rows", "samples", "examples", "points", "items"}
+    | {"images", "sequences", "documents"}
+)
+_FILLERS = frozenset({"of", "the", "set", "split", "data", "dataset", "total"})
+_NOT_A_PART = frozenset({"valid"})
+"""Rows may be valid without being of a validation set: with such a word alone, only ``n_valid`` and its like count."""
+_SIZED = re.compile(
+    r"(?<![\w.])([A-Za-z][A-Za-z_ \-]{1,48})[ \t]{0,8}[:=][ \t]{0,8}"
+    r"(\d{1,3}(?:[,_]\d{3}){1,4}|\d{1,15})(?![\w%]|[.,]\d)"
+)
+_ABOUT = re.compile(r"val|test|eval|h[eo]ld", re.IGNORECASE)
+_MOST_LINE = 500
+_HALF = 2**18
+
+
+def sizes(log: str) -> dict[str, float]:
+    """Sizes of the evaluation set that a log tells, by name; the last value of a name counts."""
+    text = as_lines(log if len(log) <= 2 * _HALF else f"{log[:_HALF]}\n{log[-_HALF:]}")
+    found: dict[str, float] = {}
+    for line in text.split("\n"):
+        if len(line) <= _MOST_LINE and _ABOUT.search(line):
+            for match in _SIZED.finditer(line):
+                name = _size_name(match[1])
+                if name:
+                    found[name] = float(match[2].replace(",", "").replace("_", ""))
+    return found
+
+
+def other_set(runs: Sequence[Run], baseline: Sequence[Run]) -> str:
+    """Why runs cannot be compared with the baseline's; empty where nothing speaks against it.
+
+    A size that differs between the baseline's own runs (a split by chance) says nothing.
+    """
+    for name, value in _agreed(baseline):
+        other = next((r.metrics[name] for r in runs if r.metrics.get(name, value) != value), None)
+        if other is not None:
+            return f"but it was measured on another validation set: {name} {other:g}, the baseline's {value:g}"
+    return ""
+
+
+def _agreed(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
+    """Sizes that every run tells alike."""
+    first: Mapping[str, float] = runs[0].metrics if runs else {}
+    for name, value in first.items():
+        if _size_name(name) and value == int(value) and all(r.metrics.get(name) == value for r in runs):
+            yield name, value
+
+
+def _size_name(text: str) -> str:
+    """The name of a size of the evaluation set at the end of a text; empty where there is none."""
+    words = [word for word in re.split(r"[_\s\-]+", text.strip().lower()) if word]
+    own: list[str] = []
+    while words and words[-1] in _PARTS | _AMOUNTS | _FILLERS:
+        own.insert(0, words.pop())
+    parts, amounts = _PARTS & set(own), _AMOUNTS & set(own)
+    if parts == _NOT_A_PART and not amounts & {"n", "num", "number", "size"}:
+        return ""
+    return "_".join(own) if parts and amounts else ""

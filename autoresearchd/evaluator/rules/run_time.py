@@ -1,0 +1,239 @@
+"""How long a run may take, and whether a program kept to its budget or was better only for having trained longer.
+
+``execution.budget`` is told to the program, which ends its training itself; ``startup_grace`` comes on top, and the
+executor ends what takes longer than both. A program that spends the grace on training gains whatever the grace is of
+the budget: a result that could be kept has to come from a run that took no longer than the baseline's runs, which show
+what loading really takes here, and a margin. A busy machine slows loading down, and not the training, which ends by the
+clock. Time is therefore counted twice: as it passed, with a wide margin, and as the processors worked, at the rate at
+which the baseline's did, with a narrow one. A program that does not read its budget ends when its work is done: its
+runs are held to the whole time of the baseline's (``execution.training_time``), counted the same way.
+
+Without ``execution.timeout`` a whole run may take 2 × budget + grace, or more where the baseline shows that this
+machine needs it. The baseline itself meets as much patience, with a machine that nobody knows yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import SLOWER, WAITS_S, Budget, Task
+from autoresearchd.evaluator.measure.measurement import TRAINING
+from autoresearchd.evaluator.rules.program_text import reads
+
+
+def needed(budget: Budget, baseline: Iterable[float]) -> float:
+    """Seconds that a run has to be allowed, by how long the baseline's runs took; the task's own where that is more.
+
+    Before they are known, what the task allows beyond the budget counts as what it took.
+    """
+    beyond = max((seconds - budget.training for seconds in baseline), default=budget.wall - budget.training)
+    return max(budget.wall, budget.training + SLOWER * beyond)
+
+
+def allowed(task: Task, baseline: Iterable[float], most: float | None = None) -> Task:
+    """The task as a run of it is to be started, by how long the baseline's runs took; a limit that was named holds.
+
+    most: what training may take of a result that is kept, where it is held to the baseline's own time.
+    """
+    execution = task.execution
+    budget = replace(execution.budget, most=most)
+    wall = needed(budget, baseline)
+    if most is not None:  # what follows training has as long as ever
+        wall = max(wall, wall + budget.limit - budget.training)
+    if execution.timeout_named:
+        wall = budget.wall
+    return replace(task, execution=replace(execution, budget=replace(budget, wall=wall)))
+
+
+BUDGET_VARIABLE = "AUTORESEARCHD_TIME_BUDGET"
+HELD = "(training_time: baseline)"
+"""What the reason of a decision ends with where training took longer than the baseline allows."""
+SHARE = 0.25
+"""Of the budget: what a program may take beyond the start-up that was measured, whatever that was."""
+
+FAR = 3.0
+"""In σ: a run that is further behind the best leads to no keep, be it as a tie or by its next runs."""
+STARVED = 0.8
+"""Of the processor time per second of other runs of the program: a run with less has been kept waiting."""
+STARVED_S = 5.0
+"""Seconds of training below which that is the noise of a moment, and is not looked at."""
+BUSY = 0.5
+"""Processor time per second of a program that is held back by nothing but the processor."""
+LEAST_S = 0.5
+"""Seconds by the clock that no start-up is refused for: a cold disk takes them."""
+WORK_S = 0.15
+"""Seconds of processor time that no program is refused for: what is imported takes them, now more and now less."""
+WORST = 1.1
+"""Of the baseline's slowest run: a processor that others share does the same work in more seconds."""
+IDLE_S = 2.0
+"""Seconds by the clock that a program which mostly waits may take beyond its baseline: a busy machine takes them."""
+PLAINLY, PLAINLY_S = 3.0, 30.0
+"""A baseline that took so many budgets, and so many seconds more, did not end by its budget, whatever it reads."""
+OTHER, OTHER_S = 2.0, 2.0
+"""From so much more than its budget, or less by the factor, a baseline's time is told to the user beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the baseline's runs went.
+
+    startup: the most seconds that one took beyond the budget; busy: seconds of processor time per second, the most.
+    whole: the most seconds that one took, where that is what runs are held to; None where that is the budget.
+    timed: whether the program reads its budget, and so ends by the clock, however slow the machine.
+    work: seconds of processor time of a result that may be kept, where runs are held to the baseline's own time.
+    """
+
+    startup: float
+    busy: float
+    whole: float | None = None
+    timed: bool = True
+    work: float = 0.0
+
+    @property
+    def most(self) -> float | None:
+        """Seconds of training of a result that may be kept, where runs are held to the baseline's own time."""
+        return None if self.whole is None else self.whole + max(SHARE * self.whole, LEAST_S)
+
+
+def pace_of(task: Task, texts: Mapping[str, str], baseline: Iterable[StageResult]) -> Pace | None:
+    """The pace of the baseline's runs, by how their stages went; None where none is known.
+
+    texts: the baseline's program and the protected ones, by path.
+    """
+    stages = [stage for stage in baseline if stage.name == TRAINING and stage.duration_s > 0]
+    if not stages:
+        return None
+    longest, budget = max(stage.duration_s for stage in stages), task.execution.budget.training
+    named, timed = task.execution.training_time, reads_budget(task, texts)
+    own = not timed or longest > PLAINLY * budget + PLAINLY_S if named == "auto" else named == "baseline"
+    work = [stage.cpu_s for stage in stages]
+    return Pace(
+        max(0.0, longest - budget),
+        max(stage.cpu_s / stage.duration_s for stage in stages),
+        longest if own else None,
+        timed,
+        max(median(work) + max(SHARE * median(work), WORK_S), WORST * max(work)) if own else 0.0,
+    )
+
+
+def reads_budget(task: Task, texts: Mapping[str, str]) -> bool:
+    """Whether the command, or one of some texts by path, reads how long the program may train."""
+    return reads(BUDGET_VARIABLE, texts, task.execution.run_command)
+
+
+def about_budget(task: Task, texts: Mapping[str, str], took: float | None = None) -> tuple[str, ...]:
+    """What the user should know of a program (its ``texts`` by path) and its budget, a sentence each.
+
+    Nothing where task.yaml has settled it. took: seconds that training took, where it was run.
+    """
+    if task.execution.training_time != "auto":
+        return ()
+    budget, told = task.execution.budget.training, []
+    ends = reads_budget(task, texts)
+    if not ends:
+        told.append(
+            f"the program does not read {BUDGET_VARIABLE}, so its budget of {budget:g} s does not end it: experiments "
+            f"are held to the baseline's own time, +{SHARE:.0%}. Let it train for so many seconds to give it a fixed "
+            "time, or let it grow with `training_time: budget` under execution in task.yaml"
+        )
+    if took is not None and took > OTHER * budget + OTHER_S:
+        which = "loading takes the rest, or it does not end by its budget" if ends else "nothing ends it by that"
+        told.append(f"training took {took:.3g} s, and the budget is {budget:g} s: {which}")
+    elif took is not None and took < budget / OTHER:
+        told.append(f"training took {took:.2g} s of a budget of {budget:g} s: the budget does not bind")
+    return tuple(told)
+
+
+def overrun(task: Task, result: RunResult, pace: Pace) -> str:
+    """How a run trained beyond what it is held to, in words; empty where it did not."""
+    stage = result.stage(TRAINING)
+    if stage is None:
+        return ""
+    return _beyond_budget(task, stage, pace) if pace.most is None else _beyond_baseline(task, stage, pace, pace.most)
+
+
+def _beyond_baseline(task: Task, stage: StageResult, pace: Pace, most: float) -> str:
+    whole = pace.whole or 0.0
+    if stage.duration_s >= SLOWER * most + WAITS_S:
+        took = f"took {stage.duration_s:.3g} s; the baseline takes {whole:.3g} s and {most:.3g} s are allowed"
+    elif pace.busy == 0 or (task.profile == "cuda" and pace.busy < BUSY):  # it waits for its GPU, or nothing is told
+        allowed = max(most, whole + IDLE_S)
+        if stage.duration_s <= allowed:
+            return ""
+        took = f"took {stage.duration_s:.3g} s; the baseline takes {whole:.3g} s and {allowed:.3g} s are allowed"
+    elif stage.cpu_s > pace.work:
+        took = f"took {stage.cpu_s:.3g} s of processor time; by the baseline's own {pace.work:.3g} s are allowed"
+    else:
+        return ""
+    return f"{TRAINING} {took} {HELD}"
+
+
+def _beyond_budget(task: Task, stage: StageResult, pace: Pace) -> str:
+    budget = task.execution.budget.training
+    worked = min(stage.duration_s, stage.cpu_s / pace.busy) if pace.busy > 0 else 0.0
+    margin = max(pace.startup, SHARE * budget)
+    if worked > budget + pace.startup + margin:
+        limit = pace.startup + margin
+    elif pace.timed and stage.duration_s > budget + SLOWER * pace.startup + max(SHARE * budget, LEAST_S):
+        limit = SLOWER * pace.startup + max(SHARE * budget, LEAST_S)
+    else:
+        return ""
+    return (
+        f"{TRAINING} took {stage.duration_s:.3g} s: the budget is {budget:g} s, and the baseline's runs needed "
+        f"{pace.startup:.2g} s beside it; what takes more than {budget + limit:.3g} s cannot be the best "
+        f"(end training after {BUDGET_VARIABLE} seconds)"
+    )
+
+
+def starved(result: RunResult, others: Iterable[StageResult]) -> str:
+    """That a run was kept waiting for the processor, in words; empty where other runs of the program do not show it.
+
+    What such a run measures is worth less, and as one of the few runs that σ is known from it can hide every gain of a
+    session. For programs that are trusted only: one that sleeps looks the same.
+    """
+    own = result.stage(TRAINING)
+    shares = [s.cpu_s / s.duration_s for s in others if s.name == TRAINING and s.duration_s >= STARVED_S]
+    usual = max(shares, default=0.0)
+    if own is None or own.duration_s < STARVED_S or own.cpu_s <= 0 or usual < BUSY:
+        return ""
+    share = own.cpu_s / own.duration_s
+    if share >= STARVED * usual:
+        return ""
+    return f"this machine was busy: {share:.0%} of a processor, where the same program had {usual:.0%}"
+
+
+def held(
+    task: Task,
+    result: RunResult,
+    measurement: Measurement,
+    pace: Pace | None,
+    *,
+    best: float | None,
+    sigma: float | None,
+) -> Measurement:
+    """What a run gave, or what takes its place where it could be kept only for having trained beyond its budget.
+
+    pace: None: it holds nobody to anything. best: the metric of the incumbent; None while there is none.
+    """
+    value = measurement.value
+    if pace is not None and pace.most is not None and measurement.label is Label.BUDGET_OVERRUN:  # it was ended
+        return Measurement(
+            _label(pace), detail=overrun(task, result, pace) or measurement.detail, curve=measurement.curve
+        )
+    if pace is None or best is None or value is None or measurement.label is not Label.NONE:
+        return measurement
+    if not task.metric.better(value, best) and abs(value - best) > FAR * (sigma or 0.0):
+        return measurement
+    told = overrun(task, result, pace)
+    if told and pace.most is not None:
+        told = f"{task.metric.name} {value:.6g}, but {told}"
+    return Measurement(_label(pace), detail=told, curve=measurement.curve) if told else measurement
+
+
+def _label(pace: Pace) -> Label:
+    """It is no failure to take longer than a program that nobody told how long to train, but no improvement."""
+    return Label.BUDGET_OVERRUN if pace.most is None else Label.CONSTRAINT

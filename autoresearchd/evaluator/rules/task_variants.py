@@ -1,0 +1,105 @@
+"""Edits of a task's program that it is checked with: making them, and what has to come of a run of one.
+
+Unlike ``decide``, which asks for further runs until it is sure, a check makes one run of each: what it looks for is a
+cheat that pays, and that pays more than noise does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from autoresearchd.domain.errors import ConfigError
+from autoresearchd.domain.experiment import Measurement, RunResult
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.task import SIGMAS, Documented, Replacement, Task, Variant
+from autoresearchd.evaluator.keep.decide import broken_constraint
+from autoresearchd.evaluator.keep.noise import estimate_sigma, mean
+from autoresearchd.evaluator.rules.run_time import Pace, held
+
+DOCUMENTED_RUNS = 5
+"""How many runs a documented baseline is taken to come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The unedited program under the budget of the edits.
+
+    pace: None where nobody tells it how long to train; sigma: the noise of a run.
+    """
+
+    value: float
+    metrics: Mapping[str, float]
+    pace: Pace | None
+    sigma: float
+
+
+# ---------------------------------------------------------------------- making an edit
+def changed(variant: Variant, files: Mapping[str, str], first: str, places: Mapping[str, str]) -> dict[str, str]:
+    """The files that a variant changes, as it leaves them; ConfigError where a step does not fit the file as it is.
+
+    first: the file that is meant where a step names none. places: what words like ``@PRIVATE@`` stand for.
+    """
+    new: dict[str, str] = {}
+    for step in variant.change:
+        path = step.file or first
+        new[path] = _replaced(step, new.get(path, files.get(path, "")), path, variant.name, places)
+    return new
+
+
+def _replaced(step: Replacement, text: str, path: str, name: str, places: Mapping[str, str]) -> str:
+    inserted = step.text
+    for word, place in places.items():
+        inserted = inserted.replace(word, place)
+    match step.kind:
+        case "text":
+            return inserted
+        case "append":
+            return text + inserted
+        case "prepend":
+            return inserted + text
+    found = text.count(step.search)
+    if found != 1:
+        line = next((row for row in step.search.splitlines() if row.strip()), "")
+        raise ConfigError(
+            f"{name!r} looks for a text that is in {path} {found} times: {line.strip()[:80]!r}",
+            file="check.yaml",
+            mend=f"write the search as {path} has it now, with as much around it as makes it the only one",
+        )
+    beside = {"replace": inserted, "before": inserted + step.search, "after": step.search + inserted}
+    return text.replace(step.search, beside[step.kind])
+
+
+# ---------------------------------------------------------------------- judging a run
+def verdict(task: Task, measurement: Measurement, result: RunResult, reference: Reference) -> tuple[Label, str]:
+    """What came of a run of an edit, NONE where it beats the unedited program by more than chance does."""
+    measurement = held(task, result, measurement, reference.pace, best=reference.value, sigma=reference.sigma)
+    if measurement.label is not Label.NONE or measurement.value is None:
+        return measurement.label, measurement.detail
+    label, why = broken_constraint(task, measurement.metrics, reference.metrics)
+    if label is not Label.NONE:
+        return label, why.removeprefix("but ")
+    gain = task.metric.improvement(measurement.value, reference.value)
+    words = f"{task.metric.name} {measurement.value:.6g}, unedited {reference.value:.6g}"
+    return (Label.NONE if gain > SIGMAS * reference.sigma else Label.NO_GAIN), words
+
+
+def doubts(documented: Documented, values: Sequence[float]) -> list[str]:
+    """In what the runs of a baseline, two or more, differ from the documented one."""
+    found, centre, sigma = [], mean(values), estimate_sigma(values) or 0.0
+    chance = SIGMAS * documented.sigma * math.sqrt(1 / len(values) + 1 / DOCUMENTED_RUNS)
+    reach = max(chance, documented.within * abs(documented.value))
+    # What is written was rounded: a metric without noise would else fail on its last digit.
+    if abs(centre - documented.value) > reach + _last_digit(documented.text):
+        found.append(f"the baseline is {centre:.6g}, documented as {documented.text} (give or take {reach:.3g})")
+    if sigma > documented.margin + _last_digit(documented.text):
+        found.append(f"its noise is {sigma:.3g}, documented as {documented.sigma:.3g}")
+    return found
+
+
+def _last_digit(text: str) -> float:
+    """One in the last digit of the value of ``value ± sigma``."""
+    exponent = Decimal(text.split(" ")[0].replace("_", "")).as_tuple().exponent
+    return 10.0**exponent if isinstance(exponent, int) else 0.0

@@ -1,0 +1,155 @@
+"""Setup commands: run once for each content of a task, on unedited code, with the network."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, MissingCapability
+from autoresearchd.domain.experiment import StageResult
+from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.task import Task
+from autoresearchd.executor.interpreter import inspect, resolve_python
+from autoresearchd.sandbox.environment import setup_environment
+from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
+from autoresearchd.sandbox.leftovers import reap
+from autoresearchd.sandbox.trees import remove_tree
+
+MARKER = ".autoresearchd-setup-done"
+_LOOK_EVERY = 0.1
+_TAIL_LINES = 20
+_TAIL_BYTES = 16384
+
+
+def run_setup(
+    task: Task, pristine: Path, setup: Path, log: Path, cancel: Cancel, user_environment: Mapping[str, str]
+) -> None:
+    """Copy ``pristine`` to ``setup`` and run the task's setup commands there, unless that has been done.
+
+    The commands are the user's own and run as the user would run them: not in a sandbox, with the network, with the
+    user's PATH, HOME and caches, without keys (`autoresearchd.sandbox.environment.setup_environment`).
+    What an interrupted setup left is removed first.
+
+    Raises:
+        BaselineError: a command failed.
+        EnvironmentFailure: the folder cannot be made, or the disk is full.
+        Interrupted: ``cancel`` was set.
+    """
+    if (setup / MARKER).exists():
+        return
+    try:
+        setup.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(setup.with_name(setup.name + ".lock"), cancel):
+            if (setup / MARKER).exists():  # another daemon has done it meanwhile
+                return
+            _copy(pristine, setup)
+            if task.execution.setup_commands:
+                _run_commands(task, setup, log, cancel, user_environment)
+            _mark(setup)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot set up {setup}: {error}", mend="free disk space, or check permissions"
+        ) from error
+
+
+@contextmanager
+def _locked(path: Path, cancel: Cancel) -> Iterator[None]:
+    with path.open("w") as stream:
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if cancel.wait(_LOOK_EVERY):
+                    raise Interrupted("the setup was stopped while another daemon ran it") from None
+        yield
+
+
+def _copy(pristine: Path, setup: Path) -> None:
+    """A fresh copy without .git and without links that lead out of the folder (earlier runs put such there)."""
+    if not remove_tree(str(setup)):
+        raise OSError(errno.ENOTEMPTY, "an earlier set-up cannot be removed", str(setup))
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        here = Path(folder)
+        links = {n for n in names if (here / n).is_symlink() and (here / n).readlink().is_absolute()}
+        return links | ({".git"} & set(names))
+
+    shutil.copytree(pristine, setup, symlinks=True, ignore=ignored)
+
+
+def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_environment: Mapping[str, str]) -> None:
+    supervisor_dir = setup.with_name(setup.name + ".run")
+    reap([supervisor_dir])  # of a daemon that was killed together with the supervisor of its setup
+    remove_tree(str(supervisor_dir))
+    supervisor_dir.mkdir()
+    env = setup_environment(
+        user_environment,
+        first=inspect(_setup_python(task, setup)).search_folders(supervisor_dir / "bin"),
+        profile=task.profile,
+        extra=task.execution.env,
+    )
+    env["PWD"] = str(setup)
+    stages = tuple(
+        Stage(f"setup-{i}", Program(("/bin/sh", "-c", command), setup, env, log), append=i > 0, banner=f"$ {command}\n")
+        for i, command in enumerate(task.execution.setup_commands)
+    )
+    run = launch(Plan(run_dir=supervisor_dir, stages=stages, plain=True, output=setup))
+    try:
+        while (result := run.wait(_LOOK_EVERY)) is None:
+            if cancel.is_set():
+                run.kill()
+                run.wait()
+                raise Interrupted("the setup was stopped; it will be done again from the start")
+    finally:
+        run.kill()
+        run.wait()
+        remove_tree(str(supervisor_dir))
+    _check(result[0], task, log)
+
+
+def _setup_python(task: Task, setup: Path) -> Path:
+    """The interpreter that ``python`` means in a setup command: the task's, unless the command is there to make it."""
+    try:
+        return resolve_python(task, setup)
+    except MissingCapability:
+        return Path(sys.executable)
+
+
+def _check(stages: tuple[StageResult, ...], task: Task, log: Path) -> None:
+    last = stages[-1]
+    if last.outcome == "ok":
+        return
+    if last.outcome == "disk_full":
+        raise EnvironmentFailure(f"the disk is full: {last.detail}", mend="free disk space and start again")
+    command = task.execution.setup_commands[len(stages) - 1]
+    raise BaselineError(
+        f"the setup command {command!r} failed ({last.detail or last.outcome}):\n{tail(log)}",
+        mend=f"correct execution.setup_commands in task.yaml; the whole output is in {log}",
+    )
+
+
+def _mark(setup: Path) -> None:
+    temporary = setup / (MARKER + ".tmp")
+    with temporary.open("w") as stream:
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(setup / MARKER)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, whatever bytes it holds."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = stream.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_TAIL_LINES:])

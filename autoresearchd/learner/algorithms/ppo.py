@@ -1,0 +1,337 @@
+"""The loss of PPO over the research MDP: a state is what the policy is shown, an action is one whole completion.
+
+L = L_CLIP − c1·L_VF + c2·H (Schulman et al. 2017, arXiv:1707.06347, Eq. 9), with the constants of AutoResearch-RL
+(arXiv:2603.07300): c1 = 0.5, c2 = 0.01. Advantages and returns come from GAE over the sequence of a session's
+experiments (``advantages.gae``), so all tokens of a completion share one advantage, and the state has one value.
+
+The ratio of an action is the product of its tokens' ratios (level ``completion``, the default): what Eq. 7 says, but
+with a thousand tokens a small step of the policy already leaves the range. ``token`` clips each token by itself, as
+is usual for language models: a first-order approximation of it that learns on where the product is clipped away.
+
+PPO on stored completions: windows of a session's answers in order, with values of the states they answered.
+
+A step of the research MDP is one answer. Where an experiment has several (a malformed one was asked again, a failed
+proposal was given back), each is a step of its own with the reward that it earned itself: it was shown something else
+than the one before. Taking the last alone would hide the mistakes that an untrained policy makes most, and their sum
+would blame the answer that mended them.
+
+The experiments of a round answer one state side by side. What follows an answer is what its own experiment was asked
+next, and after its last answer the next round: none is paid for what its siblings earned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.algorithms.advantages import gae, normalised
+from autoresearchd.learner.algorithms.ratios import (
+    Level,
+    Mean,
+    RatioFigures,
+    check,
+    check_finite,
+    clipped_surrogate,
+    figures,
+    log_ratios,
+    masked_mean,
+    per_token,
+    truncated_weights,
+)
+from autoresearchd.learner.algorithms.scoring import Part, Scorer, of_ratios
+from autoresearchd.learner.algorithms.train_options import TOP, PpoOptions, TrainOptions
+from autoresearchd.learner.data.examples import Example
+
+
+@dataclass(frozen=True, slots=True)
+class PpoLoss:
+    """The loss, to be minimised, and figures on it, detached.
+
+    surrogate: −L_CLIP. value_loss: L_VF. entropy: H. value_clipped: share of the values held back by the value clip.
+    explained_variance: 1 − Var(R − V)/Var(R), 1: the values foretell the returns; None where all returns are the same.
+    """
+
+    loss: Tensor
+    surrogate: float
+    value_loss: float
+    entropy: float
+    ratios: RatioFigures
+    value_clipped: float
+    explained_variance: float | None
+    actions: int
+
+
+def ppo_loss(
+    logprobs: Tensor,
+    behaviour: Tensor,
+    advantages: Tensor,
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    entropy: Tensor,
+    mask: Tensor,
+    *,
+    options: PpoOptions | None = None,
+    proximal: Tensor | None = None,
+    total: float | None = None,
+) -> PpoLoss:
+    """−L_CLIP + c1·L_VF − c2·H; each action counts once, however many tokens it has.
+
+    The entropy of an action, a completion, is a sum over more texts than can be counted; H is the mean over its tokens
+    of the entropy of each token's distribution, in nats, so that it neither grows with the length nor rewards it.
+
+    Args:
+        logprobs: log-probabilities of the completions' tokens under the policy, [B, T].
+        behaviour: those that were stored when the tokens were drawn, at the same temperature.
+        advantages: of each action, [B]; constant.
+        values: V(s) of each action's state, [B].
+        old_values: V(s) when the update began, [B]; constant.
+        returns: what V(s) should be, [B]; constant.
+        entropy: of each token's distribution, [B, T].
+        mask: [B, T]; each row has a token.
+        options: the constants.
+        proximal: log-probabilities under the policy with which this update began (as for ``grpo_loss``).
+        total: actions of the whole batch where this is a part of it.
+
+    Raises:
+        UsageError: nothing to learn from, an action without a token, NaN or infinity.
+    """
+    options = options or PpoOptions()
+    check(mask, logprobs=logprobs, behaviour=behaviour, entropy=entropy, proximal=proximal)
+    if not bool(mask.any(dim=-1).all()):
+        raise UsageError("an action of the batch has no token", mend="leave empty completions out of the batch")
+    for name, each in (("values", values), ("old_values", old_values), ("returns", returns)):
+        if each.shape != mask.shape[:1]:
+            raise ValueError(f"{name}: shape {tuple(each.shape)}, expected one for each of {mask.shape[0]} actions")
+        check_finite(name, each.detach())
+    if advantages.shape != mask.shape[:1]:
+        raise ValueError(f"advantages: shape {tuple(advantages.shape)}, expected one for each action")
+    behaviour, old_values, returns = behaviour.detach(), old_values.detach(), returns.detach()
+    anchor = behaviour if proximal is None else proximal.detach()
+    high = options.clip if options.clip_high is None else options.clip_high
+    ratio = log_ratios(logprobs, anchor, mask, options.level).exp()
+    weights = truncated_weights(proximal, behaviour, mask, options.level, options.weight_cap)
+    constant = per_token(advantages.detach(), mask, "advantages")
+    clipped = clipped_surrogate(ratio, constant, options.clip, high, options.dual_clip)
+    actions = mask.shape[0] if total is None else total
+
+    surrogate = masked_mean(weights * clipped.losses, mask, Mean.SEQUENCES, total=total)
+    spread = masked_mean(entropy, mask, Mean.SEQUENCES, total=total)
+    errors, held = _value_errors(values, old_values, returns, options.value_clip)
+    value_loss = errors.sum() / actions
+    return PpoLoss(
+        loss=surrogate + options.value_weight * value_loss - options.entropy_weight * spread,
+        surrogate=float(surrogate.detach()),
+        value_loss=float(value_loss.detach()),
+        entropy=float(spread.detach()),
+        ratios=figures(ratio, clipped.low, clipped.high, logprobs, behaviour, mask, options.level),
+        value_clipped=float(held.double().mean()),
+        explained_variance=explained_variance(values, returns),
+        actions=mask.shape[0],
+    )
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float | None:
+    """1 − Var(returns − values)/Var(returns); None where all returns are the same."""
+    wide = returns.detach().double()
+    variance = float(wide.var(correction=0))
+    if variance <= 0:
+        return None
+    return 1.0 - float((wide - values.detach().double()).var(correction=0)) / variance
+
+
+def _value_errors(values: Tensor, old: Tensor, returns: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Squared errors, the larger of that of the value and of the clipped one; where the clip acted."""
+    plain = (values - returns).square()
+    if clip is None:
+        return plain, torch.zeros_like(plain, dtype=torch.bool)
+    bounded = (old + (values - old).clamp(-clip, clip) - returns).square()
+    moved = (values.detach() - old).abs() > clip
+    return torch.maximum(plain, bounded), moved & (bounded.detach() > plain.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Consecutive rounds of a session.
+
+    steps: their answers. following: for each, the places in ``steps`` of what follows it; empty: the window ends there.
+    after: the answers to the state that follows the window; none: the record, or the segment, ends.
+    """
+
+    steps: tuple[int, ...]
+    following: tuple[tuple[int, ...], ...]
+    after: tuple[int, ...]
+
+
+def windows(examples: Sequence[Example], horizon: int) -> list[Window]:
+    """The answers of each session in the order in which they were given, in windows of about ``horizon`` at most.
+
+    A round is never cut; one that has more answers is a window of its own.
+    """
+    sessions: dict[tuple[str, int], list[int]] = {}
+    for place, each in enumerate(examples):
+        sessions.setdefault((each.trajectory.session, each.trajectory.segment), []).append(place)
+    found: list[Window] = []
+    for places in sessions.values():
+        rounds = _rounds(examples, places)
+        start = size = 0
+        for at, own in enumerate(rounds):
+            count = sum(map(len, own))
+            if at > start and size + count > horizon:
+                found.append(_window(rounds[start:at], own))
+                start, size = at, 0
+            size += count
+        found.append(_window(rounds[start:], ()))
+    return found
+
+
+def _rounds(examples: Sequence[Example], places: Sequence[int]) -> list[list[list[int]]]:
+    """The rounds of a segment in order: for each of their experiments its answers in order."""
+    experiments: dict[int, list[int]] = {}
+    for place in sorted(places, key=lambda p: (examples[p].trajectory.number, examples[p].trajectory.index, p)):
+        experiments.setdefault(examples[place].trajectory.number, []).append(place)
+    rounds: dict[str, list[list[int]]] = {}
+    for answers in experiments.values():
+        rounds.setdefault(examples[answers[0]].trajectory.group, []).append(answers)
+    return list(rounds.values())
+
+
+def _window(rounds: Sequence[Sequence[Sequence[int]]], after: Sequence[Sequence[int]]) -> Window:
+    """A window of some rounds, and the round after them."""
+    steps = [step for own in rounds for answers in own for step in answers]
+    place = {step: at for at, step in enumerate(steps)}
+    following: list[tuple[int, ...]] = []
+    for own, coming in zip(rounds, [*rounds[1:], []], strict=True):
+        first = tuple(place[answers[0]] for answers in coming)
+        for answers in own:
+            following += [*((place[step],) for step in answers[1:]), first]
+    return Window(tuple(steps), tuple(following), tuple(answers[0] for answers in after))
+
+
+class PpoObjective:
+    """Clipped surrogate, value loss and entropy over windows of answers.
+
+    Args:
+        scorer: the model with the examples; it has a value head.
+        options: of the run.
+    """
+
+    def __init__(self, scorer: Scorer, options: TrainOptions) -> None:
+        self._scorer, self._options, self._mdp = scorer, options.ppo, options.mdp
+        self._windows = windows(scorer.examples, min(options.mdp.horizon, options.batch))
+        self._by_step = {step: window for window in self._windows for step in window.steps}
+        rewards = [each.reward for each in scorer.examples]
+        self._mean = math.fsum(rewards) / len(rewards) if options.mdp.centred else 0.0
+        self._advantages: dict[int, float] = {}
+        self._returns: dict[int, float] = {}
+        self._values: dict[int, float] = {}
+        self._total = 0.0
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        return self._scorer.examples
+
+    @property
+    def units(self) -> Sequence[Sequence[int]]:
+        return [window.steps for window in self._windows]
+
+    def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
+        """Values of the batch's states by the value head as it is now, and from them advantages and returns."""
+        self._scorer.begin()
+        self._total = float(len(batch))
+        chosen = list({window.steps: window for window in (self._by_step[step] for step in batch)}.values())
+        self._values = self._valued(chosen)
+        self._returns = {}
+        raw: dict[int, float] = {}
+        for window in chosen:
+            own = [self._values[step] for step in window.steps]
+            # Where the record ends, research does not: the state after an answer is taken to be worth what its own is.
+            next_ = [self._values[step] for step in window.after]
+            beyond = [math.fsum(next_) / len(next_)] * len(own) if next_ else own
+            found = gae(
+                torch.tensor([self.examples[step].reward - self._mean for step in window.steps], dtype=torch.float64),
+                torch.tensor(own, dtype=torch.float64),
+                gamma=self._mdp.gamma,
+                lam=self._mdp.lam,
+                following=window.following,
+                bootstrap=torch.tensor(beyond, dtype=torch.float64),
+            )
+            raw |= dict(zip(window.steps, found.advantages.tolist(), strict=True))
+            self._returns |= dict(zip(window.steps, found.returns.tolist(), strict=True))
+        scaled = normalised(torch.tensor([raw[step] for step in batch], dtype=torch.float64))
+        self._advantages = dict(zip(batch, scaled.tolist(), strict=True))
+        figures = {"advantage": float(scaled.abs().mean())}
+        returns, values = self._column(self._returns, batch), self._column(self._values, batch)
+        explained = explained_variance(values, returns)
+        return figures if explained is None else figures | {"explained_variance": explained}
+
+    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+        found = self._scorer.policy(part, top=TOP if divergence else 0, values=True)
+        logprobs, mask, values = found.tokens.logprobs, found.batch.mask, found.values
+        if values is None:
+            raise _no_head()
+        began = self._scorer.began(part, found)
+        result = ppo_loss(
+            logprobs,
+            found.batch.behaviour.to(logprobs),
+            self._column(self._advantages, part).to(logprobs),
+            values,
+            self._column(self._values, part).to(values),
+            self._column(self._returns, part).to(values),
+            found.tokens.entropy,
+            mask,
+            options=self._options,
+            proximal=began,
+            total=self._total,
+        )
+        count, tokens = float(len(part)), float(mask.sum())
+        level = self._options.level
+        weight = tokens if level is Level.TOKEN else count
+        figures = of_ratios(result.ratios, weight) | {
+            "value_loss": (result.value_loss * self._total / count, count),
+            "value_clipped": (result.value_clipped, count),
+            "kl_update": (_moved(logprobs.detach(), began, mask, level), weight),
+        }
+        return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
+
+    def drifted(self, figures: Mapping[str, float]) -> bool:
+        """Whether the policy is farther than 1.5 times the target from the one with which the update began."""
+        target = self._mdp.target_kl
+        return target is not None and figures.get("kl_update", 0.0) > 1.5 * target
+
+    def end(self) -> None:
+        """Nothing is to be done."""
+
+    def state(self) -> dict[str, Tensor]:
+        return self._scorer.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self._scorer.load(state)
+
+    def _valued(self, chosen: Sequence[Window]) -> dict[int, float]:
+        steps = [step for window in chosen for step in window.steps]
+        steps += [step for window in chosen for step in window.after]
+        states = list(dict.fromkeys(steps))
+        values = self._scorer.values([self.examples[step].sample.prompt for step in states])
+        if values is None:
+            raise _no_head()
+        return dict(zip(states, values.double().tolist(), strict=True))
+
+    def _column(self, values: Mapping[int, float], part: Sequence[int]) -> Tensor:
+        return torch.tensor([values[step] for step in part], dtype=torch.float64, device=self._scorer.model.device)
+
+
+def _moved(new: Tensor, began: Tensor, mask: Tensor, level: Level) -> float:
+    """The estimate k3 of KL(policy at the beginning ‖ policy), for each token or each action as the ratio is."""
+    counted = mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
+    each = log_ratios(new, began, mask, level)[counted].double()
+    return float((torch.expm1(each) - each).mean())
+
+
+def _no_head() -> UsageError:
+    return UsageError("PPO needs a model with a value head, and this one has none", mend="load it with one")

@@ -1,0 +1,265 @@
+"""What the losses share: checks of their input, importance ratios, the clipped surrogate, means over tokens, figures.
+
+Shapes: B completions, padded to T tokens; ``mask`` [B, T] is True on the tokens that are learned from. What stands
+elsewhere, NaN included, changes neither a loss nor a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from autoresearchd.domain.errors import UsageError
+
+LOG_LIMIT = 20.0
+"""Log-ratios are cut to ± this before they are exponentiated: no ratio overflows; beyond it no gradient flows."""
+
+
+class Level(StrEnum):
+    """What an importance ratio is a ratio of.
+
+    ``token``: of each token given those before it (GRPO, DAPO). ``sequence``: of the completion, as the geometric mean
+    of its tokens' (GSPO). ``completion``: of the completion as one action, the product of its tokens' ratios; the true
+    importance weight of the research MDP, and the widest spread.
+    """
+
+    TOKEN = "token"  # noqa: S105 - a level, not a secret
+    SEQUENCE = "sequence"
+    COMPLETION = "completion"
+
+
+class Mean(StrEnum):
+    """How a loss of tokens becomes one number.
+
+    ``tokens``: all tokens weigh the same (DAPO). ``sequences``: all completions weigh the same, whatever their length
+    (GRPO, GSPO). ``fixed``: the sum over a completion divided by a constant length, which favours neither short nor
+    long completions (Dr. GRPO).
+    """
+
+    TOKENS = "tokens"
+    SEQUENCES = "sequences"
+    FIXED = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class RatioFigures:
+    """How far the policy is from the one that acted; detached.
+
+    mean: of the ratio that is clipped. clipped_low, clipped_high: share of it that lies below (above) the range, with
+    an advantage that would push it further. effective_sample_size: (Σw)²/(n·Σw²) of the ratios to the behaviour policy
+    (Kish 1965), 1: as good as fresh samples. approx_kl: the estimate k3 of KL(behaviour ‖ policy) per token, or per
+    completion at the level ``completion``.
+    """
+
+    mean: float
+    clipped_low: float
+    clipped_high: float
+    effective_sample_size: float
+    approx_kl: float
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """The clipped surrogate of each token, to be minimised, and where it was clipped."""
+
+    losses: Tensor
+    low: Tensor
+    high: Tensor
+    dual: Tensor
+
+
+def check(mask: Tensor, **tensors: Tensor | None) -> None:
+    """Refuse a batch without a token to learn from, and numbers that are not finite where the mask is True.
+
+    Args:
+        mask: [B, T], bool.
+        tensors: [B, T, …] by the name that an error shall give them; None is passed over.
+
+    Raises:
+        UsageError: nothing to learn from, or NaN or infinity.
+        ValueError: a shape or a type is wrong.
+    """
+    if mask.dim() != 2 or mask.dtype is not torch.bool:
+        raise ValueError(f"mask: {mask.dtype} of shape {tuple(mask.shape)}, expected bool of shape [B, T]")
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.shape[:2] != mask.shape:
+            raise ValueError(f"{name}: shape {tuple(tensor.shape)} does not fit the mask's {tuple(mask.shape)}")
+    if not bool(mask.any()):
+        raise UsageError(
+            "the batch is empty: it has no token to learn from",
+            mend="leave batches out in which every completion is empty or masked",
+        )
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            check_finite(name, tensor.detach()[mask])
+
+
+def check_finite(name: str, values: Tensor) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        UsageError: a value is not finite.
+    """
+    bad = int((~torch.isfinite(values)).sum())
+    if bad:
+        raise UsageError(
+            f"{name}: {bad} of {values.numel()} values are NaN or infinite",
+            mend="leave these rows out; where the policy gave them, go back to the last checkpoint and learn slower",
+        )
+
+
+def per_token(values: Tensor, mask: Tensor, name: str) -> Tensor:
+    """Values of completions [B], or of tokens [B, T], as [B, T]; zero off the mask.
+
+    Raises:
+        UsageError: a value that counts is not finite.
+        ValueError: the shape fits neither.
+    """
+    if values.shape == mask.shape[:1]:
+        values = values.unsqueeze(-1).expand(mask.shape)
+    if values.shape != mask.shape:
+        raise ValueError(f"{name}: shape {tuple(values.shape)} does not fit the mask's {tuple(mask.shape)}")
+    check_finite(name, values.detach()[mask])
+    return torch.where(mask, values, 0.0)
+
+
+def log_ratios(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """Log-ratios log π_new − log π_old at a level, [B, T], cut to ±LOG_LIMIT; a token has what its completion has."""
+    each = torch.where(mask, new, 0.0) - torch.where(mask, old, 0.0)
+    if level is not Level.TOKEN:
+        whole = each.sum(dim=-1, keepdim=True)
+        if level is Level.SEQUENCE:
+            whole = whole / mask.sum(dim=-1, keepdim=True).clamp(min=1)
+        each = whole.expand(mask.shape)
+    return each.clamp(-LOG_LIMIT, LOG_LIMIT)
+
+
+def truncated_weights(proximal: Tensor | None, behaviour: Tensor, mask: Tensor, level: Level, cap: float) -> Tensor:
+    """min(π_proximal/π_behaviour, cap) of each token, detached; 1 where the ratio is to the behaviour policy itself.
+
+    Truncated importance sampling (Ionides 2008), here beside a ratio that is clipped around the policy with which the
+    update began (the decoupled objective of Hilton et al. 2022, arXiv:2110.00641).
+    """
+    if proximal is None:
+        return torch.ones_like(behaviour)
+    return log_ratios(proximal, behaviour, mask, level).exp().clamp(max=cap).detach()
+
+
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Surrogate:
+    """−min(r·A, clip(r, 1−ε_low, 1+ε_high)·A), and for A < 0 at most −c·A.
+
+    PPO (Schulman et al. 2017, arXiv:1707.06347, Eq. 7) with the asymmetric range of DAPO (Yu et al. 2025,
+    arXiv:2503.14476, §3.1) and the dual clip (Ye et al. 2020, arXiv:1912.09729): without c a single token that the
+    policy has made likely, and that turned out badly, has an unbounded loss.
+
+    Args:
+        ratio: [B, T].
+        advantages: [B, T], constant.
+        clip_low: ε_low.
+        clip_high: ε_high.
+        dual_clip: c > 1, None for none.
+    """
+    gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+    dual = torch.zeros_like(ratio, dtype=torch.bool)
+    if dual_clip is not None:
+        floor = dual_clip * advantages
+        dual = (advantages < 0) & (gain < floor)
+        gain = torch.where(dual, floor, gain)
+    low = (advantages < 0) & (ratio < 1.0 - clip_low)
+    high = (advantages > 0) & (ratio > 1.0 + clip_high)
+    return Surrogate(-gain, low, high, dual)
+
+
+def masked_mean(
+    values: Tensor, mask: Tensor, how: Mean = Mean.TOKENS, *, length: int | None = None, total: float | None = None
+) -> Tensor:
+    """One number of a value for each token.
+
+    Args:
+        values: [B, T].
+        mask: [B, T], some of it True.
+        how: the weights.
+        length: the constant length of ``fixed``.
+        total: tokens (``tokens``) or completions (else) of the whole batch where this is a part of it: the parts' means
+            then add up to the batch's. None: this is all.
+    """
+    kept = torch.where(mask, values, 0.0)
+    if how is Mean.TOKENS:
+        return kept.sum() / (mask.sum() if total is None else total)
+    counts = mask.sum(dim=-1)
+    sequences = (counts > 0).sum() if total is None else total
+    if how is Mean.FIXED:
+        if length is None:
+            raise ValueError("the mean 'fixed' needs a length")
+        return kept.sum() / (length * sequences)
+    return (kept.sum(dim=-1) / counts.clamp(min=1)).sum() / sequences
+
+
+def share(where: Tensor, mask: Tensor) -> float:
+    """Share of the tokens of the mask that a condition holds for."""
+    return float((where & mask).sum() / mask.sum())
+
+
+def effective_sample_size(weights: Tensor) -> float:
+    """(Σw)²/(n·Σw²) of n positive weights: 1 when all are equal, 1/n when one outweighs all others."""
+    wide = weights.detach().double()
+    return float(wide.sum().square() / (wide.numel() * wide.square().sum()))
+
+
+def figures(
+    ratio: Tensor, low: Tensor, high: Tensor, new: Tensor, behaviour: Tensor, mask: Tensor, level: Level
+) -> RatioFigures:
+    """Figures on the ratios of a batch.
+
+    Args:
+        ratio: what was clipped, [B, T].
+        low: where it was below the range.
+        high: where it was above.
+        new: log-probabilities of the policy.
+        behaviour: those of the policy that acted.
+        mask: [B, T].
+        level: of the ratio.
+    """
+    counted = mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)  # one entry for a completion
+    log_weights = log_ratios(new.detach(), behaviour, mask, level)[counted].double()
+    return RatioFigures(
+        mean=float(ratio.detach()[counted].double().mean()),
+        clipped_low=share(low, counted),
+        clipped_high=share(high, counted),
+        effective_sample_size=effective_sample_size(log_weights.exp()),
+        approx_kl=float((torch.expm1(log_weights) - log_weights).mean()),
+    )
+
+
+def with_tail(top: Tensor) -> Tensor:
+    """Log-probabilities [..., k] with the bucket of all other tokens beside them, [..., k + 1]: log(1 − Σp).
+
+    As log(−expm1(logsumexp)), which keeps its digits where Σp is near 1. Where rounding has made the sum 1 or more, the
+    bucket holds the smallest probability that the number type tells from nothing beside 1.
+    """
+    together = torch.logsumexp(top, dim=-1, keepdim=True).clamp(max=-torch.finfo(top.dtype).eps)
+    return torch.cat([top, torch.log(-torch.expm1(together))], dim=-1)
+
+
+def divergence(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
+    """Divergence of two distributions given as log-probabilities [..., n]; ``alpha`` as in the options.
+
+    With M = (1 − α)·S + α·T it is (1 − α)·KL(S ‖ M) + α·KL(T ‖ M) between the ends. That vanishes towards both of them:
+    0 and 1 are not its limits, but the two KL divergences.
+    """
+    if alpha == 0:
+        return _kl(teacher, student)
+    if alpha == 1:
+        return _kl(student, teacher)
+    mixture = torch.logaddexp(student + math.log1p(-alpha), teacher + math.log(alpha))
+    return (1 - alpha) * _kl(student, mixture) + alpha * _kl(teacher, mixture)
+
+
+def _kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one.exp() * (one - other)).sum(dim=-1)

@@ -1,0 +1,272 @@
+"""Scoring of examples by a model that learns, with what does not change meanwhile remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Statistics, Who
+from autoresearchd.learner.algorithms.ratios import RatioFigures, masked_mean, with_tail
+from autoresearchd.learner.algorithms.ratios import divergence as divergence_of
+from autoresearchd.learner.data.examples import Example
+from autoresearchd.learner.training.packing import Sharing, cut
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The loss of a part of a batch, to be minimised; the losses of all parts add up to that of the batch.
+
+    figures: by name, each with its weight in the mean over the parts.
+    """
+
+    loss: Tensor
+    figures: Mapping[str, tuple[float, float]]
+
+
+class Objective(Protocol):
+    """An algorithm with its examples."""
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        """What it learns from."""
+        ...
+
+    @property
+    def units(self) -> Sequence[Sequence[int]]:
+        """Examples, by their place, that stay together in a batch."""
+        ...
+
+    def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
+        """Fix what is constant in the update on a batch, from the policy as it is now; figures on the batch."""
+        ...
+
+    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+        """The loss of a part of that batch; ``divergence``: with the KL divergence from the base among the figures.
+
+        Raises:
+            NotFinite: the model said NaN or infinity.
+        """
+        ...
+
+    def drifted(self, figures: Mapping[str, float]) -> bool:
+        """Whether the policy is too far from where the update began, for another step on the same batch."""
+        ...
+
+    def end(self) -> None:
+        """The policy has been updated on the batch."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What it must know after a restart, between two updates."""
+        ...
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put that back."""
+        ...
+
+
+def batches(units: Sequence[Sequence[int]], size: int, seed: int) -> Iterator[list[int]]:
+    """Batches without an end: in each pass over the data every unit once, in another order, in batches of about a size.
+
+    Args:
+        units: examples that stay together; at least one.
+        size: of a batch; a pass has as few batches as that allows, about equally large.
+        seed: the same seed gives the same batches.
+    """
+    total = sum(map(len, units))
+    count = -(-total // size)
+    number = 0
+    while True:
+        generator = torch.Generator().manual_seed(derive_seed(seed, number, "order of the examples"))
+        parted: list[list[int]] = [[] for _ in range(count)]
+        start = 0
+        for place in torch.randperm(len(units), generator=generator).tolist():
+            parted[start * count // total].extend(units[place])
+            start += len(units[place])
+        yield from (batch for batch in parted if batch)
+        number += 1
+
+
+def parts(
+    examples: Sequence[Example], batch: Sequence[int], size: int, sharing: Sharing | None = None
+) -> list[list[int]]:
+    """A batch in parts, the longest first: little padding, and a lack of memory shows at once.
+
+    Args:
+        examples: what the batch is of.
+        batch: places of examples.
+        size: of a part, at most; where prompts are shared, a part has the answers to one prompt instead, as many as
+            have no more tokens, with the prompt once, than so many have with a prompt each.
+        sharing: how answers to one prompt share it; None: they do not.
+    """
+    lengths = {place: len(examples[place].sample.prompt) + examples[place].tokens for place in batch}
+    if sharing is None:
+        ordered = sorted(batch, key=lambda place: (-lengths[place], place))
+        return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    found = []
+    for own in alike(examples, batch):
+        prompts = [examples[place].sample.prompt for place in own]
+        for pack in sharing.packs(prompts, [lengths[place] for place in own]):
+            pieces = cut(pack, size * max(pack.lengths))
+            found += [(-piece.tokens, sorted(own[row] for row in piece.rows)) for piece in pieces]
+    return [part for _, part in sorted(found)]
+
+
+def alike(examples: Sequence[Example], places: Sequence[int]) -> list[list[int]]:
+    """Examples by their prompt: those in one list have the same."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for place in places:
+        found.setdefault(examples[place].sample.prompt, []).append(place)
+    return list(found.values())
+
+
+def together(examples: Sequence[Example], places: Sequence[int], size: int, sharing: Sharing | None) -> list[list[int]]:
+    """Units of examples that need not stay together: those with one prompt do where they share it.
+
+    Args:
+        examples: what there is.
+        places: those that are learned from.
+        size: of a batch: a unit has no more.
+        sharing: how answers to one prompt share it; None: they do not, and each is a unit.
+    """
+    if sharing is None:
+        return [[place] for place in places]
+    return [whole[at : at + size] for whole in alike(examples, places) for at in range(0, len(whole), size)]
+
+
+def of_ratios(found: RatioFigures, weight: float) -> dict[str, tuple[float, float]]:
+    """Figures on the importance ratios of a part; ``approx_kl`` is from the policy that acted."""
+    return {
+        "ratio": (found.mean, weight),
+        "clipped_low": (found.clipped_low, weight),
+        "clipped_high": (found.clipped_high, weight),
+        "effective_samples": (found.effective_sample_size, weight),
+        "approx_kl": (found.approx_kl, weight),
+    }
+
+
+class NotFinite(ArithmeticError):
+    """A model said NaN or infinity: nothing can be learned from that, and the step is left out."""
+
+
+class Scorer:
+    """Scores examples, and remembers what does not change meanwhile.
+
+    That is the base's log-probabilities, for ever, and the policy's at the beginning of an update, until the next.
+    """
+
+    def __init__(self, model: Learnable, examples: Sequence[Example], micro: int) -> None:
+        self.model, self.examples, self.micro = model, examples, micro
+        self._base: dict[int, Tensor] = {}
+        self._began: dict[int, Tensor] = {}
+
+    def begin(self) -> None:
+        """An update begins: the policy as it is at the next scoring of each example is what it began with."""
+        self._began = {}
+
+    def policy(self, part: Sequence[int], *, top: int = 0, values: bool = False) -> Statistics:
+        """The policy's statistics of some examples, with gradients.
+
+        Raises:
+            NotFinite: they are not finite.
+        """
+        found = self.model.statistics([self.examples[i].sample for i in part], top=top, values=values)
+        finite(found.tokens.logprobs[found.batch.mask])
+        if found.values is not None:
+            finite(found.values)
+        return found
+
+    def began(self, part: Sequence[int], found: Statistics) -> Tensor:
+        """The log-probabilities [B, L−1] with which the update began; on the first pass those that were just found."""
+        current, mask = found.tokens.logprobs.detach(), found.batch.mask
+        for row, place in enumerate(part):
+            if place not in self._began:
+                self._began[place] = current[row][mask[row]]
+        return _placed([self._began[place] for place in part], mask)
+
+    def base(self, part: Sequence[int], found: Statistics) -> Tensor:
+        """The base's log-probabilities [B, L−1]; each example is scored once."""
+        missing = [place for place in dict.fromkeys(part) if place not in self._base]
+        if missing:
+            scored = self.model.statistics([self.examples[i].sample for i in missing], who=Who.BASE)
+            for row, place in enumerate(missing):
+                self._base[place] = scored.tokens.logprobs[row][scored.batch.mask[row]].detach()
+        return _placed([self._base[place] for place in part], found.batch.mask).to(found.tokens.logprobs)
+
+    def values(self, prompts: Sequence[Sequence[int]]) -> Tensor | None:
+        """The value head's values of states, [N], without a gradient; None where the model has no value head.
+
+        Raises:
+            NotFinite: they are not finite.
+        """
+        # A value stands at the last token of the prompt: any one token will do for the completion that must follow.
+        states = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
+        samples = [Sample(state, (self.model.padding,)) for state in states]
+        found: list[Tensor] = []
+        with torch.no_grad():
+            for start in range(0, len(samples), self.micro):
+                values = self.model.statistics(samples[start : start + self.micro], values=True).values
+                if values is None:
+                    return None
+                found.append(values.detach())
+        together = torch.cat(found)
+        finite(together)
+        places = {state: place for place, state in enumerate(states)}
+        return together[[places[tuple(prompt)] for prompt in prompts]]
+
+    def common(self, part: Sequence[int], found: Statistics, *, divergence: bool) -> dict[str, tuple[float, float]]:
+        """Figures that all algorithms have: ``entropy``, and ``kl_base`` where it is asked for.
+
+        That is KL(policy ‖ base) at each token, over the policy's likeliest tokens and a bucket of all others. The
+        usual estimate k3, from the completions' own tokens, holds for tokens that the policy drew: each stored one that
+        it has unlearned would count by the hundred.
+        """
+        mask, tokens = found.batch.mask, float(found.batch.mask.sum())
+        figures = {"entropy": (float(masked_mean(found.tokens.entropy.detach(), mask)), tokens)}
+        if divergence:
+            figures["kl_base"] = (self._divergence(part, found), tokens)
+        return figures
+
+    def _divergence(self, part: Sequence[int], found: Statistics) -> float:
+        own, indices, mask = found.tokens.top_logprobs, found.tokens.top_indices, found.batch.mask
+        if own is None or indices is None:
+            raise ValueError("the divergence from the base is measured on likeliest tokens, which were not asked for")
+        samples = [self.examples[place].sample for place in part]
+        base = self.model.statistics(samples, who=Who.BASE, at=indices).tokens.top_logprobs
+        if base is None:
+            raise ValueError("the model told no log-probabilities of the tokens asked for")
+        return float(divergence_of(with_tail(own.detach()[mask]), with_tail(base[mask]), 1.0).mean())
+
+    def state(self) -> dict[str, Tensor]:
+        """The base's log-probabilities: another grouping into batches would round them differently."""
+        return {f"base.{place}": each.cpu() for place, each in self._base.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put them back."""
+        self._base = {
+            int(name.removeprefix("base.")): each.to(self.model.device)
+            for name, each in state.items()
+            if name.startswith("base.")
+        }
+
+
+def finite(values: Tensor) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        NotFinite: there is one.
+    """
+    bad = int((~torch.isfinite(values.detach())).sum())
+    if bad:
+        raise NotFinite(f"{bad} of {values.numel()} numbers of the model are NaN or infinite")
+
+
+def _placed(rows: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """One value for each masked token, row by row, in their places; 0 elsewhere."""
+    together = torch.cat(list(rows))
+    return together.new_zeros(mask.shape).masked_scatter(mask, together)

@@ -1,0 +1,1 @@
+"""Trajectories: read from sessions, split, summarised."""

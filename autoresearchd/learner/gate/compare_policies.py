@@ -1,0 +1,303 @@
+"""Is the new policy better than the old one? Their outcomes compared state by state, and a verdict with its reasons.
+
+Both were asked at the same held-out states, so differences are taken per state; the proposals of one state belong
+together, and states are what is resampled (cluster bootstrap, Davison & Hinkley 1997, §3.8). They are not stratified by
+session: that would take what differs between sessions for known. Limits are percentiles, expanded for small samples by
+the ratio of Student's t to the normal quantile (Hesterberg 2015, "What Teachers Should Know About the Bootstrap").
+Those are right for many states only; a sign-flip test beside them (Fisher 1935, §21) is exact for any number: policies
+that are equal, so that each difference is as likely with either sign, are promoted with at most the stated probability.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.quantities import counted
+from autoresearchd.learner.gate.judge_answers import Outcome, Tally, tallies
+from autoresearchd.learner.gate.promotion_needs import LEAST
+
+Array = NDArray[np.float64]
+Of = Callable[[Tally], float]
+"""A figure of the proposals for one state."""
+_BATCH = 1000
+"""Resamples in memory at once."""
+_NOTHING = 1e-9
+"""A gain that rounding alone may make."""
+SILENT = "what came of the proposals of one of the two policies says nothing about them"
+"""Why a state that was asked about is not compared."""
+_COLLAPSES = {"novelty": "its edits repeat what was tried", "variety": "it proposes the same again and again"}
+
+
+@dataclass(frozen=True, slots=True)
+class GateOptions:
+    """The constants.
+
+    confidence: of the one-sided limits. least: states below which nothing is promoted. valid_lost: by how much the
+    share of valid edits may seem to fall, as chance makes it; it may not surely fall at all. novelty_kept: the share of
+    the old policy's novelty and variety that the new one must keep. gain, power: the gain in reward that the number of
+    states is worked out for, and the probability of finding it. resamples, seed: of the resampling.
+    """
+
+    confidence: float = 0.95
+    least: int = LEAST
+    valid_lost: float = 0.15
+    novelty_kept: float = 0.5
+    gain: float = 0.5
+    power: float = 0.8
+    resamples: int = 9999
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0.5 < self.confidence < 1 and 0.5 <= self.power < 1):
+            raise UsageError(
+                f"confidence {self.confidence} and power {self.power} must be above 0.5 and below 1",
+                mend="take 0.95 and 0.8",
+            )
+        if self.least < 2 or self.resamples < 100 or self.gain <= 0:
+            raise UsageError(
+                f"a gate over {self.least} states, {self.resamples} resamples and a gain of {self.gain} says nothing",
+                mend="take at least 2 states and 100 resamples, and a gain above 0",
+            )
+        if not (0 <= self.valid_lost <= 1 and 0 <= self.novelty_kept <= 1):
+            raise UsageError(
+                f"valid_lost {self.valid_lost} and novelty_kept {self.novelty_kept} are shares",
+                mend="take 0.15 and 0.5",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the new policy takes the old one's place.
+
+    reasons: for people, what speaks against it first. figures: by name; ``_old`` and ``_new`` of both policies,
+    ``_gain`` their difference, ``_low`` and ``_high`` its one-sided limits. What cannot be told is left out.
+    """
+
+    promote: bool
+    reasons: tuple[str, ...]
+    figures: Mapping[str, float]
+
+
+def compare(
+    old: Iterable[Outcome],
+    new: Iterable[Outcome],
+    options: GateOptions | None = None,
+    *,
+    left_out: Mapping[str, int] | None = None,
+) -> Verdict:
+    """Compare two policies by what came of their proposals for the same states.
+
+    Promoted is what earns surely more (the lower limit of the gain is above 0, and equal policies show such a gain too
+    rarely), as long as its edits are as often valid and not less novel.
+    A state that one of the two has no rewarded outcome of is left out, and counted with those that nobody asked about.
+
+    Args:
+        old: outcomes of the policy in place.
+        new: outcomes of the one that would take its place.
+        options: the constants.
+        left_out: how many held-out states were not asked about, by the reason in words.
+
+    Raises:
+        ValueError: the edits of one policy were run and those of the other were not.
+    """
+    options = options or GateOptions()
+    before, after = tallies(old), tallies(new)
+    shared = [key for key in before if key in after and before[key].rewarded and after[key].rewarded]
+    pairs = [(before[key], after[key]) for key in shared]
+    ran = {not t.not_run for t in (*before.values(), *after.values()) if t.valid_rewarded > t.duplicates}
+    if len(ran) > 1:
+        raise ValueError("some edits were run and some were not: let one judge look at both policies")
+    figures: dict[str, float] = {
+        "states": len(pairs),
+        "left_out": len(before.keys() | after.keys()) - len(pairs),
+        "not_asked": sum((left_out or {}).values()),
+        "proposals_old": sum(t.proposals for t, _ in pairs),
+        "proposals_new": sum(t.proposals for _, t in pairs),
+    }
+    if pairs:
+        figures |= _figures(pairs, options)
+    refusals = _refusals(figures, options)
+    words = [*refusals, *(_findings(figures) if pairs else ())]
+    if any(t.not_run for pair in pairs for t in pair):
+        words.append("valid edits were not run: only validity, duplicates and novelty were compared")
+    words += _omissions({**(left_out or {}), SILENT: int(figures["left_out"])})
+    return Verdict(not refusals, tuple(words), figures)
+
+
+def states_needed(spread: float, options: GateOptions) -> int:
+    """How many states find ``options.gain``, where the differences of states have this standard deviation."""
+    from scipy.special import ndtri  # slow to import, and only needed here
+
+    quantiles = float(ndtri(options.confidence) + ndtri(options.power))
+    return max(options.least, math.ceil((quantiles * spread / options.gain) ** 2))
+
+
+# ---------------------------------------------------------------------- figures
+def _figures(pairs: Sequence[tuple[Tally, Tally]], options: GateOptions) -> dict[str, float]:
+    """All that can be told of two policies over at least one state."""
+    found: dict[str, float] = {}
+
+    def column(side: int, of: Of) -> Array:
+        return np.array([of(pair[side]) for pair in pairs], dtype=np.float64)
+
+    def rates(name: str, of: Of) -> Array:
+        """A figure of each state: means of both policies, and the interval of the mean difference."""
+        first, second = column(0, of), column(1, of)
+        found[f"{name}_old"], found[f"{name}_new"] = float(first.mean()), float(second.mean())
+        _put(found, name, (second - first,), _mean, options)
+        return second - first
+
+    def shares(name: str, part: Of, whole: Of, *, limits: bool = False) -> None:
+        """A share over all states together; none where a policy has nothing to share."""
+        columns = [column(side, of) for side in (0, 1) for of in (part, whole)]
+        if not columns[1].sum() or not columns[3].sum():
+            return
+        found[f"{name}_old"] = float(columns[0].sum() / columns[1].sum())
+        found[f"{name}_new"] = float(columns[2].sum() / columns[3].sum())
+        if limits:
+            _put(found, name, columns, _ratios_apart, options)
+
+    gains = rates("reward", lambda t: t.reward)
+    if len(pairs) > 1:
+        found["reward_chance"] = _chance(gains, options)
+    rates("valid", lambda t: t.valid_rate)
+    shares("reward_of_valid", lambda t: t.valid_rewards, lambda t: t.valid_rewarded, limits=True)
+    shares("novelty", lambda t: t.novelty, lambda t: t.valid)
+    shares("variety", lambda t: t.distinct, lambda t: t.valid)
+    shares("duplicates", lambda t: t.duplicates, lambda t: t.proposals)
+    shares("not_run", lambda t: t.not_run, lambda t: t.proposals)
+    if len(pairs) > 1:
+        found["spread"] = float(gains.std(ddof=1))
+        if found["spread"] > _NOTHING:
+            found["states_needed"] = states_needed(found["spread"], options)
+    return found
+
+
+def _put(
+    found: dict[str, float],
+    name: str,
+    columns: Sequence[Array],
+    statistic: Callable[..., Array],
+    options: GateOptions,
+) -> None:
+    """A difference and its limits; one state alone has none."""
+    found[f"{name}_gain"] = float(statistic(*columns, axis=-1))
+    if len(columns[0]) > 1:
+        found[f"{name}_low"], found[f"{name}_high"] = interval(columns, statistic, options)
+
+
+def interval(columns: Sequence[Array], statistic: Callable[..., Array], options: GateOptions) -> tuple[float, float]:
+    """The one-sided limits of a statistic of states, lower and upper.
+
+    Args:
+        columns: figures of the states, which belong together row by row; at least two rows.
+        statistic: of the columns along ``axis``.
+        options: confidence, resamples and seed.
+    """
+    from scipy.special import ndtr, stdtrit  # slow to import, and only needed here
+    from scipy.stats import bootstrap
+
+    count = len(columns[0])
+    # A bootstrap's spread is smaller than the sample's by √((n − 1)/n), and its tails are the normal ones.
+    tail = float(ndtr(stdtrit(count - 1, 1.0 - options.confidence) * math.sqrt(count / (count - 1))))
+    result = bootstrap(
+        tuple(columns),
+        statistic,
+        paired=True,
+        vectorized=True,
+        n_resamples=options.resamples,
+        batch=_BATCH,
+        confidence_level=1.0 - 2.0 * tail,
+        method="percentile",
+        rng=np.random.default_rng(options.seed),
+    )
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def _chance(gains: Array, options: GateOptions) -> float:
+    """Probability of such a mean gain, or a larger one, where each state's is as likely with either sign."""
+    from scipy.stats import permutation_test  # slow to import, and only needed here
+
+    found = permutation_test(
+        (gains,),
+        _mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=options.resamples,
+        batch=_BATCH,
+        alternative="greater",
+        rng=np.random.default_rng(options.seed),
+    )
+    return float(found.pvalue)
+
+
+def _mean(values: Array, *, axis: int) -> Array:
+    return np.asarray(values.mean(axis=axis))
+
+
+def _ratios_apart(part_old: Array, whole_old: Array, part_new: Array, whole_new: Array, *, axis: int) -> Array:
+    """Difference of two ratios of sums; 0 in a resample in which one of them is not defined."""
+    a, b, c, d = (each.sum(axis=axis) for each in (part_old, whole_old, part_new, whole_new))
+    defined = (b > 0) & (d > 0)
+    return np.asarray(np.where(defined, c / np.where(d > 0, d, 1.0) - a / np.where(b > 0, b, 1.0), 0.0))
+
+
+# ---------------------------------------------------------------------- words
+def _refusals(f: Mapping[str, float], options: GateOptions) -> list[str]:
+    """What speaks against the new policy."""
+    found = []
+    states, sure = int(f["states"]), f"{options.confidence:.0%}"
+    if states < options.least:
+        needed = ""
+        if "states_needed" in f:
+            needed = f", and about {int(f['states_needed'])} to find a gain of {options.gain:g} with the spread seen"
+        found.append(f"too few held-out states: {states}; at least {options.least} are needed{needed}")
+    if "reward_low" not in f:
+        return found or ["there is no interval of the gain in reward"]
+    if not f["reward_low"] > _NOTHING or f["reward_chance"] > 1.0 - options.confidence:
+        needed = ""
+        if f.get("states_needed", 0.0) > states:
+            needed = f"; {int(f['states_needed'])} states would find a gain of {options.gain:g} with the spread seen"
+        found.append(
+            f"it does not surely earn more: the gain of {f['reward_gain']:+.2f} may be {f['reward_low']:+.2f} "
+            f"(lower limit, {sure}), and equal policies show one as large with probability "
+            f"{f['reward_chance']:.2g}{needed}"
+        )
+    if not f["valid_new"] > 0:
+        found.append("none of its proposals is a valid edit")
+    elif f["valid_gain"] < -options.valid_lost or f["valid_high"] < 0:
+        found.append(f"valid edits have become fewer: {f['valid_old']:.0%} → {f['valid_new']:.0%}")
+    for name, what in _COLLAPSES.items():
+        if f.get(f"{name}_new", 0.0) < options.novelty_kept * f.get(f"{name}_old", 0.0) and f["valid_new"] > 0:
+            found.append(f"{name} has collapsed, {what}: {f[f'{name}_old']:.2f} → {f[f'{name}_new']:.2f}")
+    return found
+
+
+def _findings(f: Mapping[str, float]) -> list[str]:
+    """What was found, whatever follows from it."""
+    limits = f", {f['reward_low']:+.2f} to {f['reward_high']:+.2f}" if "reward_low" in f else ""
+    found = [
+        f"reward {f['reward_old']:.2f} → {f['reward_new']:.2f} (gain {f['reward_gain']:+.2f}{limits}) over "
+        f"{counted(int(f['states']), 'state')}, {int(f['proposals_old'])} and {int(f['proposals_new'])} proposals",
+        f"valid edits {f['valid_old']:.0%} → {f['valid_new']:.0%}",
+    ]
+    if "reward_of_valid_old" in f:
+        found[-1] += f", reward of a valid edit {f['reward_of_valid_old']:.2f} → {f['reward_of_valid_new']:.2f}"
+    if "novelty_old" in f:
+        found.append(
+            f"novelty {f['novelty_old']:.2f} → {f['novelty_new']:.2f}, variety {f['variety_old']:.2f} → "
+            f"{f['variety_new']:.2f}, duplicates {f['duplicates_old']:.0%} → {f['duplicates_new']:.0%}"
+        )
+    return found
+
+
+def _omissions(left_out: Mapping[str, int]) -> list[str]:
+    """Which states were not compared, those that most of them share a reason with first."""
+    ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    return [f"held-out states that were not compared: {count} ({why})" for why, count in ordered if count]

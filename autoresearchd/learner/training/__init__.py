@@ -1,0 +1,1 @@
+"""The base model, its adapter, and the steps that train it."""

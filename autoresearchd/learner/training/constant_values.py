@@ -1,0 +1,161 @@
+"""The constants of a learner run: which there are, and what their texts in ``--set`` may say; read without torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.learner.training.trackers import names_of
+
+SHARE = 0.25
+"""Of the answers, about how many are held out where nothing else is said."""
+
+Read = Callable[[str, str], Any]
+"""Reads the value of a constant: its name, its text."""
+
+
+def values_of(given: Mapping[str, str], algo: str = "") -> dict[str, Any]:
+    """The values of constants by name.
+
+    Args:
+        given: their texts, as ``--set`` has them.
+        algo: the algorithm that they are for: one that it does not have would do nothing, and is refused. Empty: any.
+
+    Raises:
+        UsageError: there is none of that name, or its value is none.
+        MissingCapability: a tracker is not installed.
+    """
+    unknown = next((name for name in given if name not in KNOWN), None)
+    if unknown is not None:
+        raise UsageError(f"--set {unknown}: there is no such constant", mend=f"take one of {', '.join(sorted(KNOWN))}")
+    for name in given:
+        owners = OWNERS.get(name, ())
+        if algo and owners and algo not in owners:
+            raise UsageError(
+                f"--set {name}: {algo} has no such constant", mend=f"leave it out; it is one of {' and '.join(owners)}"
+            )
+    return {name: KNOWN[name](name, text) for name, text in given.items()}
+
+
+def asks_at_home(judge: str, *, run_foreign: bool) -> bool:
+    """Whether only the repository's own sessions are held out: experiments may be run there, and not elsewhere."""
+    return judge != "checks" and not run_foreign
+
+
+def _refused(name: str, text: str, what: str) -> UsageError:
+    return UsageError(f"--set {name}={text[:60]}: it must be {what}", mend=f"write it as --set {name}=VALUE")
+
+
+def _whole(low: int, high: int) -> Read:
+    def read(name: str, text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 19 and low <= int(text) <= high):
+            raise _refused(name, text, f"a whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def _number(low: float, high: float) -> Read:
+    def read(name: str, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise _refused(name, text, f"a number from {low:g} to {high:g}")
+        return value
+
+    return read
+
+
+def _one_of(*values: str) -> Callable[[str, str], str]:
+    def read(name: str, text: str) -> str:
+        if text not in values:
+            raise _refused(name, text, f"one of {', '.join(values)}")
+        return text
+
+    return read
+
+
+def _flag(name: str, text: str) -> bool:
+    return _one_of("true", "false")(name, text) == "true"
+
+
+def _device(name: str, text: str) -> str:
+    if re.fullmatch(r"[a-z]{1,20}(:[0-9]{1,3})?", text) is None:
+        raise _refused(name, text, "a device: auto, cpu, cuda or cuda:0")
+    return text
+
+
+def _judge(name: str, text: str) -> str:
+    return "checks" if text == "predicted" else _one_of("auto", "checks", "real")(name, text)  # the name before
+
+
+def _or_none(inner: Read) -> Read:
+    return lambda name, text: None if text == "none" else inner(name, text)
+
+
+KNOWN: Mapping[str, Read] = {
+    "learning_rate": _number(0, 0.1),
+    "weight_decay": _number(0, 0.99),
+    "batch": _whole(1, 4096),
+    "micro": _whole(1, 4096),
+    "epochs": _whole(1, 100),
+    "clip": _number(1e-6, 1e6),
+    "warmup": _whole(0, 10_000),
+    "seed": _whole(0, 2**31 - 1),
+    "save_every": _whole(1, 10_000),
+    "kl_every": _whole(1, 10_000),
+    "shuffle_rewards": _flag,
+    "level": _one_of("token", "sequence", "completion"),
+    "clip_low": _number(0, 0.99),
+    "clip_high": _number(0, 10),
+    "beta": _number(0, 10),
+    "scale": _one_of("std", "none"),
+    "leave_one_out": _flag,
+    "neighbours": _or_none(_whole(1, 1000)),
+    "c1": _number(0, 100),
+    "c2": _number(0, 100),
+    "gamma": _number(0, 1),
+    "lam": _number(0, 1),
+    "horizon": _whole(1, 100_000),
+    "target_kl": _or_none(_number(1e-6, 100)),
+    "top": _whole(1, 1000),
+    "teacher_rate": _number(0, 1),
+    "sdpo_alpha": _number(0, 1),
+    "cold_start": _flag,
+    "valid_share": _number(0, 1),
+    "least_entropy": _or_none(_number(0, 100)),
+    "most_kl": _or_none(_number(0, 100)),
+    "rank": _whole(1, 256),
+    "alpha": _number(0.01, 1024),
+    "dropout": _number(0, 0.9),
+    "device": _device,
+    "dtype": _one_of("auto", "float32", "bfloat16"),
+    "threads": _whole(1, 256),
+    "checkpointing": _flag,
+    "generated": _whole(1, 1024),
+    "share_prompts": _flag,
+    "max_length": _whole(16, 10_000_000),
+    "run_foreign": _flag,
+    "judge": _judge,
+    "states": _whole(2, 10_000),
+    "count": _whole(1, 64),
+    "max_tokens": _whole(1, 100_000),
+    "temperature": _number(0.01, 2),
+    "share": _number(0.01, 0.5),
+    "rounds": _whole(1, 10_000),
+    "trackers": lambda _name, text: names_of(text),
+}
+"""The constants by name, each with what reads its text."""
+
+OWNERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("level", "clip_low", "clip_high", "cold_start", "valid_share"), ("grpo", "ppo")),
+    **dict.fromkeys(("beta", "scale", "leave_one_out", "neighbours"), ("grpo",)),
+    **dict.fromkeys(("c1", "c2", "gamma", "lam", "horizon", "target_kl"), ("ppo",)),
+    **dict.fromkeys(("top", "teacher_rate", "sdpo_alpha"), ("sdpo",)),
+}
+"""The algorithms that have a constant, by its name; all have those that are not here."""

@@ -1,0 +1,147 @@
+"""What a run will do: which answers each algorithm can learn from, and whether the policy must be warmed up first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.quantities import counted
+from autoresearchd.learner.algorithms.grpo import GrpoObjective, advantages_of
+from autoresearchd.learner.algorithms.learnable import Learnable
+from autoresearchd.learner.algorithms.ppo import PpoObjective
+from autoresearchd.learner.algorithms.scoring import Objective, Scorer
+from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
+from autoresearchd.learner.algorithms.sft import SftObjective
+from autoresearchd.learner.algorithms.train_options import Algo, TrainOptions
+from autoresearchd.learner.data.examples import Examples, imitable, replayable
+from autoresearchd.learner.data.reward_signal import usable
+from autoresearchd.learner.data.trajectories import Trajectory, all_equal
+
+Begin = Callable[[], Objective]
+"""Makes an algorithm ready, from the policy as it is then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of a run with one algorithm.
+
+    until: the step with which it ends. warm_up: it stands in for the algorithm that was asked for, or goes before it.
+    """
+
+    algo: Algo
+    until: int
+    begin: Begin
+    warm_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The phases of a run. cold_start: why it begins with a warm-up; empty: it does not. counts: of what it has."""
+
+    phases: tuple[Phase, ...]
+    cold_start: str
+    counts: Mapping[str, int]
+
+
+def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOptions) -> Plan:
+    """Look at what there is to learn from, and decide.
+
+    Raises:
+        UsageError: there is nothing, in words that say why.
+    """
+    counts = Counter(trajectories=len(trajectories), usable=sum(map(usable, trajectories)))
+    if options.algo is Algo.SFT:
+        kept = imitable(model, trajectories, options.sft)
+        _count(counts, kept)
+        if not kept.kept:
+            raise UsageError(
+                f"none of {counted(len(trajectories), 'answer')} was kept with a reward above {options.sft.above:g}: "
+                "there is nothing to imitate",
+                mend="run more experiments, or begin with a larger model",
+            )
+        return Plan((Phase(Algo.SFT, options.steps, _sft(model, kept, options)),), "", dict(counts))
+    examples = replayable(model, trajectories)
+    _count(counts, examples)
+    if not examples.kept:
+        why = ", ".join(f"{name} {count}" for name, count in sorted(examples.left_out.items()))
+        raise UsageError(
+            f"none of {counted(len(trajectories), 'answer')} can be replayed: {why}",
+            mend="let a local model propose, whose tokens and log-probabilities are stored",
+        )
+    begin, silent = _ALGORITHMS[options.algo](Scorer(model, examples.kept, options.micro), options, counts)
+    reason, steps, kept = "", 0, Examples((), {})
+    if options.algo is not Algo.SDPO:
+        reason, steps = _cold(silent, counts, options)
+    if reason:
+        kept = imitable(model, trajectories, options.sft) if options.cold_start.allowed else kept
+        counts["kept"] = len(kept.kept)
+    if silent and not kept.kept:
+        tried = "no answer was kept that" if options.cold_start.allowed else "no warm-up is allowed in which"
+        raise UsageError(
+            f"there is nothing to learn: {silent}, and {tried} the policy could be warmed up on",
+            mend="run more experiments, several from one state (--group), or begin with a larger model",
+        )
+    main = Phase(options.algo, options.steps, begin)
+    if not kept.kept:
+        return Plan((main,), "", dict(counts))
+    warm_up = Phase(Algo.SFT, steps, _sft(model, kept, options), warm_up=True)
+    return Plan((warm_up,) if silent else (warm_up, main), reason, dict(counts))
+
+
+def _cold(silent: str, counts: Mapping[str, int], options: TrainOptions) -> tuple[str, int]:
+    """Why the policy must be warmed up, and for how many steps; empty: it need not."""
+    if silent:
+        return silent, options.steps
+    cold, total = options.cold_start, counts["trajectories"]
+    share = counts["usable"] / total
+    if share < cold.valid_share and options.steps > 1:
+        wanted = min(cold.steps, options.steps // 2)
+        few = f"{share:.0%}, below {cold.valid_share:.0%}"
+        return f"{counts['usable']} of {counted(total, 'answer')} could be used ({few})", wanted
+    return "", 0
+
+
+def _sft(model: Learnable, kept: Examples, options: TrainOptions) -> Begin:
+    return lambda: SftObjective(Scorer(model, kept.kept, options.micro), options.batch)
+
+
+def _grpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[Begin, str]:
+    found = advantages_of(scorer.examples, options.groups)
+    counts.update(
+        groups=found.groups,
+        zero_variance=found.zero_variance,
+        singles=found.singles,
+        approximated=found.approximated,
+        alone=found.alone,
+        with_signal=int(found.signal.sum()),
+    )
+    silent = "" if bool(found.signal.any()) else f"none of {counted(found.groups, 'group')} has rewards that differ"
+    return lambda: GrpoObjective(scorer, found, options), silent
+
+
+def _ppo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[Begin, str]:
+    rewards = [each.reward for each in scorer.examples]
+    counts["sessions"] = len({each.trajectory.session for each in scorer.examples})
+    silent = f"all {len(rewards)} rewards are {rewards[0]:g}" if all_equal(rewards) else ""
+    return lambda: PpoObjective(scorer, options), silent
+
+
+def _sdpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[Begin, str]:
+    taught = lessons(scorer.model, scorer.examples, options.teacher.feedback_chars)
+    counts["untaught"] = sum(lesson is None for lesson in taught)
+    if counts["untaught"] == len(taught):
+        raise UsageError(
+            f"none of {counted(len(taught), 'answer')} has feedback that the teacher could read",
+            mend="learn from decided experiments, or by --algo grpo, which needs rewards only",
+        )
+    return lambda: SdpoObjective(scorer, taught, options), ""
+
+
+def _count(counts: Counter[str], examples: Examples) -> None:
+    counts["examples"] = len(examples.kept)
+    counts.update(examples.left_out)
+
+
+_ALGORITHMS = {Algo.GRPO: _grpo, Algo.PPO: _ppo, Algo.SDPO: _sdpo}

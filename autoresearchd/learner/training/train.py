@@ -1,0 +1,376 @@
+"""The training loop: batches, gradients, limits, checkpoints; what is learned is the algorithms' own business."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.randomness import derive_seed
+from autoresearchd.learner.algorithms.learnable import Learnable
+from autoresearchd.learner.algorithms.scoring import NotFinite, Objective, Part, batches, parts
+from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
+from autoresearchd.learner.data.examples import check_rewards, shuffled
+from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.training import checkpoint as checkpoints
+from autoresearchd.learner.training.phases import Phase, Plan, plan
+
+PATIENCE = 5
+"""So many steps in a row without a usable gradient end a run: a model that has broken does not mend itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What a step did.
+
+    step: from 1; steps: of the whole run. algo: that was at work, ``sft`` in a warm-up. values: by name, those that the
+    algorithm has and that are finite:
+
+    - ``loss``, ``grad_norm`` (before clipping), ``learning_rate``; ``skipped``: 1 where the gradient was not finite and
+      nothing was changed; ``cold_start``: 1 where the step was one of a warm-up;
+    - ``reward``: mean of the batch; ``advantage``: mean absolute; ``examples``, ``tokens`` (of completions),
+      ``seconds`` since the step before, ``tokens_per_s``; ``epoch``: of the batch, from 0;
+    - ``entropy``: mean of the tokens'; ``kl_base``: KL(policy ‖ base) for each token, on some steps;
+    - ``ratio``, ``clipped_low``, ``clipped_high``, ``clipped_dual``, ``effective_samples``, ``approx_kl`` (from the
+      policy that acted), ``kl_update`` (from the one that the update began with): means over the parts of the batch;
+    - ``value_loss``, ``value_clipped``, ``explained_variance`` (PPO); ``divergence``, ``tail`` (SDPO);
+    - ``round/valid``, ``round/novelty``, ``round/reward``: of all proposals of the round that is learned from (live).
+    """
+
+    step: int
+    steps: int
+    algo: Algo
+    values: Mapping[str, float]
+
+    def flat(self) -> dict[str, float]:
+        """All numbers by name, the step's own among them."""
+        return {"step": float(self.step), **self.values}
+
+
+class Tally:
+    """Figures of the parts of a batch, to be averaged by their weights."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._weights: dict[str, float] = {}
+
+    def add(self, part: Part) -> None:
+        """Count a part in."""
+        for name, (value, weight) in part.figures.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value * weight
+            self._weights[name] = self._weights.get(name, 0.0) + weight
+
+    def means(self) -> dict[str, float]:
+        """Of each figure over all parts that had it."""
+        return {name: total / self._weights[name] for name, total in self._sums.items() if self._weights[name]}
+
+
+def broken(history: Sequence[Mapping[str, float]]) -> str:
+    """Why a run cannot go on: its last steps had no gradient that could be used; empty: they had."""
+    last = history[-PATIENCE:]
+    if len(last) == PATIENCE and all("skipped" in each for each in last):
+        return f"the gradients of {PATIENCE} steps in a row were not finite"
+    return ""
+
+
+def collapsed(history: Sequence[Mapping[str, float]], limits: Collapse) -> str:
+    """Why the policy counts as collapsed, by the last steps on which each figure was measured; empty: it does not."""
+    entropies = _last(history, "entropy", limits.patience)
+    if limits.entropy is not None and entropies and max(entropies) < limits.entropy:
+        return f"the policy collapsed: its entropy fell to {entropies[0]:.3g} nats (limit {limits.entropy:g})"
+    divergences = _last(history, "kl_base", limits.patience)
+    if limits.kl is not None and divergences and min(divergences) > limits.kl:
+        return (
+            f"the policy collapsed: its divergence from the base rose to {divergences[0]:.3g} nats for each token "
+            f"(limit {limits.kl:g})"
+        )
+    return ""
+
+
+def strayed(history: Sequence[Mapping[str, float]], limits: Collapse) -> bool:
+    """Whether the divergence from the base was above its limit when it was last measured.
+
+    It is then measured on each step, so that a collapse is seen in ``patience`` of them: at one measurement in several
+    steps, a short run would be over before its guard could speak.
+    """
+    last = _last(history, "kl_base", 1)
+    return limits.kl is not None and bool(last) and last[0] > limits.kl
+
+
+def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list[float]:
+    """The last values of a figure, the newest first; none where there are fewer."""
+    found: list[float] = []
+    for each in reversed(history):
+        if name in each:
+            found.append(each[name])
+            if len(found) == count:
+                return found
+    return []
+
+
+__all__ = ["CANCELLED", "Algo", "StepFigures", "TrainOptions", "Trained", "train"]
+
+CANCELLED = "it was asked to stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """How a run ended.
+
+    steps: that were done. history: figures of each, flat (``StepFigures``). stopped: why it ended before its time;
+    empty: all steps were done. cold_start: why the policy was warmed up first; empty: it was not. counts: trajectories
+    and examples, what was left out for which reason, groups and those without a signal, steps that were skipped, epochs
+    that were cut short.
+    """
+
+    steps: int
+    history: tuple[dict[str, float], ...]
+    stopped: str
+    cold_start: str
+    counts: Mapping[str, int]
+
+
+def train(
+    model: Learnable,
+    trajectories: Sequence[Trajectory],
+    options: TrainOptions,
+    *,
+    on_step: Callable[[StepFigures], None],
+    checkpoint: Path | None = None,
+    cancel: Cancel | None = None,
+) -> Trained:
+    """Train a model's adapter on stored trajectories.
+
+    The order of the examples and the randomness of the model are functions of the seed and the step alone, so that a
+    run which goes on from its checkpoint takes the very steps that it would have taken; on a CPU bit for bit.
+
+    Args:
+        model: what is trained, in place.
+        trajectories: what it learns from.
+        options: how.
+        on_step: told of each step; those before a restart are not told again.
+        checkpoint: a file that the run goes on from where it is there, and that it is saved to; None: neither.
+        cancel: looked at between the parts of a batch.
+
+    Raises:
+        UsageError: there is nothing to learn from, or the checkpoint is of another run.
+        EnvironmentFailure: the checkpoint cannot be written.
+    """
+    check_rewards(trajectories)
+    given = shuffled(trajectories, options.seed) if options.shuffle_rewards else list(trajectories)
+    name = "" if checkpoint is None else checkpoints.fingerprint(options, trajectories, model.hashes)
+    made = plan(model, given, options)
+    return _Loop(model, made, options, on_step, _Place(checkpoint, name), cancel).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a run is saved, and its fingerprint."""
+
+    path: Path | None
+    run: str
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Where a run stands."""
+
+    phase: int = 0
+    updates: int = 0
+    steps: int = 0
+    saved: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class _Loop:
+    def __init__(
+        self,
+        model: Learnable,
+        made: Plan,
+        options: TrainOptions,
+        on_step: Callable[[StepFigures], None],
+        place: _Place,
+        cancel: Cancel | None,
+    ) -> None:
+        self._model, self._plan, self._options, self._on_step = model, made, options, on_step
+        self._place, self._cancel = place, cancel
+        self._parameters = model.trainable()
+        self._optimiser = self._new_optimiser()
+        self._progress = _Progress(counts=Counter(made.counts))
+        self._clock = time.monotonic()
+
+    def run(self) -> Trained:
+        resumed, stopped = self._resume(), ""
+        progress = self._progress
+        devices = [self._model.device] if self._model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):  # the caller's random numbers are none of ours
+            for number, phase in enumerate(self._plan.phases):
+                if number < progress.phase:
+                    continue
+                if number > progress.phase:
+                    progress.phase, progress.updates, resumed = number, 0, None
+                    self._optimiser = self._new_optimiser()
+                objective = phase.begin()
+                if resumed is not None:
+                    objective.load(resumed)
+                stopped = self._phase(phase, objective)
+                if stopped:
+                    break
+        return Trained(progress.steps, tuple(progress.history), stopped, self._plan.cold_start, dict(progress.counts))
+
+    def _phase(self, phase: Phase, objective: Objective) -> str:
+        """All updates of a phase; why the run ends in it, or nothing."""
+        progress = self._progress
+        seed = derive_seed(self._options.seed, progress.phase, "batches")
+        for batch in islice(batches(objective.units, self._options.batch, seed), progress.updates, None):
+            over, cancelled = progress.steps >= phase.until, self._cancelled()
+            if over or cancelled or progress.steps - progress.saved >= self._options.save_every:
+                self._save(objective)
+            if over or cancelled:
+                return "" if over else CANCELLED
+            stopped = self._update(phase, objective, batch)
+            if stopped:
+                return stopped
+            progress.updates += 1
+        return ""
+
+    def _update(self, phase: Phase, objective: Objective, batch: Sequence[int]) -> str:
+        """All steps on one batch; why the run ends with them, or nothing."""
+        try:
+            about = objective.begin(batch)
+        except NotFinite:
+            return self._note(phase, {"skipped": 1.0})
+        divided = parts(objective.examples, batch, self._options.micro, self._model.sharing)
+        for epoch in range(self._options.epochs_of(phase.algo)):
+            if self._progress.steps >= phase.until:
+                break
+            figures = self._gradient(objective, divided)
+            if figures is None:
+                if not epoch:  # nothing of this batch has been applied
+                    self._save(objective)
+                return CANCELLED
+            if epoch and objective.drifted(figures):
+                self._progress.counts["epochs_cut_short"] += 1
+                break
+            figures = self._apply(figures)
+            now = time.monotonic()
+            described = _described(objective, batch, now - self._clock) | {"epoch": float(epoch)}
+            self._clock = now
+            stopped = self._note(phase, figures | dict(about) | described)
+            if stopped:
+                return stopped
+        objective.end()
+        return ""
+
+    def _gradient(self, objective: Objective, divided: Sequence[Sequence[int]]) -> dict[str, float] | None:
+        """Figures on a batch, whose gradient is left in the parameters; None where somebody asked to stop."""
+        torch.manual_seed(derive_seed(self._options.seed, self._progress.steps, "dropout"))
+        self._optimiser.zero_grad(set_to_none=True)
+        divergence = self._progress.steps % self._options.kl_every == 0 or strayed(
+            self._progress.history, self._options.collapse
+        )
+        total, tally = 0.0, Tally()
+        for part in divided:
+            if self._cancelled():
+                return None
+            try:
+                found = objective.loss(part, divergence=divergence)
+            except NotFinite:
+                return {"skipped": 1.0}
+            torch.autograd.backward(found.loss)
+            total += float(found.loss.detach())
+            tally.add(found)
+        return {"loss": total, **tally.means()} if math.isfinite(total) else {"skipped": 1.0}
+
+    def _apply(self, figures: dict[str, float]) -> dict[str, float]:
+        """A step of the optimiser; nothing is changed where the gradient is not finite, or the learning rate is 0."""
+        rate = self._options.rate(self._progress.steps)
+        if "skipped" in figures:
+            return {"skipped": 1.0, "learning_rate": rate}
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._options.clip))
+        if not math.isfinite(norm):
+            return {"skipped": 1.0, "learning_rate": rate}
+        if rate > 0:
+            for group in self._optimiser.param_groups:
+                group["lr"] = rate
+            self._optimiser.step()
+        return {**figures, "grad_norm": norm, "learning_rate": rate}
+
+    def _note(self, phase: Phase, values: dict[str, float]) -> str:
+        """Write a step down; why the run ends with it, or nothing."""
+        progress = self._progress
+        progress.steps += 1
+        values = {name: value for name, value in values.items() if math.isfinite(value)}
+        if phase.warm_up:
+            values["cold_start"] = 1.0
+        told = StepFigures(progress.steps, self._options.steps, phase.algo, values)
+        progress.history.append(told.flat())
+        progress.counts["steps_skipped"] += int("skipped" in values)
+        self._on_step(told)
+        return broken(progress.history) or collapsed(progress.history, self._options.collapse)
+
+    def _cancelled(self) -> bool:
+        return self._cancel is not None and self._cancel.is_set()
+
+    def _new_optimiser(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            self._parameters, lr=self._options.learning_rate, weight_decay=self._options.weight_decay
+        )
+
+    def _save(self, objective: Objective) -> None:
+        """Between two updates: what holds only within one is never saved."""
+        progress = self._progress
+        progress.saved = progress.steps
+        if self._place.path is None:
+            return
+        state = checkpoints.Checkpoint(
+            run=self._place.run,
+            phase=progress.phase,
+            updates=progress.updates,
+            steps=progress.steps,
+            adapter=self._model.adapter_state(),
+            optimiser=self._optimiser.state_dict(),
+            objective=objective.state(),
+            history=progress.history,
+            counts=progress.counts,
+        )
+        checkpoints.write(state, self._place.path)
+
+    def _resume(self) -> Mapping[str, Tensor] | None:
+        """Go on from the checkpoint where there is one; what its algorithm must know."""
+        found = None if self._place.path is None else checkpoints.read(self._place.path, self._place.run)
+        if found is None:
+            return None
+        self._model.load_adapter_state(found.adapter)
+        self._optimiser.load_state_dict(dict(found.optimiser))
+        self._progress = _Progress(
+            found.phase,
+            found.updates,
+            found.steps,
+            found.steps,
+            [dict(each) for each in found.history],
+            Counter(found.counts),
+        )
+        return found.objective
+
+
+def _described(objective: Objective, batch: Sequence[int], seconds: float) -> dict[str, float]:
+    """What a step learned from, and how fast."""
+    chosen = [objective.examples[place] for place in batch]
+    tokens = sum(each.tokens for each in chosen)
+    return {
+        "reward": math.fsum(each.reward for each in chosen) / len(chosen),
+        "examples": float(len(chosen)),
+        "tokens": float(tokens),
+        "seconds": seconds,
+        "tokens_per_s": tokens / seconds if seconds > 0 else 0.0,
+    }

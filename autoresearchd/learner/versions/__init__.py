@@ -1,0 +1,1 @@
+"""Adapters as versions, with what they were made of and from."""

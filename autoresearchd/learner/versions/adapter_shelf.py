@@ -1,0 +1,351 @@
+"""The registry of versions of the local policy: files that are whole before they are listed, and checked before use.
+
+::
+
+    <folder>/.lock                  held while a version is made, so that nothing under way is swept away
+    <folder>/.staging-<random>/     a version under way
+    <folder>/<version>/             what peft wrote, and manifest.json
+
+A version is written into a staging folder, flushed, renamed, and only then listed in the store. Killed before the
+rename it leaves a staging folder, which is swept away; killed after it, a whole version that is not listed yet, which
+is then listed as a candidate: it may have taken hours to learn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, EnvironmentFailure, UsageError
+from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVersion, VersionStatus
+from autoresearchd.domain.ports import Shelf
+from autoresearchd.learner.versions import adapter_manifest
+from autoresearchd.learner.versions.adapter_manifest import Manifest
+from autoresearchd.store.schema import health
+
+_LOCK = ".lock"
+_STAGING = ".staging-"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+FOUND = "it was learned, but its learner ended before it was judged"
+"""Why a version is a candidate that nobody listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Where a version comes from.
+
+    base: the model that it was trained on; its model hash is known. parent: the version that training began with, None:
+    the plain model. data: what it learned from (sessions, counts). metrics: of the training, and of the gate.
+    """
+
+    base: BaseModel
+    algo: str
+    parent: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    learner_run_id: int | None = None
+    session_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was found and mended. removed: folders of learners that were killed; listed: versions that were not yet."""
+
+    removed: int = 0
+    listed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A version whose files are removed, and how many bytes they were."""
+
+    version: PolicyVersion
+    bytes: int
+
+
+PRUNED = "its files were removed by `adapters prune`"
+"""Why a rollback passes a version over."""
+
+
+class AdapterShelf:
+    """The versions of a repository.
+
+    Args:
+        folder: where their folders are.
+        store: where they are listed.
+        now: the time, in UTC.
+    """
+
+    def __init__(self, folder: Path, store: Shelf, now: Callable[[], datetime]) -> None:
+        self._folder, self._store, self._now = folder, store, now
+
+    # -- making
+    def add(self, save: Callable[[Path], None], made: Made) -> PolicyVersion:
+        """Keep a version, as a candidate.
+
+        The same files for the same model, kept once more by a learner that went on after it was killed, are the version
+        that is there already.
+
+        Args:
+            save: writes the adapter into an empty folder, as peft does.
+            made: where it comes from.
+
+        Raises:
+            EnvironmentFailure: the disk is full, or cannot be written.
+            AdapterDamaged: what was saved is no adapter.
+        """
+        if made.base.model_hash is None or (
+            made.parent is not None and adapter_manifest.number_of(made.parent) is None
+        ):
+            raise ValueError("a version names the hash of its model, and its parent by the name that was given to it")
+        with self._explained(), self._held():
+            staging = self._folder / f"{_STAGING}{secrets.token_hex(8)}"
+            staging.mkdir()
+            try:
+                return self._keep(staging, save, made)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+
+    def _keep(self, staging: Path, save: Callable[[Path], None], made: Made) -> PolicyVersion:
+        save(staging)
+        files = adapter_manifest.measure(staging)
+        digest = adapter_manifest.digest_of(files)
+        self._list_forgotten()
+        for known in self._store.versions():
+            if (known.digest, known.model_hash, known.parent) == (digest, made.base.model_hash, made.parent):
+                return known
+        written = Manifest(
+            version=f"v{self._next_number()}-{digest[:8]}",
+            base=made.base,
+            algo=made.algo,
+            created=self._now(),
+            files=files,
+            parent=made.parent,
+            learner_run=made.learner_run_id,
+            data=made.data,
+            metrics=made.metrics,
+        )
+        adapter_manifest.write(staging, written)
+        place = self._folder / written.version
+        staging.rename(place)
+        adapter_manifest.flush(self._folder)
+        return self._list(written, session_id=made.session_id)
+
+    def _list(self, written: Manifest, *, session_id: int | None = None, reason: str = "") -> PolicyVersion:
+        new = NewVersion(
+            version=written.version,
+            folder=written.version,
+            digest=written.digest,
+            base=written.base,
+            parent=written.parent,
+            learner_run_id=written.learner_run,
+            session_id=session_id,
+            metrics=written.metrics,
+            reason=reason,
+        )
+        return self._store.add_version(new, written.created)
+
+    def _next_number(self) -> int:
+        """No number is given twice, whether the version of that number is listed or only lies there."""
+        names = [*(version.version for version in self._store.versions()), *(p.name for p in self._folder.iterdir())]
+        return 1 + max(
+            (number for name in names if (number := adapter_manifest.number_of(name)) is not None), default=0
+        )
+
+    # -- deciding
+    def promote(self, version: str, reason: str = "", metrics: Mapping[str, Any] | None = None) -> PolicyVersion:
+        """Put a version to use from the next experiment on; AdapterDamaged where its files are not whole."""
+        found = self.find(version)
+        self.folder_of(found)
+        return self._store.promote_version(found.version, self._now(), reason=reason, metrics=metrics)
+
+    def refuse(self, version: str, reason: str = "", metrics: Mapping[str, Any] | None = None) -> PolicyVersion:
+        """Keep a candidate and do not use it."""
+        return self._store.refuse_version(self.find(version).version, reason=reason, metrics=metrics)
+
+    def roll_back(self, version: str, reason: str = "") -> PolicyVersion | None:
+        """Go back from the version in use to the one before it whose files are there; None: to the plain model."""
+        restored = self._store.roll_back_version(self.find(version).version, reason=reason)
+        while restored is not None and self._is_pruned(restored):
+            restored = self._store.roll_back_version(restored.version, reason=PRUNED)
+        return restored
+
+    # -- using
+    def find(self, name: str) -> PolicyVersion:
+        """A version by its name or its number (``v3``); UsageError where there is none."""
+        known = list(self._store.versions())
+        wanted = name.strip().lower()
+        for version in known:
+            number = adapter_manifest.number_of(version.version)
+            if wanted == version.version or (number is not None and wanted in (f"v{number}", str(number))):
+                return version
+        names = ", ".join(version.version for version in known[-10:])
+        mend = f"known here: {names}" if known else "`autoresearchd learn` makes one"
+        raise UsageError(f"there is no version {name[:60]!r}", mend=mend)
+
+    def folder_of(self, version: PolicyVersion) -> Path:
+        """The folder of a version, all of whose files were found whole; AdapterDamaged names one that was not."""
+        place = self._folder / version.folder
+        if adapter_manifest.number_of(version.folder) is None:
+            raise AdapterDamaged(f"the database names no folder of ours for {version.version}", mend=health.MEND)
+        found = adapter_manifest.read(place)
+        if found.digest != version.digest:
+            what = f"{place / adapter_manifest.NAME} is not the one that was written with {version.version}"
+            raise AdapterDamaged(what, mend=adapter_manifest.MEND)
+        adapter_manifest.check(place, found)
+        return place
+
+    def manifest_of(self, version: PolicyVersion) -> Manifest:
+        """What is known of a version beside the database."""
+        return adapter_manifest.read(self._folder / version.folder)
+
+    def lineage(self, version: PolicyVersion) -> Sequence[PolicyVersion]:
+        """The versions in whose place this one came, nearest first: its parents that have been in use."""
+        known = {each.version: each for each in self._store.versions()}
+        found = []
+        parent = known.pop(version.parent or "", None)  # taken out, so that no damage makes a circle
+        while parent is not None:
+            if parent.status in (VersionStatus.PROMOTED, VersionStatus.RETIRED):
+                found.append(parent)
+            parent = known.pop(parent.parent or "", None)
+        return found
+
+    def ancestors(self, version: PolicyVersion) -> Sequence[PolicyVersion]:
+        """All that a version comes from, whatever became of them, nearest first."""
+        known = {each.version: each for each in self._store.versions() if each.version != version.version}
+        found = []
+        parent = known.pop(version.parent or "", None)  # taken out, so that no damage makes a circle
+        while parent is not None:
+            found.append(parent)
+            parent = known.pop(parent.parent or "", None)
+        return found
+
+    # -- freeing room
+    def prune(self, keep: int, needed: Collection[str] = (), *, dry_run: bool = False) -> Sequence[Pruned]:
+        """Remove the files of versions that nothing needs any more; their rows and manifests stay.
+
+        Kept are those in use, those that nobody has judged, the last of those that were in use, and of each of these
+        the parent that would answer in its place if it were damaged. What is left are versions that were refused or
+        rolled back, and those that were in use long ago.
+
+        Args:
+            keep: how many of those that were in use are kept, for each base model; a rollback goes back to them.
+            needed: further versions to keep.
+            dry_run: remove nothing.
+
+        Raises:
+            EnvironmentFailure: the files cannot be removed.
+        """
+        if not self._folder.is_dir():
+            return []
+        with self._explained(), self._held():
+            kept = self._kept(keep, needed)
+            found = []
+            for version in self._store.versions():
+                if version.version in kept or adapter_manifest.number_of(version.folder) is None:
+                    continue
+                place = self._folder / version.folder
+                try:
+                    known = adapter_manifest.read(place)
+                    size = sum(path.lstat().st_size for path in place.iterdir() if path.name != adapter_manifest.NAME)
+                except AdapterDamaged:  # whoever looks at it is told; what lies there is not ours to remove
+                    continue
+                if not size or any(path.is_dir() and not path.is_symlink() for path in place.iterdir()):
+                    continue
+                found.append(Pruned(version, size if dry_run else adapter_manifest.prune(place, known, self._now())))
+            return found
+
+    def _kept(self, keep: int, needed: Collection[str]) -> set[str]:
+        """Names of the versions whose files stay."""
+        versions = list(self._store.versions())
+        kept = set(needed)
+        kept |= {v.version for v in versions if v.status in (VersionStatus.PROMOTED, VersionStatus.CANDIDATE)}
+        retired = [v for v in versions if v.status is VersionStatus.RETIRED]
+        retired.sort(key=lambda v: (v.promoted_at is not None, v.promoted_at), reverse=True)
+        for base in {v.model_hash for v in retired}:
+            kept |= {v.version for v in [v for v in retired if v.model_hash == base][:keep]}
+        parents = [next(iter(self.lineage(v)), None) for v in versions if v.version in kept]
+        return kept | {parent.version for parent in parents if parent is not None}
+
+    def _is_pruned(self, version: PolicyVersion) -> bool:
+        try:
+            return self.manifest_of(version).pruned is not None
+        except AdapterDamaged:  # it is damaged, which is told when it is to answer
+            return False
+
+    # -- mending
+    def sweep(self) -> Swept:
+        """Remove what killed learners left, and list what they had finished; nothing while a version is being made."""
+        if not self._folder.is_dir():
+            return Swept()
+        with self._explained(), contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._held(wait=False))
+            except BlockingIOError:
+                return Swept()
+            left = [path for path in self._folder.iterdir() if path.name.startswith(_STAGING)]
+            for path in left:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:  # no learner made it; what a link leads to stays
+                    path.unlink()
+            return Swept(len(left), self._list_forgotten())
+
+    def _list_forgotten(self) -> tuple[str, ...]:
+        """List the whole versions that lie there without being listed, oldest first; what is damaged stays unlisted."""
+        known = {version.version for version in self._store.versions()}
+        names = [path.name for path in self._folder.iterdir() if path.name not in known]
+        listed = []
+        for _, name in sorted(
+            (number, name) for name in names if (number := adapter_manifest.number_of(name)) is not None
+        ):
+            try:
+                found = adapter_manifest.read(self._folder / name)
+                adapter_manifest.check(self._folder / name, found)
+            except AdapterDamaged:
+                continue
+            self._list(found, reason=FOUND)
+            listed.append(name)
+        return tuple(listed)
+
+    # -- the folder
+    @contextlib.contextmanager
+    def _held(self, *, wait: bool = True) -> Iterator[None]:
+        """Nobody else makes or sweeps versions; the lock dies with its process."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            yield
+        finally:
+            os.close(handle)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what a full disk means, whichever library has met it; what else goes wrong is raised as it is."""
+        try:
+            yield
+        except AutoresearchdError:
+            raise
+        except Exception as error:
+            code = error.errno if isinstance(error, OSError) else None
+            if code in _FULL or any(f"(os error {number})" in str(error) for number in _FULL):  # safetensors' words
+                raise EnvironmentFailure(
+                    f"the disk of {self._folder} is full: the adapter was not kept",
+                    mend="free some disk space; then learn again, which goes on from the last checkpoint",
+                ) from error
+            if isinstance(error, OSError):
+                raise EnvironmentFailure(
+                    f"the adapter cannot be kept in {self._folder}: {error.strerror or error}",
+                    mend="make the folder writable for this user",
+                ) from error
+            raise

@@ -1,0 +1,201 @@
+"""Words about an experiment: diffs, commit messages, lines for people, side information that survives a revert."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from autoresearchd.domain.errors import PolicyError, StoreError
+from autoresearchd.domain.events import EventKind
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.quantities import is_whole
+from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.measure.log_text import shorten, tells
+from autoresearchd.loop.context import Context
+from autoresearchd.workspace.message import commit_message as format_message
+
+BASELINE = "baseline"
+"""What stands for the policy of an experiment that measures the program as it is."""
+
+
+def proposal_of(e: Experiment) -> Proposal:
+    """The proposal that an experiment of this phase must have."""
+    if e.proposal is None:
+        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no proposal")
+    return e.proposal
+
+
+def commit_of(e: Experiment) -> str:
+    """The commit that an experiment of this phase must have."""
+    if e.commit is None:
+        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no commit")
+    return e.commit
+
+
+def decision_of(e: Experiment) -> Decision:
+    """The decision that an experiment of this phase must have."""
+    if e.decision is None:
+        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no decision")
+    return e.decision
+
+
+def is_keep(e: Experiment) -> bool:
+    """Whether the experiment was kept."""
+    return e.decision is not None and e.decision.status is Status.KEEP
+
+
+def is_baseline(e: Experiment) -> bool:
+    """Whether the experiment measures the program as it is."""
+    return e.proposal is not None and e.proposal.policy == BASELINE
+
+
+def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Unified diff of the editable files, in order of path."""
+    parts: list[str] = []
+    for path in sorted(after):
+        old, new = before.get(path, ""), after[path]
+        if old != new:
+            lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"a/{path}", f"b/{path}", lineterm="")
+            parts.extend(lines)
+    return "\n".join(parts) + ("\n" if parts else "")
+
+
+def commit_message(e: Experiment, task: Task, decision: Decision | None = None) -> str:
+    """Subject, hypothesis and trailers; ``Metric:`` and ``Delta:`` once there is a decision."""
+    proposal = proposal_of(e)
+    trailers = {"Experiment": str(e.number)}
+    if decision is not None and decision.value is not None:
+        trailers["Metric"] = f"{task.metric.name}={decision.value:.6g}"
+        if decision.delta is not None:
+            trailers["Delta"] = f"{decision.delta:+.6g}"
+    trailers["Policy"] = proposal.policy
+    subject = proposal.description or proposal.hypothesis
+    return format_message(subject, proposal.hypothesis, trailers)
+
+
+def failed_proposal(error: PolicyError) -> str:
+    """Why there is no proposal, in a few words: the first line of the error, without what the tool printed."""
+    return shorten(error.what.split("\n", 1)[0].rstrip(":"), 100)
+
+
+def run_started(e: Experiment, beside: Experiment | None, planned: int, seed: int) -> str:
+    """A run begins. beside: what it runs, where it is not the experiment's own program."""
+    count = len(e.counted_runs) + 1
+    if beside is not None:
+        name = "baseline" if is_baseline(beside) else "incumbent"
+        return f"training the {name} (experiment {beside.number}) again to compare, run {count}, seed {seed}"
+    return f"training, run {count} of {planned}, seed {seed}"
+
+
+def run_finished(task: Task, measurement: Measurement) -> str:
+    """A run has ended."""
+    if measurement.label is Label.NONE and measurement.value is not None:
+        return f"{task.metric.name} {short(measurement.value)}"
+    detail = f": {measurement.detail}" if measurement.detail else ""
+    return f"{measurement.label.value}{detail}"
+
+
+def decided(e: Experiment, decision: Decision, task: Task) -> str:
+    """The decision in one line."""
+    what = e.proposal.description or e.proposal.hypothesis if e.proposal else "no proposal"
+    label = f"/{decision.label.value}" if decision.label else ""
+    reason = decision.reason.removeprefix(f"{decision.label.value}: ")
+    value = f"{task.metric.name} {short(decision.value)}" if decision.value is not None else reason
+    better = decision.delta is not None and decision.delta > 0 and decision.label is Label.NO_GAIN
+    doubt = ", not surely better" if better else ""  # else a gain that was not kept is a riddle; `show N` tells it all
+    delta = f" ({short(decision.delta, sign='+')}{doubt})" if decision.delta is not None else ""
+    if tells(reason, what):  # a failed proposal is described by its failure
+        what = ""
+    return f"{decision.status.value}{label}: {value}{delta}" + (f" · {what}" if what else "")
+
+
+def with_fallen(reason: str, fallen: Sequence[int]) -> str:
+    """A reason, and which keeps lost their place beside the experiment."""
+    told = " and ".join(f"experiment {number}" for number in fallen)
+    return f"{reason} Compared without {told}, which failed twice when run again beside it and lost its place."
+
+
+def short(value: float, sign: str = "-") -> str:
+    """A figure with six decimals, an integer with none; one too large for that in the form 1.23457e+08."""
+    if is_whole(value):
+        return f"{value + 0.0:{sign}.0f}"  # no -0
+    return f"{value:{sign}.6f}" if abs(value) < 1e6 else f"{value:{sign}.6g}"
+
+
+def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
+    """The policy's own side information, with the result and, where it gave none, a hint for the next attempt."""
+    asi = e.proposal.asi if e.proposal else ASI()
+    if e.proposal and not asi.hypothesis:
+        asi = replace(asi, hypothesis=e.proposal.hypothesis)
+    detail = e.last_own.detail if e.last_own else ""
+    extra = {**asi.extra, **({"failure": detail[:500]} if detail else {})}
+    hint = asi.next_action_hint
+    if not hint and decision.status is Status.CRASH:
+        hint = "Find out why it failed before trying it again."
+    return replace(asi, result=f"{task.metric.name}: {decision.reason}", next_action_hint=hint, extra=extra)
+
+
+def mend(label: Label) -> str:
+    """What a person can do about a failure of the surroundings."""
+    return {
+        Label.DISK_FULL: "free some space; the experiment is run again by itself",
+        Label.HOST_LOST: "nothing to do unless it goes on; the experiment is run again by itself",
+    }.get(label, "")
+
+
+# ---------------------------------------------------------------------- what is told of an experiment as it goes
+def tell_opened(context: Context, e: Experiment) -> None:
+    """An experiment begins."""
+    context.emit(EventKind.OPENED, f"on {e.parent[:7]}", experiment=e.number, parent=e.parent)
+
+
+def tell_run_started(
+    context: Context, e: Experiment, run: Run, beside: Experiment | None, planned: int, task: Task
+) -> None:
+    """A run begins. beside: see ``run_started``; task: with the time that the run has."""
+    context.emit(
+        EventKind.RUN_STARTED,
+        run_started(e, beside, planned, run.seed),
+        experiment=e.number,
+        run=run.index,
+        runs=planned,
+        seed=run.seed,
+        budget_s=task.execution.budget.training,
+        wall_s=task.execution.budget.wall,
+    )
+
+
+def tell_run_finished(context: Context, e: Experiment, measurement: Measurement, result: RunResult | None) -> None:
+    """A run has ended."""
+    context.emit(
+        EventKind.RUN_FINISHED,
+        run_finished(context.task, measurement),
+        experiment=e.number,
+        label=measurement.label.value,
+        value=measurement.value,
+        metrics=dict(measurement.metrics),
+        duration_s=result.duration_s if result else None,
+    )
+
+
+def tell_decided(context: Context, e: Experiment, fallen: Sequence[int], figures: Mapping[str, Any]) -> None:
+    """A decision is on disk. fallen: keeps that lost their place beside it; figures: of the session as it is now."""
+    decision = decision_of(e)
+    context.emit(
+        EventKind.DECIDED,
+        decided(e, decision, context.task),
+        experiment=e.number,
+        status=decision.status.value,
+        label=decision.label.value,
+        value=decision.value,
+        delta=decision.delta,
+        reason=decision.reason,
+        description=e.proposal.description if e.proposal else "",
+        max_experiments=context.max_experiments,
+        fallen=list(fallen),
+        **figures,
+    )

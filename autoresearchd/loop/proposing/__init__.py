@@ -1,0 +1,1 @@
+"""From a session's view to a checked proposal."""

@@ -1,0 +1,1 @@
+"""What happens beside the experiments: lock, log, clock, backups, requests of commands."""

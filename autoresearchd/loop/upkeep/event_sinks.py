@@ -1,0 +1,88 @@
+"""Where events go: to several sinks at once, to the daemon's log, and the few that matter later to the store."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+from collections.abc import Sequence
+from pathlib import Path
+
+from autoresearchd.domain.cleaning import printable
+from autoresearchd.domain.errors import AutoresearchdError
+from autoresearchd.domain.events import Event, EventKind
+from autoresearchd.domain.ports import EventSink, Store
+from autoresearchd.domain.redaction import Redactor
+
+LOG_BYTES = 8 * 2**20
+STORED = {
+    EventKind.SESSION_STARTED,
+    EventKind.SESSION_RESUMED,
+    EventKind.SESSION_STOPPED,
+    EventKind.PAUSED,
+    EventKind.UNPAUSED,
+    EventKind.BACKING_OFF,
+    EventKind.RECOVERED,
+    EventKind.WARNING,
+    EventKind.FAULT,
+}
+"""Kinds that the event log keeps; the steps of experiments are in their own tables already."""
+
+_LEVELS = {EventKind.WARNING: logging.WARNING, EventKind.BACKING_OFF: logging.WARNING, EventKind.FAULT: logging.ERROR}
+
+
+class Fanout:
+    """Gives each event to every sink, without the secrets that may be in it."""
+
+    def __init__(self, sinks: Sequence[EventSink], redactor: Redactor | None = None) -> None:
+        self._sinks = tuple(sinks)
+        self._redactor = redactor or Redactor()
+
+    def emit(self, event: Event) -> None:
+        event = self._redactor.value(event)
+        for sink in self._sinks:
+            sink.emit(event)
+
+
+class FileSink:
+    """Lines for people in a rotating file, with the session's tag and the traceback of faults."""
+
+    def __init__(self, path: Path, tag: str) -> None:
+        self._tag = tag
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handler = logging.handlers.RotatingFileHandler(
+            path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8", errors="backslashreplace", delay=True
+        )
+        self._handler.setFormatter(logging.Formatter("%(message)s"))
+        self._handler.handleError = lambda record: None  # type: ignore[method-assign] # a full disk must not stop the loop
+
+    def emit(self, event: Event) -> None:
+        number = f" #{event.experiment}" if event.experiment is not None else ""
+        text = printable(event.message, keep="\n\t", instead="�")
+        text = text.removeprefix(f"{event.kind.value} ")  # "committed 1a2b3c4" is a line without the kind, too
+        line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
+        trace = str(event.data.get("traceback", ""))
+        if trace:
+            line += "\n" + trace.rstrip()
+        level = _LEVELS.get(event.kind, logging.INFO)
+        self._handler.handle(logging.LogRecord("autoresearchd", level, "", 0, line, None, None))
+
+    def close(self) -> None:
+        """Close the file; what a full disk still refuses is given up."""
+        with contextlib.suppress(OSError):
+            self._handler.close()
+
+
+class StoreSink:
+    """Keeps what is not in the tables of experiments anyway."""
+
+    def __init__(self, store: Store, session_id: int) -> None:
+        self._store = store
+        self._session_id = session_id
+
+    def emit(self, event: Event) -> None:
+        if event.kind in STORED:
+            try:
+                self._store.log_event(self._session_id, event)
+            except AutoresearchdError:
+                return  # the daemon's log has it; a store that cannot be written is what the loop backs off from

@@ -1,0 +1,206 @@
+"""One daemon per session: an flock that dies with its process, and a note of who holds it.
+
+The note says, too, what a daemon waits for that cannot write that into its database. It is written over in place and
+always takes the same room, so that a full disk does not refuse it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from autoresearchd.domain.errors import EnvironmentFailure, SessionLocked, StoreDamaged
+
+NOTE_BYTES = 4096
+_REASON = 300
+"""Characters of what a daemon waits for: the note has room for them even where each takes twelve bytes of JSON."""
+
+
+def process_start(pid: int) -> str | None:
+    """Start time of a process in clock ticks, None when there is none; with its pid it names a process for ever."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]
+
+
+def process_began(pid: int) -> datetime | None:
+    """When a process of this machine started; None where the system does not say."""
+    ticks = process_start(pid)
+    if ticks is None:
+        return None
+    # Not /proc/uptime, which in a container may be the container's own; both clocks go on while the machine sleeps.
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+    return datetime.fromtimestamp(time.time() - age, UTC)
+
+
+def holder(path: Path, *, ready: bool = False) -> int | None:
+    """Pid of the live daemon that holds the session, None when nobody does. Takes no lock.
+
+    ready: only one that has found everything in order.
+    """
+    note = _read(path)
+    if note is None or (ready and not note["ready"]):
+        return None
+    return int(note["pid"])
+
+
+def starting(path: Path) -> int | None:
+    """Pid of the live daemon that has the session, or is to have it, but has yet to write so into its database."""
+    note = _living(path)
+    return int(note["pid"]) if note is not None and note.get("starts") is True else None
+
+
+def announce(path: Path, pid: int) -> None:
+    """Note that a process comes up as the daemon of a session; it takes the lock as soon as it can.
+
+    Nothing where a daemon has the session, or the disk takes no writing: the process will say so itself.
+    """
+    begun = process_start(pid)
+    if begun is None:  # it has ended already
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Without "ready": nobody holds the session yet.
+            note = json.dumps({"pid": pid, "start": begun, "starts": True})
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, note.encode("ascii").ljust(NOTE_BYTES), 0)
+        finally:
+            os.close(fd)
+
+
+def waiting(path: Path) -> str:
+    """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
+    note = _read(path)
+    return str(note.get("waits") or "") if note is not None else ""
+
+
+def holders(folder: Path) -> dict[str, int]:
+    """The sessions of a repository that a live daemon holds, with its pid. folder: of their locks."""
+    found = {path.stem: holder(path) for path in sorted(folder.glob("*.lock"))}
+    return {tag: pid for tag, pid in found.items() if pid is not None}
+
+
+def without_store(database: Path, folder: Path) -> StoreDamaged | None:
+    """The error for a database that is gone while daemons still write to it; None where none does."""
+    held = holders(folder)
+    if not held:
+        return None
+    named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
+    who, how = "a daemon is", "`autoresearchd stop` (or `stop --now`) ends it by a signal"
+    if len(held) > 1:  # `stop` alone would only say this again
+        commands = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
+        who, how = "daemons are", f"{commands} end them by signals (with --now: at once)"
+    return StoreDamaged(
+        f"the database {database} is gone, and {who} still at work: {named}",
+        mend=f"{how}; then `autoresearchd doctor --repair` restores the database from the newest backup and git",
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The note of a live daemon that holds the session."""
+    note = _living(path)
+    return note if note is not None and "ready" in note else None
+
+
+def _living(path: Path) -> dict[str, Any] | None:
+    """The note of a live process, of one that is announced as well."""
+    try:
+        note = json.loads(path.read_text())
+        begun = process_start(int(note["pid"]))
+        alive = begun is not None and begun == note["start"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return note if alive else None
+
+
+class SessionLock:
+    """Holds a session for as long as the process lives. Raises SessionLocked when another daemon has it.
+
+    Args:
+        path: the lock file.
+        tag: the session.
+        starts: whether the process is a daemon that comes up, and will say when its database tells of it.
+    """
+
+    def __init__(self, path: Path, tag: str, *, starts: bool = False) -> None:
+        self.path = path
+        self.tag = tag
+        self._fd: int | None = None
+        self._facts: dict[str, Any] = {"ready": False, "waits": "", "starts": starts}
+
+    def __enter__(self) -> SessionLock:
+        try:
+            self._take()
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise EnvironmentFailure(
+                f"the lock {self.path} cannot be written: {error.strerror}",
+                mend="free some disk space, or make the folder writable; then try again",
+            ) from error
+        return self
+
+    def _take(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            self._fd = None
+            raise already_held(self.tag, holder(self.path)) from None
+        os.ftruncate(self._fd, 0)
+        self._note(ready=False, waits="")
+
+    def begun(self) -> None:
+        """Note that the database tells of the daemon from now on."""
+        self._note(starts=False)
+
+    def ready(self) -> None:
+        """Note that the daemon has found everything in order and is at work."""
+        self._note(ready=True)
+
+    def waits(self, reason: str) -> None:
+        """Note what the daemon waits for that cannot write it into its database; empty: for nothing any more.
+
+        On a disk that takes no writing at all the note stays as it was: then the age of the heartbeat tells.
+        """
+        with contextlib.suppress(OSError):
+            self._note(waits=reason[:_REASON])
+
+    def _note(self, **facts: Any) -> None:
+        self._facts |= facts
+        note = json.dumps({"pid": os.getpid(), "start": process_start(os.getpid()), **self._facts})
+        if self._fd is not None:
+            os.pwrite(self._fd, note.encode("ascii").ljust(NOTE_BYTES), 0)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(OSError):  # a note that stays on a disk that has failed names a dead process
+                os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+
+def already_held(tag: str, pid: int | None) -> SessionLocked:
+    """The error for a second daemon."""
+    who = f"process {pid}" if pid else "another process"
+    return SessionLocked(
+        f"session {tag} is held by {who}",
+        mend=f"`autoresearchd status --session {tag}` shows it, `autoresearchd stop --session {tag}` ends it; "
+        "`start --tag OTHER` begins another",
+    )

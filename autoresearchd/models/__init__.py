@@ -1,0 +1,1 @@
+"""Clients of language models, what they cost, and what bounds their replies."""

@@ -1,0 +1,411 @@
+"""Models of any provider, through litellm: its calls, its exceptions and its price list, adapted in this one place.
+
+litellm takes seconds to import and does much at its import that a daemon does not want (it fetches a price list, reads
+``.env`` files, prints); so it is imported at the first question, with that turned off.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, TypeVar
+
+from autoresearchd.domain.cleaning import clean
+from autoresearchd.domain.errors import MissingCapability
+from autoresearchd.domain.model_settings import Price
+from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.proposal import Cost
+from autoresearchd.models import abandonable_call, provider_errors
+from autoresearchd.models.client import Message, ModelError, Question, Reply, Trouble
+from autoresearchd.models.reply_bounds import Bounds, Line, TooLong, most_bytes
+from autoresearchd.models.spend import priced
+from autoresearchd.models.token_estimate import estimate_tokens
+
+_IMPORT_S = 120.0
+_QUIET_IMPORT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}
+"""The list of prices that came with it; no ``.env`` of whatever folder; no words."""
+
+_TROUBLES: tuple[tuple[str, Trouble], ...] = (
+    ("ContextWindowExceededError", Trouble.CONTEXT_TOO_LONG),
+    ("ContentPolicyViolationError", Trouble.REFUSED),
+    ("RejectedRequestError", Trouble.REFUSED),
+    ("BudgetExceededError", Trouble.REFUSED),
+    ("AuthenticationError", Trouble.UNAUTHORISED),
+    ("PermissionDeniedError", Trouble.UNAUTHORISED),
+    ("NotFoundError", Trouble.NOT_FOUND),
+    ("Timeout", Trouble.TIMEOUT),
+    ("APIResponseValidationError", Trouble.BROKEN_REPLY),
+)
+"""Classes of litellm that say by themselves what is wrong; of the others, the status and the words do."""
+
+_ADDRESSED = frozenset({"azure", "azure_ai", "databricks", "snowflake"})
+"""Providers that are always spoken to at an address of the user's own: it does not make their prices unknown."""
+
+_COUNTED = frozenset({"openai", "azure", "text-completion-openai"})
+"""Providers whose tokenizer litellm has with it."""
+
+_NOT_LISTED = re.compile(
+    r"isn't mapped|not (?:found )?in (?:the )?(?:model )?cost map|no pricing information", re.IGNORECASE
+)
+"""How litellm says that its lists do not have a model, in exceptions that have no kind of their own."""
+
+_SCHEMA = "response_format"
+_UNBOUNDED = "is asked by a library of its provider's: the size of its replies is not bounded, nor where they redirect"
+_MAX_NAME = 300
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class LitellmClient:
+    """Asks a model of a provider that litellm knows; keys come from the environment, as the provider names them.
+
+    The price of a call is the user's, else that of litellm's list for the model's name. It is unknown (None) where
+    neither has one, where the list says nothing is to be paid (it says so of every model that runs on a machine of
+    one's own), and where the model is asked at an address of the user's own: a name alone tells no price there.
+
+    Args:
+        model: as litellm names it, e.g. ``anthropic/claude-…`` or ``openai/gpt-…``.
+        prices: of the user, by the model's name with or without the provider before it.
+        api_base: another address than the provider's.
+        key: for that address; the provider's key of the environment is never sent there.
+        keys: by provider, in the place of those of the environment.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        prices: Mapping[str, Price] | None = None,
+        api_base: str | None = None,
+        key: str = "",
+        keys: Mapping[str, str] | None = None,
+    ) -> None:
+        self._model, self._prices, self._api_base, self._key = model, dict(prices or {}), api_base, key
+        self._keys = dict(keys or {})
+        self._told: set[str] = set()
+        self._schema_refused = False
+
+    @property
+    def name(self) -> str:
+        """The model as litellm names it."""
+        return self._model
+
+    def ask(self, question: Question, cancel: Cancel) -> Reply:
+        """As the protocol says; the time that the import takes is none of the question's."""
+        litellm, line = abandonable_call.call(_library, cancel, _IMPORT_S), Line()
+        bounds = Bounds(line, time.monotonic() + question.timeout, most_bytes(question.max_tokens))
+        return abandonable_call.call(
+            lambda: self._ask(litellm, question, bounds), cancel, question.timeout, give_up=line.cut
+        )
+
+    def takes_schema(self) -> bool:
+        """Whether litellm's list says so, and nobody who serves the model has refused one."""
+        return not self._schema_refused and self._takes_schema(_library())
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """By the tokenizer that litellm has with it where the model is one of OpenAI's, else an estimate."""
+        litellm = _library()
+        estimate = estimate_tokens(messages)
+        if self._api_base is not None or self._provider(litellm) not in _COUNTED:
+            return estimate
+        counted: int | None = self._looked_up(
+            litellm,
+            "its tokens are estimated",
+            lambda: litellm.token_counter(model=self._model, messages=[dict(message) for message in messages]),
+            None,
+        )
+        return counted if isinstance(counted, int) and counted > 0 else estimate
+
+    def price(self, cost: Cost) -> float | None:
+        """By litellm's list, None where that would be a guess."""
+        litellm = _library()
+        return self._listed(
+            litellm,
+            lambda: sum(
+                litellm.cost_per_token(
+                    model=self._model, prompt_tokens=cost.tokens_in, completion_tokens=cost.tokens_out
+                )
+            ),
+        )
+
+    @property
+    def _secrets(self) -> list[str]:
+        return [self._key, *self._keys.values()]
+
+    # -- asking
+    def _ask(self, litellm: ModuleType, question: Question, bounds: Bounds) -> Reply:
+        arguments = self._arguments(litellm, question)
+        try:
+            return self._completed(litellm, question, arguments, bounds)
+        except ModelError as error:
+            if error.trouble is not Trouble.BAD_REQUEST or _SCHEMA not in arguments or bounds.error is not None:
+                raise
+            refused = error
+        # The list speaks of the model; who serves it may know of no schemas, or not of all that is in one.
+        del arguments[_SCHEMA]
+        reply = self._completed(litellm, question, arguments, bounds)
+        self._schema_refused = True
+        _LOG.warning("%s takes no schema, so its answers are read as text: %s", self._model, refused.what)
+        return reply
+
+    def _completed(
+        self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any], bounds: Bounds
+    ) -> Reply:
+        from autoresearchd.models.bounded_http import within
+
+        began = time.monotonic()
+        try:
+            with within(bounds):
+                response = litellm.completion(
+                    model=self._model,
+                    messages=[dict(message) for message in question.messages],
+                    timeout=question.timeout,
+                    stream=False,
+                    num_retries=0,  # the caller's affair: litellm's end in a bare Exception
+                    max_retries=0,
+                    drop_params=True,
+                    **self._address(litellm),
+                    **arguments,
+                )
+        except Exception as error:  # noqa: BLE001 - litellm raises what its providers' libraries raise
+            # Without its cause: requests and their headers hang on that.
+            raise self._ended(question, bounds.error) or self._trouble(litellm, error) from None
+        if not bounds.sent and _UNBOUNDED not in self._told:
+            self._told.add(_UNBOUNDED)
+            _LOG.warning("%s %s", self._model, _UNBOUNDED)
+        return self._reply(litellm, question, arguments, response, time.monotonic() - began)
+
+    def _ended(self, question: Question, error: ModelError | None) -> ModelError | None:
+        """An exchange that left its bounds, as the caller is told of it."""
+        if error is None:
+            return None
+        found = type(error)(error.trouble, f"{self._model}: {error.what}", mend=error.mend)
+        if isinstance(error, TooLong):
+            # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
+            cost = Cost(usd=None, tokens_in=self.count_tokens(question.messages), tokens_out=question.max_tokens)
+            found.cost = priced(replace(cost, usd=self.price(cost)), self._prices, self._model)
+        return found
+
+    def _address(self, litellm: ModuleType) -> dict[str, str]:
+        if self._api_base is None:
+            key = self._keys.get(self._provider(litellm)) if self._keys else None
+            return {"api_key": key} if key else {}
+        # Some value has to be there, else the provider's own key is taken from the environment.
+        return {"api_base": self._api_base, "api_key": self._key or "none"}
+
+    def _arguments(self, litellm: ModuleType, question: Question) -> dict[str, Any]:
+        """Parameters of the sampling, those alone that the model has."""
+        wanted: dict[str, Any] = {
+            "max_tokens": question.max_tokens,
+            "temperature": question.temperature,
+            "seed": question.seed,
+            "stop": list(question.stop) or None,
+        }
+        known = self._known(litellm)
+        if question.schema is not None and not self._schema_refused and self._takes_schema(litellm):
+            strict = question.schema.get("additionalProperties") is False
+            schema = {"name": "answer", "schema": dict(question.schema), "strict": strict}
+            wanted[_SCHEMA] = {"type": "json_schema", "json_schema": schema}
+        return {
+            name: value
+            for name, value in wanted.items()
+            if value is not None and (known is None or name in known or name == "max_tokens")
+        }
+
+    def _known(self, litellm: ModuleType) -> frozenset[str] | None:
+        """Parameters that the model has, None where litellm does not know."""
+        found: list[str] | None = self._looked_up(
+            litellm,
+            "it is sent every parameter",
+            lambda: litellm.get_supported_openai_params(model=self._model),
+            None,
+        )
+        return frozenset(found) if found else None
+
+    def _takes_schema(self, litellm: ModuleType) -> bool:
+        return self._looked_up(
+            litellm,
+            "it is sent no schema",
+            lambda: bool(litellm.supports_response_schema(model=self._model)),
+            False,
+        )
+
+    def _provider(self, litellm: ModuleType) -> str:
+        return self._looked_up(
+            litellm,
+            "its provider is not known",
+            lambda: str(litellm.get_llm_provider(model=self._model)[1]),
+            "",
+        )
+
+    def _looked_up(self, litellm: ModuleType, otherwise: str, look: Callable[[], T], unknown: T) -> T:
+        """What litellm's lists say of the model; ``unknown`` where they do not have it.
+
+        An error of theirs ends no question, as it can be asked without them; it is logged with what is done
+        ``otherwise``, once.
+        """
+        try:
+            return look()
+        except Exception as error:  # noqa: BLE001 - logged, but for the many ways of saying that there is no such model
+            if not _is_not_listed(litellm, error) and otherwise not in self._told:
+                self._told.add(otherwise)
+                said = f"{type(error).__name__}: {provider_errors.words_of(str(error), self._secrets)}"
+                _LOG.warning("litellm's lists fail on %s, so %s: %s", self._model, otherwise, said)
+            return unknown
+
+    # -- reading
+    def _reply(
+        self, litellm: ModuleType, question: Question, arguments: Mapping[str, Any], response: Any, seconds: float
+    ) -> Reply:
+        cost = self._cost(litellm, question, response, seconds)
+        try:
+            choice = response.choices[0]
+            content, finish = choice.message.content, clean(choice.finish_reason, 40) or "stop"
+            refusal = getattr(choice.message, "refusal", None)
+        except (AttributeError, IndexError, TypeError) as error:
+            raise ModelError(Trouble.BROKEN_REPLY, "the reply holds no message", cost=cost) from error
+        if not (content is None or isinstance(content, str)):
+            raise ModelError(Trouble.BROKEN_REPLY, "the message of the reply is no text", cost=cost)
+        text = provider_errors.checked_text(content or "", finish, refusal if isinstance(refusal, str) else "", cost)
+        return Reply(
+            text=provider_errors.before_stop(text, question.stop),
+            model=clean(getattr(response, "model", None), _MAX_NAME) or self._model,
+            cost=cost,
+            finish=finish,
+            sampling=_sampling(arguments),
+        )
+
+    def _cost(self, litellm: ModuleType, question: Question, response: Any, seconds: float) -> Cost:
+        usage = getattr(response, "usage", None)
+        told = (getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
+        tokens_in, tokens_out = provider_errors.counts(question, *told)
+        usd = self._listed(litellm, lambda: litellm.completion_cost(completion_response=response, model=self._model))
+        cost = Cost(usd=usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
+        return priced(cost, self._prices, self._model)
+
+    def _listed(self, litellm: ModuleType, look: Callable[[], object]) -> float | None:
+        """A price of litellm's list, None where that would be a guess."""
+        if self._api_base is not None or _moved(self._provider(litellm)):
+            return None
+        usd = self._looked_up(litellm, "its price is not known", look, None)
+        if not isinstance(usd, (int, float)) or not math.isfinite(usd) or usd <= 0:
+            return None
+        return float(usd)
+
+    def _trouble(self, litellm: ModuleType, error: Exception) -> ModelError:
+        kind = type(error).__name__
+        said = provider_errors.words_of(str(error), self._secrets)
+        trouble = _trouble_of(litellm, error)
+        if trouble is Trouble.UNREACHABLE:  # of which litellm says no more than that there is no connection
+            root = provider_errors.words_of(str(list(_causes(error))[-1]), self._secrets)
+            said = said if root in said else f"{said} {root}"
+        what = f"{self._model}: {kind}: {said}"
+        return ModelError(trouble, what, retry_after=provider_errors.retry_after(_headers(error)))
+
+
+def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a question as they are stored: of a schema, that there was one."""
+    found = {name: value for name, value in arguments.items() if name != _SCHEMA}
+    return {**found, "structured": True} if _SCHEMA in arguments else found
+
+
+def _trouble_of(litellm: ModuleType, error: Exception) -> Trouble:
+    for name, trouble in _TROUBLES:
+        kind = getattr(litellm, name, None) or getattr(litellm.exceptions, name, None)
+        if isinstance(kind, type) and isinstance(error, kind):
+            return trouble
+    if any(isinstance(cause, (json.JSONDecodeError, UnicodeDecodeError)) for cause in _causes(error)):
+        return Trouble.BROKEN_REPLY
+    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    if kinds & {"RemoteProtocolError", "ReadError", "DecodingError"}:
+        return Trouble.BROKEN_REPLY
+    if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
+        return Trouble.UNREACHABLE
+    if "LLM Provider NOT provided" in str(error)[:2_000]:
+        return Trouble.NOT_FOUND
+    status = getattr(error, "status_code", None)
+    if "APIConnectionError" in kinds:  # its status is always 500, whatever happened
+        return Trouble.UNREACHABLE
+    if isinstance(status, int):
+        return provider_errors.trouble_of(status, str(error)[:20_000])
+    return Trouble.BAD_REQUEST if isinstance(error, (ValueError, TypeError, KeyError)) else Trouble.BROKEN_REPLY
+
+
+def _is_not_listed(litellm: ModuleType, error: Exception) -> bool:
+    """Whether an error says no more than that litellm's lists do not have the model."""
+    return isinstance(error, litellm.exceptions.BadRequestError) or bool(_NOT_LISTED.search(str(error)[:2_000]))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from, or while handling."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Headers of the reply that an error was made from, names in lower case."""
+    given = getattr(error, "litellm_response_headers", None) or getattr(
+        getattr(error, "response", None), "headers", None
+    )
+    if not isinstance(given, Mapping):
+        return {}
+    return {str(name).lower(): value for name, value in given.items() if isinstance(value, str)}
+
+
+def _moved(name: str) -> bool:
+    """Whether the environment sends a provider's questions to another address than its own."""
+    if not name or name in _ADDRESSED:
+        return False
+    return any(os.environ.get(f"{name.upper()}_{end}") for end in ("API_BASE", "BASE_URL"))
+
+
+def _library() -> ModuleType:
+    """litellm, imported and silenced."""
+    try:
+        with provider_errors.environment(_QUIET_IMPORT), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pydantic, about litellm's own types
+            litellm = importlib.import_module("litellm")
+            litellm.ModelResponse()  # its types are made at the first use
+    except ImportError as error:
+        raise MissingCapability(
+            f"the policy litellm needs the package litellm: {error}", mend="pip install 'autoresearchd[llm]'"
+        ) from error
+    litellm.telemetry = False  # type: ignore[attr-defined]
+    litellm.suppress_debug_info = True  # type: ignore[attr-defined]
+    litellm.disable_hf_tokenizer_download = True  # type: ignore[attr-defined]
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).disabled = True
+    if getattr(litellm, "sync_transport", None) is None:
+        _bound(litellm)
+    return litellm
+
+
+def _bound(litellm: ModuleType) -> None:
+    """Have litellm make its requests within bounds: those of its own clients, and those of the package openai."""
+    from autoresearchd.models.bounded_http import BoundedTransport
+
+    def certificates() -> dict[str, Any]:
+        handler = importlib.import_module("litellm.llms.custom_httpx.http_handler")
+        return {
+            "verify": handler.get_ssl_configuration(),
+            "cert": os.environ.get("SSL_CERTIFICATE", litellm.ssl_certificate),
+        }
+
+    transport = BoundedTransport(certificates)
+    litellm.sync_transport = transport  # type: ignore[attr-defined]
+    litellm.client_session = transport.session()  # type: ignore[attr-defined]
+    litellm.force_ipv4 = False  # type: ignore[attr-defined] # it would pass the transport by

@@ -1,0 +1,205 @@
+"""What models cost and may cost: prices of calls, spend caps, and going on without a model once a cap is reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from autoresearchd.domain.errors import PolicyError, SpendCapReached
+from autoresearchd.domain.model_settings import Price
+from autoresearchd.domain.ports import AnswerLog, Cancel, Policy
+from autoresearchd.domain.proposal import Answer, Cost, Proposal
+from autoresearchd.domain.research_state import ResearchState
+
+_PER = 1_000_000
+_KINDS = ("litellm:", "local:", "agent:")
+
+
+def priced(cost: Cost, prices: Mapping[str, Price], *models: str) -> Cost:
+    """The cost of one call.
+
+    A price of the user's stands over what the provider says; input tokens out of a provider's cache are counted in
+    full, so that a spend cap errs on the safe side. What nobody has a price for stays unknown, which is not zero.
+
+    Args:
+        cost: as the client gives it; what is no amount of money in it counts as unknown.
+        prices: the user's table, by model.
+        models: the names of the model, as the user and as the provider write it; the first that has a price counts.
+    """
+    counted = replace(cost, usd=_money(cost.usd), tokens_in=max(0, cost.tokens_in), tokens_out=max(0, cost.tokens_out))
+    price = _find(prices, models)
+    if price is None:
+        return counted
+    tokens = counted.tokens_in + counted.tokens_out
+    if tokens == 0 and (price.input or price.output):
+        return replace(counted, usd=counted.usd or None)  # not counted by the provider: unknown, which is not free
+    return replace(counted, usd=(counted.tokens_in * price.input + counted.tokens_out * price.output) / _PER)
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """The sum; its price is unknown where that of any part is."""
+    usd: float | None = 0.0
+    tokens_in = tokens_out = 0
+    seconds = 0.0
+    for cost in costs:
+        usd = None if usd is None or cost.usd is None else usd + cost.usd
+        tokens_in, tokens_out = tokens_in + cost.tokens_in, tokens_out + cost.tokens_out
+        seconds += cost.seconds
+    return Cost(usd, tokens_in, tokens_out, seconds)
+
+
+def _find(prices: Mapping[str, Price], models: tuple[str, ...]) -> Price | None:
+    """The price of the first name that has one: as written, then without ``--policy``'s kind and the provider."""
+    table = {_bare(name): price for name, price in prices.items()}
+    return next((table[name] for model in models for name in _names(model) if name in table), None)
+
+
+def _names(model: str) -> Iterator[str]:
+    name = _bare(model)
+    yield name
+    while "/" in name:
+        name = name.partition("/")[2]
+        yield name
+
+
+def _bare(name: str) -> str:
+    """A model's name without the kind of policy, which users copy from their command line."""
+    for kind in _KINDS:
+        name = name.removeprefix(kind)
+    return name
+
+
+def _money(usd: float | None) -> float | None:
+    return usd if usd is not None and math.isfinite(usd) and usd >= 0 else None
+
+
+_CENT_FRACTION = 1e-9
+"""Sums of prices are binary fractions: ten times 0.10 must reach a cap of 1.00."""
+
+
+class Caps:
+    """The spend caps of a session.
+
+    It is looked into before each question, so that no cap is overstepped by more than one answer.
+
+    Args:
+        session_usd: US dollars that the session has cost so far, answers under way not counted.
+        day_usd: US dollars that all sessions of the user together have cost since 00:00 UTC.
+        session_cap: what the session may cost, None: anything.
+        day_cap: what all sessions together may cost in a day, None: anything.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_usd: Callable[[], float],
+        day_usd: Callable[[], float],
+        session_cap: float | None = None,
+        day_cap: float | None = None,
+    ) -> None:
+        self._session_usd, self._day_usd = session_usd, day_usd
+        self._session_cap, self._day_cap = session_cap, day_cap
+
+    @property
+    def capped(self) -> bool:
+        """Whether there is any cap that could be reached."""
+        return self._session_cap is not None or self._day_cap is not None
+
+    def check(self) -> None:
+        """Raise SpendCapReached where nothing more may be spent."""
+        # The session's first: no waiting mends it.
+        if self._session_cap is not None and _reached(spent := self._session_usd(), self._session_cap):
+            raise SpendCapReached(
+                f"the session's cap of {_usd(self._session_cap)} is reached: {_usd(spent)} spent",
+                whole_session=True,
+                mend="`autoresearchd resume --max-cost USD` with a higher cap goes on",
+            )
+        if self._day_cap is not None and _reached(spent := self._day_usd(), self._day_cap):
+            raise SpendCapReached(
+                f"the cap of {_usd(self._day_cap)} a day is reached: your sessions together spent {_usd(spent)} since "
+                "00:00 UTC",
+                whole_session=False,
+                mend="it goes on by itself when the day ends at 00:00 UTC, or at once with a higher spend.per_day in "
+                "config.yaml and `autoresearchd resume`",
+            )
+
+
+class WatchedAnswers:
+    """An answer log that says when a cap cannot hold, because nobody knows what an answer cost.
+
+    Args:
+        answers: where the answers go.
+        caps: the caps; without any, an unknown price does no harm.
+        warn: tells the user, once for each model.
+    """
+
+    def __init__(self, answers: AnswerLog, caps: Caps, warn: Callable[[str], None]) -> None:
+        self._answers, self._caps, self._warn = answers, caps, warn
+        self._told: set[str] = set()
+
+    def record(self, number: int, answer: Answer) -> None:
+        """Store the answer, then warn where it has no price."""
+        self._answers.record(number, answer)
+        if answer.cost.usd is not None or not self._caps.capped or answer.model in self._told:
+            return
+        self._told.add(answer.model)
+        self._warn(
+            f"nobody says what {answer.model} costs, so the spend cap cannot hold for it: add its price to config.yaml "
+            f"(US dollars for a million tokens): `prices: {{{answer.model!r}: {{input: 3.0, output: 15.0}}}}`"
+        )
+
+
+class CapFallbackPolicy:
+    """A policy that asks a model, until a spend cap is reached; then another goes on in its place.
+
+    Its ``name`` stays that of the model's policy, which is what the session was started with; a proposal carries the
+    name of the one who made it, so that nothing is put down to a model that was never asked.
+
+    Args:
+        policy: asks the model.
+        instead: proposes once the money is spent; must cost nothing.
+        tell: says that the other takes over, and that the model is back.
+    """
+
+    def __init__(self, policy: Policy, instead: Policy, tell: Callable[[str], None]) -> None:
+        self._policy, self._instead, self._tell = policy, instead, tell
+        self._spent = False
+
+    @property
+    def name(self) -> str:
+        """That of the policy that asks the model."""
+        return self._policy.name
+
+    @property
+    def repairs(self) -> int:
+        """Those of the policy that asks the model."""
+        return self._policy.repairs
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """The model's proposal, or the other's where a cap is reached."""
+        try:
+            proposal = self._policy.propose(state, cancel)
+        except SpendCapReached as reached:
+            self._say_spent(reached)
+            if state.repair is not None:  # it is the model's own edit: nobody else knows what it was meant to do
+                raise PolicyError(f"not repaired: {reached.what}", mend=reached.mend) from reached
+            return self._instead.propose(state, cancel)
+        if self._spent:
+            self._spent = False
+            self._tell(f"{self._policy.name} proposes again")
+        return proposal
+
+    def _say_spent(self, reached: SpendCapReached) -> None:
+        if not self._spent:
+            self._spent = True
+            self._tell(f"{reached.what}; {self._instead.name} goes on without a model")
+
+
+def _reached(spent: float, cap: float) -> bool:
+    return spent >= cap - _CENT_FRACTION
+
+
+def _usd(amount: float) -> str:
+    """As people write money; more digits where cents do not tell."""
+    return f"${amount:.2f}" if amount == 0 or amount >= 0.1 else f"${amount:.4f}"

@@ -1,0 +1,166 @@
+"""Private copies of the workspace that somebody else edits: what they hold before, and what is taken back afterwards.
+
+Whoever edits a copy may leave anything in it: links, pipes, folders a thousand deep. Nothing is followed, what is
+read is data, and of bounded size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoresearchd.domain.cleaning import clean
+from autoresearchd.domain.errors import PolicyError
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.task import Task
+from autoresearchd.policy import answer_words
+
+MAX_FILE_BYTES = 1024 * 1024
+_MOST_SHOWN = 5
+_ABSENT = "absent"
+
+Materialise = Callable[[ResearchState, Path], None]
+"""Fills an empty folder with the task's folder at ``state.parent``, protected files included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A copy as it was handed out. texts: of the editable files; protected: type and content of the protected ones."""
+
+    texts: Mapping[str, str]
+    protected: Mapping[str, str]
+
+
+def look(root: Path, task: Task) -> Before:
+    """What a copy holds now, to compare with later."""
+    return Before({path: read_back(root, path) for path in task.editable}, _hashes(root, task.protected))
+
+
+def taken_back(root: Path, task: Task, before: Before, *, who: str) -> dict[str, str]:
+    """Text of each editable file that is not as it was; empty where nothing changed.
+
+    Raises:
+        PolicyError: a protected file was changed, or an editable one is no plain text file any more. ``who`` did it.
+    """
+    after = _hashes(root, task.protected)
+    touched = sorted(
+        path for path in {*before.protected, *after} if before.protected.get(path, _ABSENT) != after.get(path, _ABSENT)
+    )
+    if touched:
+        raise PolicyError(
+            f"{who} changed protected files: {_shown(touched)}",
+            label=Label.ILLEGAL_EDIT,
+            mend=f"only these may be edited: {', '.join(task.editable)}",
+        )
+    return {path: text for path in before.texts if (text := read_back(root, path)) != before.texts[path]}
+
+
+def put(root: Path, texts: Mapping[str, str], task: Task) -> None:
+    """Write editable files into a copy that nobody else has touched yet; other paths are passed over."""
+    for path in task.editable:
+        if path in texts and not _through_a_link(root, path):
+            (root / path).write_text(texts[path], encoding="utf-8", newline="")
+
+
+def read_back(root: Path, path: str) -> str:
+    """Text of a file that somebody else may have put there: a regular file, reached without links, small, UTF-8."""
+    if _through_a_link(root, path):
+        raise PolicyError(f"{path} has been made a symbolic link", label=Label.ILLEGAL_EDIT)
+    try:
+        handle = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise PolicyError(f"{path} has been deleted", label=Label.ILLEGAL_EDIT) from None
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read back: {error.strerror}", label=Label.ILLEGAL_EDIT) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise PolicyError(f"{path} is no regular file any more", label=Label.ILLEGAL_EDIT)
+    with os.fdopen(handle, "rb") as file:
+        raw = file.read(MAX_FILE_BYTES + 1)
+    if len(raw) > MAX_FILE_BYTES:
+        raise PolicyError(
+            f"{path} has become larger than {MAX_FILE_BYTES // 1024} KiB",
+            label=Label.ILLEGAL_EDIT,
+            mend="keep it small",
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path} is not UTF-8 (byte {error.start})", label=Label.MALFORMED_ANSWER) from error
+    if "\0" in text:
+        raise PolicyError(f"{path} holds a zero byte", label=Label.MALFORMED_ANSWER)
+    return text
+
+
+def _through_a_link(root: Path, path: str) -> bool:
+    place = root
+    for part in Path(path).parts:
+        place = place / part
+        if stat.S_ISLNK(_mode(place)):
+            return True
+    return False
+
+
+def _mode(place: Path) -> int:
+    """Type and permissions; 0 where there is nothing, or where it is closed to us."""
+    try:
+        return place.lstat().st_mode
+    except OSError:
+        return 0
+
+
+def _hashes(root: Path, protected: Iterable[str]) -> dict[str, str]:
+    """What the protected files are now: type and content; a folder stands for all in it."""
+    found: dict[str, str] = {}
+    for path in protected:
+        place = root / path
+        if _through_a_link(root, str(Path(path).parent)):
+            found[path] = "behind a link"
+        elif stat.S_ISDIR(_mode(place)):
+            found.update({f.relative_to(root).as_posix(): _hash(f) for f in _files(place)})
+        else:
+            found[path] = _hash(place)
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    """Everything in a folder that is no folder, however deep; compiled Python is passed over."""
+    found: list[Path] = []
+    pending = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        found.append(Path(entry.path))
+                    elif entry.name != "__pycache__":
+                        pending.append(Path(entry.path))
+        except OSError as error:  # too deep for a path, or closed to us: it was not so before
+            found.append(Path(error.filename or folder))
+    return found
+
+
+def _hash(place: Path) -> str:
+    try:
+        mode = place.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return f"link:{place.readlink()}"
+        if not stat.S_ISREG(mode):
+            return "other"
+        with place.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return _ABSENT
+    except OSError as error:
+        return f"unreadable: {error.errno}"
+
+
+def _shown(paths: list[str]) -> str:
+    names = [clean(path, answer_words.MAX_LINE) for path in paths[:_MOST_SHOWN]]
+    more = len(paths) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

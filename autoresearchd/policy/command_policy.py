@@ -1,0 +1,347 @@
+"""The policy ``command:CMD``: a tool of the user's own edits a private copy of the workspace; its edit is the proposal.
+
+The tool is trusted: it runs with the user's rights and the whole environment of the daemon (it may need its keys), and
+is not sandboxed. What it leaves behind is not: files are read back as data, and its words are cut and cleaned.
+
+It runs in a session of its own, beside a small shell that holds a pipe to this process: when this process dies, for
+whatever reason, the pipe closes and the group is killed. A tool that leaves its process group on purpose is not
+followed: it is trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from autoresearchd.domain.cleaning import clean
+from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, PolicyError
+from autoresearchd.domain.experiment import Experiment
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.policy import answer_words, edit_summary
+from autoresearchd.policy.agent import workspace_copy
+from autoresearchd.policy.agent.workspace_copy import Materialise
+from autoresearchd.policy.prompt import sections, stuck
+
+DEFAULT_TIMEOUT_S = 1800.0
+_TAIL_LINES = 12
+KEEP_BYTES = 64 * 1024
+"""How much of the end of each stream is kept."""
+_LOOK_S = 0.02
+_PATIENCE_S = 3.0
+# $1: the user's command, $2: the file that is its standard input. File 3 is the pipe from this process.
+_WRAPPER = (
+    'exec 3<&0; { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 </dev/null & exec 3<&-; exec /bin/sh -c "$1" <"$2"'
+)
+
+
+class CommandPolicy:
+    """Runs a command for each proposal.
+
+    Args:
+        command: what the user wrote after ``command:``; given to ``sh -c``.
+        materialise: fills the copy.
+        timeout: seconds that one proposal may take.
+        scratch: where the private copies are made; the system's place for temporary files by default.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        materialise: Materialise,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        scratch: Path | None = None,
+    ) -> None:
+        self._command, self._materialise, self._timeout, self._scratch = command, materialise, timeout, scratch
+
+    @property
+    def name(self) -> str:
+        """``command:`` and the command."""
+        return f"command:{self._command}"
+
+    @property
+    def repairs(self) -> int:
+        """None: a tool of the user's own tries its edit itself, if it wants to."""
+        return 0
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """What the tool changed in the editable files."""
+        if cancel.is_set():
+            raise Interrupted("the policy was asked to stop")
+        try:
+            with tempfile.TemporaryDirectory(
+                prefix="autoresearchd-command-", dir=self._scratch, ignore_cleanup_errors=True
+            ) as folder:
+                return self._in(Path(folder), state, cancel)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"the private copy for the command could not be made or read: {error}", mend="see to the disk"
+            ) from error
+
+    def _in(self, folder: Path, state: ResearchState, cancel: Cancel) -> Proposal:
+        copy, state_file, prompt_file = folder / "workspace", folder / "state.json", folder / "prompt.md"
+        copy.mkdir()
+        self._materialise(state, copy)
+        state_file.write_text(json.dumps(as_json(state), indent=1), encoding="utf-8")
+        prompt_file.write_text(sections.render(state), encoding="utf-8", errors="replace")
+        before = workspace_copy.look(copy, state.task)
+        result = run_tool(
+            self._command,
+            cwd=copy,
+            stdin=prompt_file,
+            env={**os.environ, "AUTORESEARCHD_STATE": str(state_file)},
+            timeout=self._timeout,
+            cancel=cancel,
+        )
+        # Before anything is cut to a length: half of a secret would not be known any more.
+        hide = state.redactor.text
+        result = replace(result, stdout=hide(result.stdout), stderr=hide(result.stderr))
+        try:
+            self._check(result)
+            files = workspace_copy.taken_back(copy, state.task, before, who="the command")
+            if not files:
+                raise PolicyError(
+                    f"the command changed nothing in {', '.join(state.task.editable)}",
+                    label=Label.NO_OP,
+                    mend="it has to edit the files in its working directory",
+                )
+        except PolicyError as error:  # what cannot be used has cost no less
+            error.cost, error.charged = (
+                answer_words.cost_of(answer_words.last_object(result.stdout), result.duration_s),
+                False,
+            )
+            raise
+        return self._proposal(state, files, result)
+
+    def _check(self, result: ToolResult) -> None:
+        if result.timed_out:
+            raise PolicyError(
+                f"the command did not end within {self._timeout:.0f} s and was killed{_tail(result)}",
+                mend="make it faster, or allow it more time",
+            )
+        if result.exit_code != 0:
+            raise PolicyError(f"the command ended with exit code {result.exit_code}{_tail(result)}")
+
+    def _proposal(self, state: ResearchState, files: Mapping[str, str], result: ToolResult) -> Proposal:
+        found = answer_words.last_object(result.stdout)
+        description = clean(found.get("description"), answer_words.MAX_LINE)
+        hypothesis = clean(found.get("hypothesis"), answer_words.MAX_TEXT) or description
+        hypothesis = hypothesis or f"An edit of {', '.join(sorted(files))} by the command may help"
+        return Proposal(
+            files=dict(files),
+            hypothesis=hypothesis,
+            policy=self.name,
+            description=description or clean(hypothesis, answer_words.MAX_LINE),
+            expected_delta=answer_words.number(found.get("expected_delta")),
+            changes=edit_summary.changes(state.code, files),
+            role=state.role,
+            asi=answer_words.asi_of(found, hypothesis),
+            cost=answer_words.cost_of(found, result.duration_s),
+            state_id=state.state_id,
+            round_id=state.round_id,
+        )
+
+
+def _tail(result: ToolResult) -> str:
+    """The end of what it complained about, for people."""
+    lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-_TAIL_LINES:]
+    shown = [f"    {words}" for line in lines if (words := clean(line, answer_words.MAX_LINE))]
+    return ":\n" + "\n".join(shown) if shown else ""
+
+
+# ---------------------------------------------------------------------- running it
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """How a tool ended. exit_code: −signal where it was killed; stdout, stderr: the end of each."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    duration_s: float
+    timed_out: bool = False
+
+
+def run_tool(
+    command: str, *, cwd: Path, stdin: Path, env: Mapping[str, str], timeout: float, cancel: Cancel
+) -> ToolResult:
+    """Run a shell command to its end, to its deadline, or until ``cancel`` is set (then Interrupted is raised)."""
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _WRAPPER, "sh", command, str(stdin)],
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EnvironmentFailure(f"the command of the policy could not be started: {error}") from error
+    out, err = _Tail(process.stdout), _Tail(process.stderr)
+    try:
+        stopped = _watch(process, began + timeout, cancel)
+    finally:
+        _end_group(process)
+        out.close()
+        err.close()
+        if process.stdin is not None:
+            process.stdin.close()
+    if stopped == "cancel":
+        raise Interrupted("the command of the policy was stopped on request")
+    return ToolResult(
+        exit_code=process.returncode,
+        stdout=out.text(),
+        stderr=err.text(),
+        duration_s=time.monotonic() - began,
+        timed_out=stopped == "timeout",
+    )
+
+
+def _watch(process: subprocess.Popen[bytes], deadline: float, cancel: Cancel) -> str:
+    """Wait for the end; why the waiting ended: ``""``, ``timeout`` or ``cancel``."""
+    while process.poll() is None:
+        if cancel.wait(_LOOK_S):
+            return "cancel"
+        if time.monotonic() >= deadline:
+            return "timeout"
+    return ""
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of the group: asked first where the tool itself is still there, then killed."""
+    if process.poll() is None:
+        _signal(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_S)
+    _signal(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+class _Tail:
+    """Reads a stream to its end in a thread and keeps the last bytes of it."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        self._stream, self._kept, self._lock = stream, bytearray(), threading.Lock()
+        self._cut = False
+        self._thread = threading.Thread(target=self._read, name="tool-output", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        if self._stream is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            while chunk := os.read(self._stream.fileno(), 65536):
+                with self._lock:
+                    self._kept += chunk
+                    self._cut = self._cut or len(self._kept) > KEEP_BYTES
+                    del self._kept[:-KEEP_BYTES]
+
+    def close(self) -> None:
+        """Wait for the end; a process that left the group and holds the pipe is not waited for long."""
+        self._thread.join(1.0)
+        if self._stream is not None and not self._thread.is_alive():
+            self._stream.close()
+
+    def text(self) -> str:
+        """The end of the stream, from the beginning of a line on: half a line could hold half a key."""
+        with self._lock:
+            kept = bytes(self._kept)
+            if self._cut:
+                kept = kept.partition(b"\n")[2] or kept
+            return kept.decode("utf-8", "replace")
+
+
+# ---------------------------------------------------------------------- the state as JSON
+def as_json(state: ResearchState) -> dict[str, Any]:
+    """The whole state as JSON values, without secrets."""
+    task, repair = state.task, state.repair
+    whole = {
+        "tag": state.tag,
+        "experiment": state.number,
+        "parent": state.parent,
+        "seed": state.seed,
+        "state_id": state.state_id,
+        "round_id": state.round_id,
+        "role": state.role,
+        "task": {
+            "name": task.name,
+            "metric": task.metric.name,
+            "direction": str(task.metric.direction),
+            "editable": list(task.editable),
+            "protected": list(task.protected),
+            "budget_s": task.execution.budget.training,
+            "most_training_s": task.execution.budget.most,
+            "profile": task.profile,
+        },
+        "baseline": state.baseline,
+        "incumbent": state.incumbent_value,
+        "incumbent_commit": state.incumbent or state.parent,
+        "sigma": state.sigma,
+        "streak": state.streak,
+        "stuck": str(stuck.mode(state.streak)),
+        "failures": dict(state.failures),
+        "notes": list(state.notes),
+        "memo": state.memo,
+        "diagnostics": _plain(state.diagnostics),
+        "recent": [_experiment_json(e) for e in state.recent],
+        "top": [_experiment_json(e) for e in state.top],
+        "own": [_experiment_json(e) for e in state.own],
+        "code": dict(state.code),
+        "repair": None
+        if repair is None
+        else {
+            "attempt": repair.attempt,
+            "files": dict(repair.files),
+            "label": repair.label,
+            "reason": repair.reason,
+            "log": repair.log,
+            "description": repair.description,
+        },
+    }
+    return state.redactor.value(whole)
+
+
+def _experiment_json(experiment: Experiment) -> dict[str, Any]:
+    decision, proposal = experiment.decision, experiment.proposal
+    return {
+        "experiment": experiment.number,
+        "commit": experiment.commit,
+        "parent": experiment.parent,
+        "status": str(decision.status) if decision else None,
+        "label": str(decision.label) if decision else None,
+        "metric": decision.value if decision else None,
+        "metrics": _plain(decision.metrics) if decision else {},
+        "delta": decision.delta if decision else None,
+        "reason": decision.reason if decision else "",
+        "description": proposal.description if proposal else "baseline",
+        "role": proposal.role if proposal else "",
+        "changes": _plain(proposal.changes) if proposal else {},
+        "asi": _plain(experiment.asi.as_dict()),
+    }
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values only; anything else as text."""
+    return {
+        str(k): v if isinstance(v, (str, int, float, bool, list, dict)) or v is None else str(v)
+        for k, v in values.items()
+    }

@@ -1,0 +1,164 @@
+"""Whole files: fenced blocks that are said to be a file or look like one, or texts in a JSON object."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autoresearchd.domain.quantities import counted
+from autoresearchd.policy.edits import file_names
+from autoresearchd.policy.edits.answer_parts import Fence
+from autoresearchd.policy.edits.edit import EditError, show
+from autoresearchd.policy.edits.file_lines import File, Splice, lines_of
+
+_CODE = frozenset({"", "python", "py", "python3"})
+_MOST_PARSED = 200_000
+_LONGEST = 160
+_COMMENTS = ("#", "//", "--", "/*", "<!--")
+_BRACKETS = ("<", "[", "(", "{")
+_DOTS = ("...", "…")
+_LEFT_OUT = r"unchanged|unmodified|omitted|existing|rest|remainder|remaining|same|previous|original|before|keep"
+_REST = r"(?:the |all )?(?:rest|remainder|remaining|existing)(?: of)?"
+_ELISION = re.compile(
+    rf"(?:{_REST}(?: \w+){{0,4}} )?(?:(?:is|are|stays?|remains?|code|kept) )?"
+    r"(?:the same|(?:same )?as (?:before|above|is)|unchanged|unmodified|omitted)(?: here)?(?: for brevity)?"
+    rf"|{_REST}(?: \w+)? (?:code|file|program|script)"
+)
+"""What such a comment says and nothing else, where it has no dots."""
+
+
+def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, str]:
+    """New text of each file that a block is said to be, or that the only block of code looks like."""
+    named: dict[str, Fence] = {}
+    unnamed: list[Fence] = []
+    for fence in fences:
+        what = f"the {fence.language or 'fenced'} block"
+        told = file_names.in_info(fence.info, code, what)
+        file = told or file_names.title(fence.before, code, what) or _commented(fence, code, what)
+        if file is None:
+            unnamed += [fence] if fence.language in _CODE else []
+            continue
+        if file in named:
+            raise EditError(f"{file} is given as a whole twice", mend="give each file once")
+        if told is None:
+            _check_whole(fence, file, code[file])
+        named[file] = fence
+    if not named and unnamed:
+        named = {_meant(unnamed, code): unnamed[0]}
+    for file, fence in named.items():
+        if not fence.closed:
+            raise EditError(f"the block with {file} has no end", mend="close it with ``` on a line of its own")
+    lines = {file: tuple(line.removesuffix("\r") for line in fence.lines) for file, fence in named.items()}
+    return {file: _as_file(new, code[file], file) for file, new in lines.items()}
+
+
+def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, str]:
+    """New text of each file in a JSON object of names and texts."""
+    found: dict[str, str] = {}
+    for name, text in files.items():
+        file = file_names.known(name, code, '"files"')
+        if not isinstance(text, str):
+            raise EditError(f'"files": {show(name)} is not a text', mend="give the whole new text of the file")
+        found[file] = _as_file(lines_of(text), code[file], file)
+    return found
+
+
+def _as_file(lines: tuple[str, ...], old: str, file: str) -> str:
+    """The lines with the line ends of the old file."""
+    there = File(old)
+    return there.replace([Splice(0, len(there.lines), lines, "the block")], file)
+
+
+def _commented(fence: Fence, code: Mapping[str, str], what: str) -> str | None:
+    """The editable file that the first line of the block names in a comment; raises for the name of another file."""
+    first = _first(fence.lines)
+    if not first.startswith(("#", "//")):
+        return None
+    found = file_names.resolve(first.lstrip("#/ "), code)
+    # What the file has had all along says nothing of the block, and shell commands are not meant to be a file.
+    if found or fence.language not in _CODE or any(_first(lines_of(text)) == first for text in code.values()):
+        return found
+    return file_names.title(first, code, what)
+
+
+def _first(lines: Sequence[str]) -> str:
+    """The first line that is not blank."""
+    return next((line for line in lines if line.strip()), "").strip()
+
+
+def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:
+    file = file_names.only(code)
+    if file is None:
+        raise EditError(
+            "a block of code does not say which file it is",
+            mend=f"write the file's name after the opening ```, one of: {file_names.allowed(code)}",
+        )
+    if len(unnamed) > 1:
+        raise EditError(
+            f"there are {len(unnamed)} blocks of code, and none says that it is {file}",
+            mend=f"write ```python {file} before the whole file, or use SEARCH/REPLACE blocks for a part of it",
+        )
+    _check_whole(unnamed[0], file, code[file])
+    return file
+
+
+def _check_whole(fence: Fence, file: str, old: str) -> None:
+    """Raise where a block that may be a mere fragment does not look like the whole file."""
+    new = "\n".join(fence.lines)
+    if 2 * len(new) >= len(old):
+        return
+    before = _defined(old)
+    if file.endswith((".py", ".pyi")) and before and before <= _defined(new):
+        return
+    raise EditError(
+        f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
+        f"({counted(len(File(old).lines), 'line')})",
+        mend=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
+    )
+
+
+def _defined(text: str) -> set[str]:
+    """What a program defines at its top level; nothing where it cannot be parsed."""
+    if len(text) > _MOST_PARSED:
+        return set()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a doubtful escape in a string is the model's affair
+            tree = ast.parse(text.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+# ---------------------------------------------------------------------- code left out
+def check_complete(text: str, old: str, file: str) -> None:
+    """Raise for a line of the new text, not in the old one, that stands for code left out."""
+    known = {line.strip() for line in old.split("\n")}
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if bare.startswith((*_COMMENTS, *_BRACKETS)) and bare not in known and _elides(bare):
+            raise EditError(
+                f"line {number} of the new {file} leaves code out: `{show(bare)}`",
+                mend="write all lines, or change only a part of the file with SEARCH/REPLACE blocks",
+            )
+
+
+def _elides(line: str) -> bool:
+    comment, inner = line.startswith(_COMMENTS), line.strip("#/-*<!>[](){} \t").lower()
+    if len(line) > _LONGEST or (not comment and " " not in inner):
+        return False
+    if not re.search(r"[a-z]", inner):
+        return comment and any(dots in line for dots in _DOTS)
+    if inner.startswith(_DOTS) or inner.endswith(_DOTS):
+        return bool(re.search(rf"\b(?:{_LEFT_OUT}|code)\b", inner)) and (comment or not re.search(r"[\"'=:,]", line))
+    return bool(_ELISION.fullmatch(inner.rstrip(". ")))

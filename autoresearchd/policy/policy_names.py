@@ -1,0 +1,76 @@
+"""The names of policies as ``--policy`` takes them: ``search``, ``random``, ``command:./propose.sh``."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from autoresearchd.domain.errors import UsageError
+
+KINDS: dict[str, str] = {
+    "auto": "the model that config.yaml names, else search",
+    "litellm:MODEL": "any provider's model, e.g. litellm:anthropic/claude-sonnet-4-5",
+    "local[:MODEL]": "a model of your own behind an OpenAI-compatible endpoint (autoresearchd serve), or a folder",
+    "agent:MODEL": "a model with a shell in a sandboxed copy of the workspace; agent:local for the local one",
+    "search": "constants of the program, moved by what earlier moves brought; no model",
+    "random": "the same constants, moved at random",
+    "command:CMD": "a tool of your own that edits a copy of the workspace",
+}
+"""What can be asked for here, with a word on each."""
+
+_BARE = frozenset({"auto", "search", "random"})
+_NAMED = frozenset({"litellm", "agent"})
+_MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A parsed ``--policy``. argument: what follows the colon."""
+
+    kind: str
+    argument: str = ""
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether proposals are a language model's."""
+        return self.kind in ("litellm", "local", "agent")
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.argument}" if self.argument else self.kind
+
+
+def parse_spec(text: str) -> PolicySpec:
+    """Parse a ``--policy``.
+
+    Raises:
+        UsageError: unknown, or an argument is missing or too much.
+    """
+    kind, colon, argument = text.strip().partition(":")
+    kind, argument = kind.strip().lower(), argument.strip()
+    if kind in _NAMED and not argument:
+        raise UsageError(
+            f"--policy {kind}: names no model",
+            mend=f"write it after the colon: --policy {kind}:anthropic/claude-sonnet-4-5",
+        )
+    if kind in _NAMED or kind == "local":
+        if len(argument) > _MOST or not argument.isprintable() or argument.startswith("-"):
+            raise UsageError(f"--policy {kind}: {argument[:40]!r} is no name of a model", mend="give a model's name")
+        return PolicySpec(kind, argument)
+    if kind == "command":
+        if not argument or "\0" in argument:
+            raise UsageError(
+                "--policy command: says no command to run",
+                mend="write it after the colon: --policy 'command:./propose.sh'",
+            )
+        return PolicySpec(kind, argument)
+    if kind in _BARE:
+        if colon:
+            raise UsageError(f"--policy {kind} takes nothing after it, but was given {text!r}", mend=f"--policy {kind}")
+        return PolicySpec(kind)
+    raise UsageError(f"there is no policy {text!r}", mend=_advice(kind))
+
+
+def _advice(kind: str) -> str:
+    near = difflib.get_close_matches(kind, [*_BARE, *_NAMED, "local", "command"], n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}policies: {', '.join(KINDS)}"

@@ -1,0 +1,287 @@
+"""What a session has learned so far, in a few lines: what was tried, what nearly helped, what failed, what is untried.
+
+A pure function of decided experiments. Its lines hold words of models and programs: they are clean and cut, but data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rapidfuzz import fuzz, process
+from rapidfuzz.utils import default_process
+
+from autoresearchd.domain.experiment import Decision, Experiment
+from autoresearchd.domain.labels import NEVER_RUN, RULES, Label, Status
+from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.policy.prompt.quote import Quote
+
+MOST_CONSTANTS = 12
+MOST_VALUES = 6
+MOST_NEAR_MISSES = 6
+MOST_HINTS = 6
+MOST_FAILURES = 12
+MOST_OTHERS = 6
+MOST_KEPT = 8
+
+TAKEN_UP = 80
+"""From which likeness (``token_set_ratio`` of rapidfuzz, 0 to 100) a later experiment counts as having tried a hint."""
+
+LOOKED_AT = 16
+"""Hints that are compared, the newest: what is older than that has had its time."""
+
+_WORDS = 240
+_SHOWN = 160
+_NO_FAILURE = frozenset({Label.NONE, Label.SIMPLER, Label.NO_GAIN, Label.ABORTED_EARLY})
+_MEASURED = frozenset({Label.NO_GAIN, Label.GATE_MISS, Label.CONSTRAINT, Label.SIZE_BLOCKED})
+
+_NAME = re.compile(r"[A-Za-z_][\w.\[\]]{0,47}")
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What was learned, each part in lines, the most telling first.
+
+    failures: by label, with the latest example. near_misses: better than the incumbent but not kept, or within noise;
+    near: their numbers. hints: of what to try next, not taken up since. kept: what was kept. tried: by constant, or by
+    role, with what each value did; constants: their names, the most tried first. verdicts: runs ended early, and gains
+    taken for noise.
+    """
+
+    failures: tuple[str, ...] = ()
+    near_misses: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
+    verdicts: tuple[str, ...] = ()
+    near: tuple[int, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    def parts(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """(heading, lines) of each part that is not empty, the most useful first."""
+        named = (
+            ("Failed, by class", self.failures),
+            ("Near misses: combine them, or measure their neighbours", self.near_misses),
+            ("Hints of earlier experiments that nobody has taken up", self.hints),
+            ("Kept", self.kept),
+            ("Tried, by what was changed", self.tried),
+            ("Verdicts", self.verdicts),
+        )
+        return tuple((heading, lines) for heading, lines in named if lines)
+
+
+def digest(state: ResearchState) -> Digest:
+    """The digest of a research state."""
+    return digest_of(state.recent, state.top, state.failures, sigma=state.sigma, quote=Quote(state.redactor))
+
+
+def digest_of(
+    recent: Sequence[Experiment],
+    top: Sequence[Experiment] = (),
+    failures: Mapping[str, int] | None = None,
+    *,
+    sigma: float | None = None,
+    quote: Quote | None = None,
+) -> Digest:
+    """The digest of some decided experiments.
+
+    Args:
+        recent: the latest.
+        top: the best.
+        failures: how many experiments of the whole session ended under each label; None: counted over ``recent``.
+        sigma: standard deviation of a run's metric, None where it is not known.
+        quote: how words of others are cleaned.
+    """
+    quote = quote or Quote()
+    known = {e.number: e for e in (*top, *recent)}
+    tries = [t for n in sorted(known) if (t := _try_of(known[n], quote)) is not None]
+    near = _near_misses(tries, sigma)
+    return Digest(
+        failures=_failures(tries, failures, quote),
+        near_misses=tuple(f"#{t.number} {t.words}: {_outcome(t)}" for t in near),
+        hints=_hints(tries, quote),
+        kept=tuple(f"#{t.number} {t.words}: {_outcome(t)}" for t in reversed(tries) if t.kept)[:MOST_KEPT],
+        tried=(*_constants(tries), *_roles(tries, quote), *_others(tries, quote)),
+        verdicts=_verdicts(tries, sigma),
+        near=tuple(t.number for t in near),
+        constants=_names(tries),
+    )
+
+
+# ---------------------------------------------------------------------- one experiment
+@dataclass(frozen=True, slots=True)
+class _Try:
+    number: int
+    words: str
+    proposal: Proposal
+    decision: Decision
+    values: Mapping[str, str]
+    arch_change: str = ""
+    text: str = field(default="", repr=False)
+
+    @property
+    def kept(self) -> bool:
+        return self.decision.status is Status.KEEP
+
+    @property
+    def judged(self) -> bool:
+        """Whether a job was spent, so that it says something about the change."""
+        return self.decision.label not in NEVER_RUN
+
+    @property
+    def better(self) -> bool:
+        return self.kept or (self.decision.label in _MEASURED and (self.decision.delta or 0.0) > 0)
+
+
+def _try_of(experiment: Experiment, quote: Quote) -> _Try | None:
+    """None for baselines and what is not decided."""
+    proposal, decision = experiment.proposal, experiment.decision
+    if proposal is None or decision is None or proposal.policy == "baseline":
+        return None
+    description = quote.line(proposal.description or proposal.hypothesis, _WORDS)
+    arch_change = quote.line(experiment.asi.arch_change, _WORDS)
+    return _Try(
+        experiment.number,
+        description if len(description) <= _SHOWN else description[: _SHOWN - 1] + "…",
+        proposal,
+        decision,
+        _values(proposal.changes, quote),
+        arch_change,
+        default_process(f"{description} {quote.line(proposal.hypothesis, _WORDS)} {arch_change}"),
+    )
+
+
+def _values(changes: Mapping[str, object], quote: Quote) -> dict[str, str]:
+    """The constants that a proposal sets, without their file, and their new values."""
+    return {
+        quote.line(str(key).rpartition(":")[2], 48): quote.line(f"{v:.6g}" if isinstance(v, float) else v, 32)
+        for key, v in list(changes.items())[:MOST_CONSTANTS]
+    }
+
+
+def _outcome(t: _Try) -> str:
+    """What became of it, in two words."""
+    delta = "" if t.decision.delta is None else f" {t.decision.delta:+.3g}"
+    if t.kept:
+        return f"kept{delta}"
+    return f"{t.decision.label.value or t.decision.status.value}{delta}"
+
+
+# ---------------------------------------------------------------------- the parts
+def _near_misses(tries: Sequence[_Try], sigma: float | None) -> list[_Try]:
+    """Measured, not kept, and better than the incumbent of the time or no further below it than its noise."""
+    found = [t for t in tries if not t.kept and t.decision.label in _MEASURED and _near(t.decision.delta, sigma)]
+    return sorted(found, key=lambda t: (-(t.decision.delta or 0.0), -t.number))[:MOST_NEAR_MISSES]
+
+
+def _near(delta: float | None, sigma: float | None) -> bool:
+    margin = sigma or 0.0
+    return delta is not None and (delta > 0 or (margin > 0 and delta >= -margin))
+
+
+def _failures(tries: Sequence[_Try], counts: Mapping[str, int] | None, quote: Quote) -> tuple[str, ...]:
+    """The ledger: each class of failure with its count over the session and the latest example, the commonest first."""
+    if not counts:
+        counts = Counter(t.decision.label.value for t in tries)
+    latest = {t.decision.label.value: t for t in tries}
+    skipped = {label.value for label in _NO_FAILURE}
+    lines = []
+    for label, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if label in skipped or count <= 0:
+            continue
+        line = f"{quote.line(label, 40)} ×{count}"
+        if label in latest:
+            t = latest[label]
+            reason = t.decision.reason.removeprefix(f"{label}: ")
+            line += f", last #{t.number} {t.words}: {quote.line(reason, _SHOWN)}"
+        lines.append(line)
+    return tuple(lines[:MOST_FAILURES])
+
+
+def _hints(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
+    """What experiments said should be tried next, the newest first, where nothing since is like it."""
+    lines: list[str] = []
+    seen: list[str] = []
+    for i in range(len(tries) - 1, max(-1, len(tries) - 1 - LOOKED_AT), -1):
+        # Of the policy's own words only: what the daemon adds for a crash is no idea.
+        hint = quote.line(tries[i].proposal.asi.next_action_hint, _WORDS)
+        plain = default_process(hint)
+        if not plain:
+            continue
+        later = [t.text for t in tries[i + 1 :]]
+        known = (*later, *seen)
+        if process.extractOne(plain, known, scorer=fuzz.token_set_ratio, score_cutoff=TAKEN_UP) is None:
+            lines.append(f"{hint} (#{tries[i].number})")
+        seen.append(plain)
+        if len(lines) >= MOST_HINTS:
+            break
+    return tuple(lines)
+
+
+def _constants(tries: Sequence[_Try]) -> tuple[str, ...]:
+    """For each constant which values were tried and what they did, the most tried first."""
+    by_name: dict[str, list[_Try]] = {}
+    for t in tries:
+        for name in t.values if t.judged else ():
+            by_name.setdefault(name, []).append(t)
+    ranked = sorted(by_name.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(_constant(name, found) for name, found in ranked[:MOST_CONSTANTS])
+
+
+def _constant(name: str, found: Sequence[_Try]) -> str:
+    values = []
+    for t in found[-MOST_VALUES:]:
+        others = f" with {counted(len(t.values) - 1, 'other change')}" if len(t.values) > 1 else ""
+        values.append(f"{t.values[name]}{others}: {_outcome(t)} (#{t.number})")
+    older = len(found) - len(values)
+    helped = sum(t.better for t in found)
+    return f"{name} ({len(found)} tried, {helped} helped): {'; '.join(values)}" + (f"; {older} older" if older else "")
+
+
+def _names(tries: Sequence[_Try]) -> tuple[str, ...]:
+    """The constants' names, the most tried first; what does not look like one is left out."""
+    counts = Counter(name for t in tries if t.judged for name in t.values)
+    ranked = sorted(counts, key=lambda name: (-counts[name], name))
+    return tuple(name for name in ranked if _NAME.fullmatch(name))[:MOST_CONSTANTS]
+
+
+def _roles(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
+    """How each role has fared."""
+    roles = sorted({t.proposal.role for t in tries if t.proposal.role})
+    lines = []
+    for role in roles[:MOST_CONSTANTS]:
+        own = [t for t in tries if t.proposal.role == role]
+        lines.append(f"role {quote.line(role, 40)}: {len(own)} tried, {sum(t.kept for t in own)} kept")
+    return tuple(lines)
+
+
+def _others(tries: Sequence[_Try], quote: Quote) -> tuple[str, ...]:
+    """Changes that are no change of a constant, in their own words, the newest first."""
+    found = [t for t in reversed(tries) if t.judged and not t.values and not t.kept]
+    return tuple(f"#{t.number} {quote.line(t.arch_change or t.words, _SHOWN)}: {_outcome(t)}" for t in found)[
+        :MOST_OTHERS
+    ]
+
+
+def _verdicts(tries: Sequence[_Try], sigma: float | None) -> tuple[str, ...]:
+    lines = []
+    aborted = [t.number for t in tries if t.decision.label is Label.ABORTED_EARLY]
+    if aborted:
+        lines.append(f"ended early, because their curves promised no gain: {_numbers(aborted)}")
+    noise = [t.number for t in tries if t.decision.label is Label.NO_GAIN and (t.decision.delta or 0.0) > 0]
+    if noise:
+        known = f" (σ = {sigma:.3g})" if sigma is not None else ""
+        lines.append(f"measured better, but by no more than noise{known}: {_numbers(noise)}")
+    refused = [t.number for t in tries if RULES[t.decision.label].status is Status.CHECKS_FAILED]
+    if refused:
+        lines.append(f"refused by checks, whatever they measured: {_numbers(refused)}")
+    return tuple(lines)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(f"#{n}" for n in numbers[-MOST_OTHERS:])
+    return f"{len(numbers)} ({shown})" if len(numbers) <= MOST_OTHERS else f"{len(numbers)} (last {shown})"

@@ -1,0 +1,352 @@
+"""The policies without a model: ``search``, which learns from what was tried, and ``random``, the honest floor.
+
+Candidate values of ``search`` are moderate steps around the present value; an additive Gaussian process over past
+effects judges them and picks what most likely pays. So it looks along one axis at first, goes on in directions that
+helped, turns round where a step hurt, and combines near misses. It keeps nothing that the history does not have: with
+the same history, state and seed a new object proposes the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from autoresearchd.domain.errors import Interrupted, PolicyError
+from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.ports import Cancel, TrialHistory
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.policy.search import change_words
+from autoresearchd.policy.search.coupling import Coupling
+from autoresearchd.policy.search.memory import Effect, Memory, key
+from autoresearchd.policy.search.name_ranges import BATCH, CONTEXT, PER_PASS, words_of
+from autoresearchd.policy.search.parameter import Parameter, Value
+from autoresearchd.policy.search.program_constants import MOST_CHANGES, Program, draw
+from autoresearchd.policy.search.surrogate import Candidate, Surrogate, expected_gain, where
+
+_STEPS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+_WHIM = 0.25
+"""How much chance there is in the choice: groups drawn from one state must differ."""
+_MARGIN = 1.5
+"""How much of the noise a change has to bring before it counts."""
+_RESTS = 6
+"""For how many proposals a move that was discarded again in a bundle is put into no other."""
+_FAVOURED = 2
+"""Unless so many trials favour it."""
+
+
+class SearchPolicy:
+    """Searches the constants of the editable files.
+
+    Args:
+        history: the trials of the session.
+        code_at: texts of the editable files at a commit. Without it the search does not know what constants were
+            before a keep changed them, and so not which way it went.
+    """
+
+    name = "search"
+    repairs = 0
+
+    def __init__(self, history: TrialHistory, code_at: Callable[[str], Mapping[str, str]] | None = None) -> None:
+        self._history, self._code_at = history, code_at
+        self._memory: Memory | None = None
+        self._program = Program()
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """The change that most likely pays."""
+        if cancel.is_set():
+            raise Interrupted("the search was asked to stop")
+        parameters = self._program.parameters(state)
+        if self._memory is None:
+            self._memory = Memory(state.task.metric)
+        memory = self._memory
+        memory.refresh(self._history)
+        effects = memory.effects(_values(state), state.baseline)
+        lineage = self._lineage(state)
+        coupling = Coupling(parameters, memory, lineage)
+        telling = [e for e in effects if not (e.failed and coupling.explained.issuperset(e.changes))]
+        surrogate = Surrogate(parameters, lineage, telling, state.parent, state.sigma)
+        turn = _Turn(state, parameters, memory, surrogate, effects, coupling)
+        chosen = turn.choose()
+        changes = {c.parameter.name: c.value for c in chosen}
+        return _proposal(
+            self.name, self._program, state, changes, parameters, turn.reason(chosen), turn.expected(chosen)
+        )
+
+    def _lineage(self, state: ResearchState) -> dict[str, dict[str, Value]]:
+        """What the constants were at the incumbent and at each of its ancestors, as far as is known."""
+        if self._memory is None:
+            return {}
+        ancestry = self._memory.ancestry(state.parent)
+        root, current = ancestry[0][0], self._program.values(state.task, state.code)
+        values = {n: v for n, v in current.items() if not any(n in changes for _, changes in ancestry)}
+        if self._code_at is not None and root != state.parent:
+            values = self._program.values(state.task, self._code_at(root))
+        known: dict[str, dict[str, Value]] = {}
+        for commit, changes in ancestry:
+            values = {**values, **changes}
+            known[commit] = values
+        return {**known, state.parent: current}
+
+
+class RandomPolicy:
+    """Draws one to three constants and their values uniformly; what it draws follows from the state's seed alone."""
+
+    name = "random"
+    repairs = 0
+
+    def __init__(self) -> None:
+        self._program = Program()
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        """A random change."""
+        if cancel.is_set():
+            raise Interrupted("the policy was asked to stop")
+        parameters = self._program.parameters(state)
+        random = np.random.default_rng(state.seed)
+        for _ in range(100):
+            if changes := draw(parameters, random):
+                return _proposal(self.name, self._program, state, changes, parameters, "drawn at random")
+        raise PolicyError("no constant has another value in its range", label=Label.NO_OP)
+
+
+def _proposal(
+    policy: str,
+    program: Program,
+    state: ResearchState,
+    changes: Mapping[str, Value],
+    parameters: Mapping[str, Parameter],
+    reason: str,
+    expected: float | None = None,
+) -> Proposal:
+    moves = [(parameters[name], value) for name, value in changes.items()]
+    hypothesis = change_words.hypothesis(moves, reason)
+    return Proposal(
+        files=program.files(state, changes),
+        hypothesis=hypothesis,
+        policy=policy,
+        description=change_words.subject(moves),
+        expected_delta=expected,
+        changes=changes,
+        role=state.role,
+        asi=ASI(
+            hypothesis=hypothesis,
+            arch_change=change_words.architecture(moves),
+            next_action_hint=change_words.hint(moves),
+        ),
+        state_id=state.state_id,
+        round_id=state.round_id,
+    )
+
+
+class _Turn:
+    """The choice of one proposal."""
+
+    def __init__(
+        self,
+        state: ResearchState,
+        parameters: Mapping[str, Parameter],
+        memory: Memory,
+        surrogate: Surrogate,
+        effects: Sequence[Effect],
+        coupling: Coupling,
+    ) -> None:
+        self._effects, self._coupling = effects, coupling
+        self._state, self._memory, self._surrogate = state, memory, surrogate
+        self._all = parameters
+        self._parameters = {n: p for n, p in parameters.items() if n not in coupling.dropped}
+        self._random = np.random.default_rng(state.seed)
+        self._threshold = _MARGIN * surrogate.noise
+        self._failed: dict[str, list[tuple[float, float, Effect]]] = {}
+
+    def choose(self) -> list[Candidate]:
+        """One to three changes."""
+        for changes in self._coupling.untried:
+            together = [c for n, v in changes.items() for c in self._surrogate.judge(self._all[n], [v])]
+            if self._new(together):
+                return together
+        ranked = [c for _, c in sorted(self._singles(), key=lambda scored: -scored[0])]
+        for first in ranked:
+            chosen = self._combine(first, ranked)
+            if self._new(chosen):
+                return chosen
+            alone = [first, *self._together(first)]
+            if self._new(alone):
+                return alone
+        return self._anything()
+
+    # -- candidates
+
+    def _singles(self) -> Iterator[tuple[float, Candidate]]:
+        """Each change of one constant with its score."""
+        for parameter in self._parameters.values():
+            if values := self._values(parameter):
+                for candidate in self._surrogate.judge(parameter, values):
+                    whim = math.exp(_WHIM * float(self._random.standard_normal()))
+                    yield self._gain([candidate]) * whim, candidate
+
+    def _values(self, parameter: Parameter) -> list[Value]:
+        if not parameter.numeric:
+            return [v for v in parameter.others() if not self._barred(parameter, v)]
+        here, step = parameter.home, parameter.range.step
+        whim = float(self._random.uniform(-2.5, 2.5))
+        found = dict.fromkeys(parameter.at(here + d * step) for d in (*_STEPS, whim))
+        found |= dict.fromkeys(self._coupling.nearby(parameter, list(found)))
+        return [v for v in found if v != parameter.value and not self._barred(parameter, v)]
+
+    def _barred(self, parameter: Parameter, value: Value) -> bool:
+        """Whether a value is known to fail by itself."""
+        if not self._coupling.fits(parameter, value):
+            return True
+        place = where(parameter, value)
+        for before, after, effect in self._failures(parameter.name):
+            if effect.beyond and parameter.numeric:
+                if (after > before and place > after - 0.1) or (after < before and place < after + 0.1):
+                    return True
+            elif abs(place - after) < 1e-9:
+                return True
+        return False
+
+    def _failures(self, name: str) -> list[tuple[float, float, Effect]]:
+        """Trials of one constant alone that failed: where it came from, where it went, and how."""
+        if name not in self._failed:
+            rises = self._surrogate.rises(name)
+            self._failed[name] = [r for r in rises if r[2].failed and len(r[2].changes) == 1]
+        return self._failed[name]
+
+    def _gain(self, candidates: Sequence[Candidate]) -> float:
+        mean = sum(c.mean for c in candidates)
+        deviation = math.sqrt(sum(c.deviation**2 for c in candidates))
+        return expected_gain(mean, deviation, self._threshold)
+
+    # -- the choice
+
+    def _combine(self, first: Candidate, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """Add what helped or nearly helped in the past, where that makes success likelier.
+
+        A move that was discarded in a bundle rests for a while: each time it is the others that are judged with it.
+        """
+        best: dict[str, Candidate] = {}
+        for candidate in ranked:
+            name = candidate.parameter.name
+            known = name != first.parameter.name and candidate.mean > 0 and self._surrogate.rises(name) != []
+            known = known and name not in self._coupling.doubtful and not self._rests(candidate)
+            if known and (name not in best or candidate.mean > best[name].mean):
+                best[name] = candidate
+        chosen = [first, *self._together(first), *self._beside(first)]
+        if first.parameter.name in self._coupling.doubtful:
+            return chosen
+        for candidate in sorted(best.values(), key=lambda c: -c.mean):
+            named = {c.parameter.name for c in chosen}
+            if candidate.parameter.name in named:
+                continue
+            if len(chosen) < MOST_CHANGES and self._gain([*chosen, candidate]) > 1.1 * self._gain(chosen):
+                chosen.append(candidate)
+        return chosen
+
+    def _together(self, first: Candidate) -> Iterator[Candidate]:
+        """What has to have the same value."""
+        for name in self._coupling.together.get(first.parameter.name, ()):
+            yield from self._surrogate.judge(self._all[name], [first.value])
+
+    def _rests(self, candidate: Candidate) -> bool:
+        """Whether a move was discarded twice on this incumbent, in a bundle lately, and one trial at most favours it.
+
+        A single lucky run would else be put beside whatever is tried next, again and again.
+        """
+        place = where(candidate.parameter, candidate.value)
+        rises = self._surrogate.rises(candidate.parameter.name)
+        same = [e for before, after, e in rises if (after - before) * place > 0]
+        here = [e for e in same if e.parent == self._state.parent and not e.kept]
+        lately = [len(e.changes) for e in here if self._state.number - e.number <= _RESTS]
+        bundled = max(lately, default=0) > 1 and len(here) > 1
+        return bundled and sum(e.kept or (e.gain or 0.0) > 0 for e in same) < _FAVOURED
+
+    def _beside(self, first: Candidate) -> Iterator[Candidate]:
+        """Rows per pass, moved against a context length: a pass then has as many tokens as before.
+
+        As many fit into the memory, and fewer of them would leave the machine idle and cost a second pass.
+        """
+        moved = first.parameter
+        if moved.range.family != CONTEXT or not isinstance(first.value, int) or isinstance(moved.value, (str, bool)):
+            return
+        for parameter in self._parameters.values():
+            rows = parameter.range.family == BATCH and set(words_of(parameter.name)) & PER_PASS
+            if rows and parameter.path == moved.path and isinstance(parameter.value, int):
+                exact = parameter.value * moved.value / first.value
+                whole = exact >= 1 and exact.is_integer() and parameter.legal(exact)
+                if whole and not self._barred(parameter, int(exact)):
+                    yield from self._surrogate.judge(parameter, [int(exact)])
+                return
+
+    def _new(self, chosen: Sequence[Candidate]) -> bool:
+        changes = {c.parameter.name: c.value for c in chosen}
+        return key(self._state.parent, changes) not in self._memory.tried
+
+    def _anything(self) -> list[Candidate]:
+        """All near values are used up: take anything that has not been tried on this incumbent."""
+        free = {n: p for n, p in self._parameters.items() if n not in self._coupling.together}
+        for _ in range(200):
+            drawn = draw(free, self._random)
+            chosen = [Candidate(self._parameters[name], value) for name, value in drawn.items()]
+            fits = all(self._coupling.fits(c.parameter, c.value) for c in chosen)
+            if chosen and fits and self._new(chosen):
+                return chosen
+        raise PolicyError(
+            f"all values of {counted(len(free), 'constant')} have been tried on this program{self._left_alone()}",
+            label=Label.NO_OP,
+            mend="add constants to the editable file, or take a policy with a model (--policy litellm:MODEL)",
+        )
+
+    # -- words
+
+    def expected(self, chosen: Sequence[Candidate]) -> float | None:
+        """Expected improvement: what the surrogate believes, else what keeps brought so far, else nothing."""
+        mean = sum(c.mean for c in chosen)
+        if mean > 0 and all(self._surrogate.rises(c.parameter.name) for c in chosen):
+            return mean
+        keeps = [e.gain for e in self._effects if e.kept and e.gain is not None]
+        return statistics.median(keeps) if keeps else None
+
+    def reason(self, chosen: Sequence[Candidate]) -> str:
+        """Why this and why now, from the history, and what was given up since the last time."""
+        news = self._left_alone(since=max((m.number for m in self._memory.misfits), default=0))
+        return f"{self._why(chosen)}{news}".removeprefix("; ")
+
+    def _left_alone(self, since: int = 0) -> str:
+        """Which constants are moved no more, in words; since: the failure that it was for, or a later one."""
+        latest = since == 0 or all(e.number <= since for e in self._effects)
+        names = [self._all[n].label for n, last in self._coupling.dropped.items() if last >= since and latest]
+        return f"; left alone, for it fits no other value: {', '.join(sorted(names))}" if names else ""
+
+    def _why(self, chosen: Sequence[Candidate]) -> str:
+        if any(c.parameter.name in self._coupling.together for c in chosen):
+            return "one alone failed for the other, which has the same value"
+        if len(chosen) > 1:
+            return "together they may pass what each alone did not"
+        only = chosen[0]
+        place = where(only.parameter, only.value)
+        for before, after, effect in reversed(self._surrogate.rises(only.parameter.name)):
+            if effect.gain is None or not only.parameter.numeric:
+                continue
+            # The difference of two values may say otherwise than the estimate that the experiment was decided on.
+            told, over = (effect.gain, " over its parent's value") if effect.told is None else (effect.told, "")
+            same = (after - before) * place > 0
+            if same and told > 0:
+                return f"a step this way brought {told:+.4g}{over} in experiment {effect.number}"
+            if not same and told < 0:
+                return f"the other way cost {told:+.4g}{over} in experiment {effect.number}"
+        return ""
+
+
+def _values(state: ResearchState) -> dict[str, float]:
+    """Values of kept commits that the state itself tells."""
+    decided = [(e.commit, e.decision) for e in (*state.top, *state.recent)]
+    values = {c: d.value for c, d in decided if c and d and d.status is Status.KEEP and d.value is not None}
+    return (
+        values if state.incumbent_value is None else {**values, state.incumbent or state.parent: state.incumbent_value}
+    )

@@ -1,0 +1,234 @@
+"""The launcher of the tiers ``namespaces`` and ``landlock``: it confines itself and becomes the job.
+
+    confine --namespaces|--landlock [--network] [--gpu] [--size N] [--read P]… [--write P]… [--device P]… [--hide P]…
+            --chdir P -- COMMAND
+
+It stays outside as a guard: it hands on how the job ended, and ends what the job left when it, or the supervisor, is
+gone. Any restriction that cannot be put up ends it with a message and exit code 125, before the job has run.
+
+It runs as ``python -I -S``, once for each program of a run. C modules only, see `supervise`.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # the C half of `signal`, without its enums
+import os
+import select
+import sys
+
+from autoresearchd.sandbox.isolation import landlock, namespaces, seccomp
+from autoresearchd.sandbox.isolation.kernel import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    PR_SET_PDEATHSIG,
+    drop_privileges,
+    filter_calls,
+    prctl,
+)
+from autoresearchd.sandbox.process_tree import descendants, send
+
+EXIT_NOT_CONFINED = 125
+_NULL_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_FACTS = (
+    "cpuinfo", "meminfo", "stat", "version", "loadavg", "uptime", "filesystems", "self/",
+    "sys/kernel/osrelease", "sys/kernel/pid_max", "sys/vm/overcommit_memory", "sys/vm/max_map_count",
+)  # fmt: skip
+_GPU_FACTS = ("driver/nvidia", "devices", "modules")
+
+
+class Request:
+    """What the command line asks for."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.flags: set[str] = set()
+        self.places: dict[str, list[str]] = {"--read": [], "--write": [], "--device": [], "--hide": [], "--chdir": []}
+        self.size = 0
+        rest = iter(words)
+        for word in rest:
+            if word == "--":
+                break
+            if word == "--size":
+                self.size = int(next(rest))
+            elif word in self.places:
+                self.places[word].append(next(rest))
+            elif word in ("--namespaces", "--landlock", "--network", "--gpu"):
+                self.flags.add(word)
+            else:
+                raise ValueError(f"unknown word {word!r}")
+        self.command = list(rest)
+        if not self.command or len(self.places["--chdir"]) != 1 or self.private == ("--landlock" in self.flags):
+            raise ValueError("one tier, one --chdir and a command are needed")
+
+    @property
+    def private(self) -> bool:
+        return "--namespaces" in self.flags
+
+    @property
+    def network(self) -> bool:
+        return "--network" in self.flags
+
+
+def main(words: list[str]) -> int:
+    """Run a command confined; its exit code, or 128 + the signal that ended it."""
+    try:
+        request = Request(words)
+        tier = "namespaces" if request.private else "landlock"
+    except (ValueError, StopIteration) as error:
+        return _refuse("confine", error)
+    supervisor = os.getppid()
+    try:
+        if not landlock.version():
+            raise OSError("this kernel has no Landlock, or it is switched off")
+        if os.uname().machine not in seccomp.MACHINES:
+            raise OSError(f"there is no table of system calls for {os.uname().machine}")
+        if request.private:
+            namespaces.enter(network=request.network)
+        else:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        return _guard(request, tier, supervisor)
+    except OSError as error:
+        return _refuse(tier, error)
+
+
+def _refuse(tier: str, error: BaseException) -> int:
+    os.write(2, f"{tier}: {error}\n".encode("utf-8", "replace"))
+    return EXIT_NOT_CONFINED
+
+
+# -- outside ---------------------------------------------------------------------------------------------------------
+
+
+def _guard(request: Request, tier: str, supervisor: int) -> int:
+    """Start the job's first process, and wait for its end or the supervisor's."""
+    end, wake = os.pipe()
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    me = os.getpid()
+    first = os.fork()
+    if first == 0:
+        os.close(wake)
+        _become_first(request, tier, end)
+    prctl(PR_SET_DUMPABLE, 0)
+    while os.getppid() == supervisor:
+        pid, status = os.waitpid(first, os.WNOHANG)
+        if pid:
+            return _code(status)
+        os.read(end, 64)
+    _end_all(me, first)
+    return 128 + int(signal.SIGKILL)
+
+
+def _end_all(me: int, first: int) -> None:
+    """Kill all that is below this process, again until nothing is left.
+
+    With the first process of a namespace all others in it end; and this one sees them no more, for /proc is the job's.
+    """
+    send(first, signal.SIGKILL)
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in descendants(me):
+                send(pid, number)
+        os.sched_yield()
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+# -- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _become_first(request: Request, tier: str, guard: int) -> None:
+    """In the forked child: with namespaces, their first process, which reaps orphans; else the job itself.
+
+    Args:
+        request: what is asked for.
+        tier: its name, for messages.
+        guard: read end of a pipe whose other end the guard holds.
+    """
+    try:
+        signal.set_wakeup_fd(-1)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if _is_closed(guard):  # the guard died before this process asked to die with it
+            os._exit(EXIT_NOT_CONFINED)
+        if not request.private:
+            _become_job(request, namespaces.Mounts())
+        mounts = namespaces.Mounts()
+        mounts.make(request.places["--write"], request.size)
+        if not request.network:
+            namespaces.raise_loopback()
+        job = os.fork()
+        if job == 0:
+            _become_job(request, mounts)
+        prctl(PR_SET_DUMPABLE, 0)
+        drop_privileges()
+        while True:
+            pid, status = os.wait()
+            if pid == job:
+                os._exit(_code(status))
+    except (OSError, KeyError, ValueError) as error:
+        os._exit(_refuse(tier, error))
+    finally:
+        os._exit(EXIT_NOT_CONFINED)
+
+
+def _is_closed(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return bool(poll.poll(0))
+
+
+def _become_job(request: Request, mounts: namespaces.Mounts) -> None:
+    """Put up all restrictions and turn into the command. Raises OSError when any of them fails."""
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    abi = landlock.version()
+    rules = landlock.Ruleset(abi, tcp=request.private or request.network)
+    _allow(rules, request, mounts)
+    os.chdir(request.places["--chdir"][0])
+    drop_privileges()
+    rules.enforce()
+    filter_calls(
+        seccomp.build(
+            os.uname().machine,
+            abi=abi,
+            private=request.private,
+            network=request.network,
+            sealed=mounts.sealed,
+            pid=os.getpid(),
+        )
+    )
+    os.closerange(3, 1 << 20)
+    os.execve(request.command[0], request.command, os.environ)  # noqa: S606
+
+
+def _allow(rules: landlock.Ruleset, request: Request, mounts: namespaces.Mounts) -> None:
+    hidden = frozenset(request.places["--hide"])
+    for place in _NULL_DEVICES:
+        rules.allow(place, landlock.DEVICE)
+    for place in request.places["--device"]:
+        rules.allow(place, landlock.DEVICE)
+    if mounts.proc:
+        rules.allow("/proc", landlock.READ)
+    else:
+        for name in (*_FACTS, *(_GPU_FACTS if "--gpu" in request.flags else ())):
+            rules.allow(f"/proc/{name}", landlock.READ)
+    if mounts.memory:
+        rules.allow(namespaces.SHARED_MEMORY, landlock.WRITE)
+    for place in request.places["--read"]:
+        rules.allow(place, landlock.READ, hidden)
+    for place in request.places["--write"]:
+        rules.allow(place, landlock.WRITE)
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Copies of the database, and a new one from what is left of it."""

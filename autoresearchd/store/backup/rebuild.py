@@ -1,0 +1,204 @@
+"""A database under construction: a good copy, or none, and what git and the logs of runs know beside it.
+
+It is built in a file of its own; nothing of it is used before it passes every check.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, Session
+from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.ports import NewSession
+from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.store.journal import records
+from autoresearchd.store.journal.experiment_steps import change, last_kept, recount
+from autoresearchd.store.journal.records import load_experiment
+from autoresearchd.store.journal.session_records import change_session
+from autoresearchd.store.repository import SqlStore
+from autoresearchd.store.schema import tables as t
+from autoresearchd.store.schema.database import sqlite_url
+
+UNKNOWN = ""
+"""Fingerprint of a segment whose conditions are not known: whatever runs next is not compared with it."""
+
+s, e, p, r, g = t.sessions, t.experiments, t.proposals, t.runs, t.segments
+
+
+class Draft:
+    """The new database. Use it in a ``with`` block; ``finish`` makes it a single file."""
+
+    def __init__(self, path: Path, base: Path | None) -> None:
+        self.path = path
+        if base is not None:
+            shutil.copyfile(base, path)
+        self.store = SqlStore.open(sqlite_url(path))
+        self._db = self.store._db
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    # -- what is there
+    def numbers(self, session_id: int) -> dict[int, tuple[str, str | None]]:
+        """(phase, commit) of the experiments whose rows are there, by number."""
+        wanted = select(e.c.number, e.c.phase, e.c.commit_sha).where(e.c.session_id == session_id).order_by(e.c.number)
+        with self._db.read() as c:
+            return {number: (phase, commit) for number, phase, commit in c.execute(wanted)}
+
+    def opened(self, session_id: int) -> int:
+        """How many numbers were handed out, as far as it is written down."""
+        with self._db.read() as c:
+            return c.execute(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)).scalar() or 0
+
+    def segment_of(self, session_id: int, number: int) -> int:
+        """The segment that a number falls into."""
+        wanted = select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number)
+        with self._db.read() as c:
+            return c.execute(wanted).scalar() or 0
+
+    def first_of_segment(self, session_id: int, number: int) -> bool:
+        """Whether an experiment is its segment's baseline."""
+        wanted = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
+        with self._db.read() as c:
+            return number == 0 or c.execute(wanted).first() is not None
+
+    # -- what is put in
+    def create_session(self, new: NewSession, at: datetime) -> Session:
+        """A session of which only git is left."""
+        session = self.store.create_session(new, at)
+        self.store.open_segment(session.id, UNKNOWN, "start", "", at)
+        return session
+
+    def ensure_experiment(self, session_id: int, number: int, parent: str, at: datetime) -> Experiment:
+        """The experiment as it stands; a bare row where there was none."""
+        key = {"session_id": session_id, "number": number}
+        bare = {"segment": 0, "phase": Phase.PROPOSING, "parent": parent, "started_at": at, "gpu_s": 0.0}
+        with self._db.write() as c:
+            if c.execute(select(e.c.number).filter_by(**key)).first() is None:
+                c.execute(insert(e).values(**key, **bare))
+            return load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
+
+    def add_proposal(
+        self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
+    ) -> Experiment:
+        """Give an experiment a proposal."""
+        key = {"session_id": session_id, "number": number, "attempt": 0}
+        with self._db.write() as c:
+            c.execute(insert(p).values(**key, **records.proposal_values(proposal, code_hash)))
+            c.execute(insert(t.proposal_bodies).values(**key, **records.body_values(proposal, diff)))
+            change(c, session_id, number, attempt=0)
+            return load_experiment(c, session_id, number, records.FULL_EXPERIMENTS)
+
+    def add_run(
+        self, session_id: int, number: int, index: int, seed: int, at: datetime, found: Measurement, result: RunResult
+    ) -> None:
+        """A run that ended, as its logs have it."""
+        started = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "started_at": at}
+        with self._db.write() as c:
+            current = select(e.c.attempt).where(e.c.session_id == session_id, e.c.number == number)
+            attempt, values = c.execute(current).scalar() or 0, records.run_values(found, result)
+            c.execute(insert(r).values(**started, attempt=attempt, finished_at=at, **values))
+
+    def close_runs(self, session_id: int, number: int, at: datetime, why: str) -> None:
+        """End the runs of an experiment that were never seen to end."""
+        still_open = (r.c.session_id == session_id, r.c.number == number, r.c.finished_at.is_(None))
+        with self._db.write() as c:
+            c.execute(update(r).where(*still_open).values(finished_at=at, label=Label.INTERRUPTED, detail=why))
+
+    def decide(
+        self, e: Experiment, decision: Decision, asi: ASI, at: datetime, *, commit: str | None, segment: int
+    ) -> None:
+        """Write a decision down, whatever phase the experiment is in."""
+        key = {"session_id": e.session_id, "number": e.number}
+        with self._db.write() as c:
+            values = {**records.decision_values(decision), "commit_sha": commit, "segment": segment}
+            change(c, e.session_id, e.number, phase=Phase.DECIDED, finished_at=at, **values)
+            if c.execute(select(t.asi.c.number).filter_by(**key)).first() is None:
+                c.execute(insert(t.asi).values(**key, **records.asi_values(asi)))
+
+    def set_parent(self, session_id: int, number: int, parent: str, at: datetime) -> None:
+        """Correct where a bare experiment began."""
+        with self._db.write() as c:
+            change(c, session_id, number, parent=parent, started_at=at)
+
+    # -- the end
+    def finish(self, reason: str) -> None:
+        """Sums and incumbents as the rows have them; one file."""
+        for session in self.store.sessions():
+            with self._db.write() as c:
+                _count(c, session.id)
+                if session.branch:  # an imported session has none: nothing ever goes on with it
+                    _require_baseline(c, session.id)
+                    number, commit = last_kept(c, session.id) or (0, session.base_commit)
+                    quiet = {"state": SessionState.STOPPED, "pid": None, "reason": reason}
+                    change_session(c, session.id, incumbent=commit, incumbent_experiment=number, **quiet)
+        whole = self.path.with_name(f"{self.path.name}.whole")
+        self.store.backup(whole)
+        self.store.close()
+        whole.replace(self.path)
+
+
+def is_whole(e: Experiment) -> bool:
+    """Whether an open experiment has all that its phase says, so that the loop can go on with it."""
+    if any(run.open for run in e.runs[:-1]):
+        return False
+    ended = not e.runs or not e.runs[-1].open
+    has_commit = e.proposal is not None and e.commit is not None
+    match e.phase:
+        case Phase.PROPOSING:
+            return e.proposal is None and not e.runs
+        case Phase.PROPOSED:
+            return e.proposal is not None and ended
+        case Phase.COMMITTED:
+            return has_commit and ended
+        case Phase.RUNNING:
+            return has_commit and not ended
+        case Phase.MEASURED:
+            return has_commit and bool(e.counted_runs) and ended
+        case Phase.DECIDED:
+            return True
+
+
+def _require_baseline(c: Connection, session_id: int) -> None:
+    """Without a measured baseline nothing can be compared: the next daemon opens a segment, and measures one."""
+    latest = select(g.c.number, g.c.first).where(g.c.session_id == session_id).order_by(g.c.number.desc()).limit(1)
+    segment = c.execute(latest).first()
+    if segment is None:
+        return
+    since = (e.c.session_id == session_id, e.c.number >= segment.first)
+    decided = select(e.c.number, p.c.policy, e.c.value).outerjoin_from(e, p, records.CURRENT)
+    kept = decided.where(*since, e.c.status == Status.KEEP, e.c.value.is_not(None)).order_by(e.c.number).limit(1)
+    first_kept = c.execute(kept).first()
+    first_decided = c.execute(decided.where(*since, e.c.status.is_not(None)).limit(1)).first()
+    if first_decided is not None and (first_kept is None or first_kept.policy != "baseline"):
+        this = (g.c.session_id == session_id, g.c.number == segment.number)
+        c.execute(update(g).where(*this).values(fingerprint=UNKNOWN))
+
+
+def _count(c: Connection, session_id: int) -> None:
+    """Counters are sums over rows: made again from the rows. Costs of answers that are lost are lost as well."""
+
+    def number(*conditions: Any) -> int:
+        return c.execute(select(func.count()).where(e.c.session_id == session_id, *conditions)).scalar_one()
+
+    last, gpu_s = c.execute(select(func.max(e.c.number), func.sum(e.c.gpu_s)).where(e.c.session_id == session_id)).one()
+    values = {
+        "opened": 0 if last is None else last + 1,
+        "experiments": number(e.c.phase == Phase.DECIDED),
+        "keeps": number(e.c.status == Status.KEEP),
+        "discards": number(e.c.status == Status.DISCARD),
+        "crashes": number(e.c.status == Status.CRASH),
+        "checks_failed": number(e.c.status == Status.CHECKS_FAILED),
+        "aborted": number(e.c.label == Label.ABORTED_EARLY),
+        "gpu_s": gpu_s or 0.0,
+    }
+    c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**values))
+    recount(c, session_id)

@@ -1,0 +1,1 @@
+"""What is written down of sessions, experiments and versions, and read again."""

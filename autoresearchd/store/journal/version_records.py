@@ -1,0 +1,242 @@
+"""Learner runs and versions of the local policy in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from autoresearchd.domain.errors import StoreError
+from autoresearchd.domain.policy_versions import (
+    LearnerRun,
+    LearnerStatus,
+    NewLearnerRun,
+    NewVersion,
+    PolicyVersion,
+    Rewarded,
+    VersionStatus,
+)
+from autoresearchd.store.journal.records import CURRENT, AnyRow
+from autoresearchd.store.journal.session_records import require_session
+from autoresearchd.store.schema import tables as t
+from autoresearchd.store.schema.database import Database
+
+v, r, e, p = t.policy_versions, t.learner_runs, t.experiments, t.proposals
+_parent = v.alias("parent")
+
+
+def select_versions(*more: Any) -> Select[*tuple[Any, ...]]:
+    """Versions with the names of their parents and their algorithms."""
+    joined = select(*v.c, _parent.c.version.label("parent"), r.c.algo, *more)
+    return joined.outerjoin_from(v, _parent, _parent.c.id == v.c.parent_id).outerjoin(r, r.c.id == v.c.learner_run_id)
+
+
+class VersionRecords:
+    """The part of the store about the local policy."""
+
+    _db: Database
+
+    # -- learner runs
+    def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun:
+        values = {
+            "session_id": new.session_id,
+            "algo": new.algo,
+            "mode": new.mode,
+            "status": LearnerStatus.RUNNING,
+            "started_at": at,
+            "trajectories": new.trajectories,
+            "steps": 0,
+            "config": new.config,
+            "detail": "",
+        }
+        with self._db.write() as c:
+            if new.session_id is not None:
+                require_session(c, new.session_id)
+            run_id = c.execute(insert(r).values(**values).returning(r.c.id)).scalar_one()
+            return _run(c, run_id)
+
+    def record_learner_run(
+        self,
+        run_id: int,
+        status: LearnerStatus,
+        at: datetime,
+        *,
+        steps: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        detail: str | None = None,
+    ) -> LearnerRun:
+        ended = None if status is LearnerStatus.RUNNING else at
+        given = {"steps": steps, "metrics": metrics, "detail": detail}
+        values = {name: value for name, value in given.items() if value is not None}
+        with self._db.write() as c:
+            c.execute(update(r).where(r.c.id == run_id).values(status=status, finished_at=ended, **values))
+            return _run(c, run_id)
+
+    def learner_runs(self) -> Sequence[LearnerRun]:
+        with self._db.read() as c:
+            return [_run_of(row) for row in c.execute(select(r).order_by(r.c.id))]
+
+    # -- versions
+    def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
+        with self._db.write() as c:
+            if new.session_id is not None:
+                require_session(c, new.session_id)
+            parent = select(v.c.id).where(v.c.version == new.parent)
+            run = select(r.c.id).where(r.c.id == new.learner_run_id)
+            values = {
+                "session_id": new.session_id,
+                "learner_run_id": c.execute(run).scalar_one_or_none(),
+                "parent_id": c.execute(parent).scalar_one_or_none(),
+                "version": new.version,
+                "status": VersionStatus.CANDIDATE,
+                "adapter_path": new.folder,
+                "adapter_hash": new.digest,
+                "model_hash": new.base.model_hash,
+                "tokenizer_hash": new.base.tokenizer_hash,
+                "template_hash": new.base.template_hash,
+                "created_at": at,
+                "metrics": new.metrics,
+                "reason": new.reason,
+            }
+            try:
+                c.execute(insert(v).values(**values))
+            except IntegrityError as error:
+                raise StoreError(f"a version {new.version!r} is there already") from error
+            return _version(c, new.version)
+
+    def versions(self) -> Sequence[PolicyVersion]:
+        with self._db.read() as c:
+            return [_version_of(row) for row in c.execute(select_versions().order_by(v.c.id))]
+
+    def promoted_versions(self) -> Sequence[PolicyVersion]:
+        with self._db.read() as c:
+            promoted = select_versions().where(v.c.status == VersionStatus.PROMOTED)
+            rows = c.execute(promoted.order_by(v.c.promoted_at.desc(), v.c.id.desc()))
+            return [_version_of(row) for row in rows]
+
+    def promote_version(
+        self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
+    ) -> PolicyVersion:
+        with self._db.write() as c:
+            _hold(c)
+            found = _version(c, version)
+            if found.status is VersionStatus.PROMOTED:
+                return found
+            same_base = v.c.model_hash.is_not_distinct_from(found.model_hash)
+            in_use = (v.c.status == VersionStatus.PROMOTED) & same_base
+            c.execute(update(v).where(in_use).values(status=VersionStatus.RETIRED, reason=f"{version} took its place"))
+            return _decide(c, found, VersionStatus.PROMOTED, reason, metrics, promoted_at=at)
+
+    def refuse_version(
+        self, version: str, *, reason: str = "", metrics: Mapping[str, Any] | None = None
+    ) -> PolicyVersion:
+        with self._db.write() as c:
+            _hold(c)
+            found = _version(c, version)
+            if found.status in (VersionStatus.PROMOTED, VersionStatus.RETIRED):
+                raise StoreError(f"version {version} is {found.status}: it is rolled back, not refused")
+            return _decide(c, found, VersionStatus.REFUSED, reason, metrics)
+
+    def roll_back_version(self, version: str, *, reason: str = "") -> PolicyVersion | None:
+        with self._db.write() as c:
+            _hold(c)
+            found = _version(c, version)
+            if found.status is not VersionStatus.PROMOTED:
+                raise StoreError(f"version {version} is {found.status}, it is not in use")
+            _decide(c, found, VersionStatus.REFUSED, reason, None)
+            same_base = v.c.model_hash.is_not_distinct_from(found.model_hash)
+            before = select_versions().where(v.c.status == VersionStatus.RETIRED, same_base)
+            row = c.execute(before.order_by(v.c.promoted_at.desc(), v.c.id.desc()).limit(1)).one_or_none()
+            if row is None:
+                return None
+            restored = _version_of(row)
+            return _decide(c, restored, VersionStatus.PROMOTED, f"back in use: {version} was rolled back", None)
+
+    def versions_at_work(self) -> frozenset[str]:
+        """Those that proposed an undecided experiment: it may yet be given back to them to be repaired."""
+        of_it = (p.c.session_id == e.c.session_id) & (p.c.number == e.c.number)
+        adapters = select(p.c.adapter).distinct().join(e, of_it).where(e.c.status.is_(None), p.c.adapter != "")
+        with self._db.read() as c:
+            return frozenset(c.execute(adapters).scalars())
+
+    # -- what they earn
+    def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:
+        earned = select(e.c.number, p.c.policy, p.c.adapter, e.c.reward, e.c.started_at).join_from(e, p, CURRENT)
+        wanted = earned.where(e.c.session_id == session_id, e.c.number > after, e.c.reward.is_not(None))
+        with self._db.read() as c:
+            return [Rewarded(*row) for row in c.execute(wanted.order_by(e.c.number))]
+
+
+def _hold(c: Connection) -> None:
+    """Keep others from deciding at the same time, where a database has several writers."""
+    c.execute(select(v.c.id).with_for_update()).all()
+
+
+def _decide(
+    c: Connection,
+    found: PolicyVersion,
+    status: VersionStatus,
+    reason: str,
+    metrics: Mapping[str, Any] | None,
+    **more: Any,
+) -> PolicyVersion:
+    """Change where a version stands, and say why."""
+    values = {"status": status, "reason": reason, **more}
+    if metrics:
+        values["metrics"] = {**found.metrics, **metrics}
+    c.execute(update(v).where(v.c.version == found.version).values(**values))
+    return _version(c, found.version)
+
+
+def _run(c: Connection, run_id: int) -> LearnerRun:
+    row = c.execute(select(r).where(r.c.id == run_id)).one_or_none()
+    if row is None:
+        raise KeyError(f"no learner run {run_id}")
+    return _run_of(row)
+
+
+def _run_of(row: AnyRow) -> LearnerRun:
+    return LearnerRun(
+        id=row.id,
+        algo=row.algo,
+        mode=row.mode,
+        status=LearnerStatus(row.status),
+        started_at=row.started_at,
+        trajectories=row.trajectories,
+        session_id=row.session_id,
+        finished_at=row.finished_at,
+        steps=row.steps,
+        config=row.config or {},
+        metrics=row.metrics or {},
+        detail=row.detail,
+    )
+
+
+def _version(c: Connection, version: str) -> PolicyVersion:
+    row = c.execute(select_versions().where(v.c.version == version)).one_or_none()
+    if row is None:
+        raise KeyError(f"no version {version!r}")
+    return _version_of(row)
+
+
+def _version_of(row: AnyRow) -> PolicyVersion:
+    return PolicyVersion(
+        version=row.version,
+        status=VersionStatus(row.status),
+        folder=row.adapter_path,
+        digest=row.adapter_hash,
+        created_at=row.created_at,
+        model_hash=row.model_hash,
+        tokenizer_hash=row.tokenizer_hash,
+        template_hash=row.template_hash,
+        parent=row.parent,
+        learner_run_id=row.learner_run_id,
+        session_id=row.session_id,
+        algo=row.algo or "",
+        promoted_at=row.promoted_at,
+        metrics=row.metrics or {},
+        reason=row.reason,
+    )

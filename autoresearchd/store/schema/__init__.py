@@ -1,0 +1,1 @@
+"""The database itself: tables, types of columns, connections, migrations, health."""

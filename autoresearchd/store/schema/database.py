@@ -1,0 +1,293 @@
+"""Connections and transactions: SQLAlchemy's engine, set up so that what is committed survives a power cut.
+
+SQLite runs in WAL mode with synchronous=FULL (https://www.sqlite.org/wal.html): readers never wait for the writer, and
+a commit is on disk when it returns. Writers take the write lock at BEGIN IMMEDIATE, so that a transaction waits for its
+turn at its start and never fails half-way for having read first.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from autoresearchd.domain.errors import (
+    AutoresearchdError,
+    ConfigError,
+    EnvironmentFailure,
+    MissingCapability,
+    StoreDamaged,
+    StoreError,
+)
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.store.schema import codec, health
+from autoresearchd.store.schema.tables import redacting
+
+_SQLITE = "sqlite:///"
+_WRITE = "autoresearchd_write"
+_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
+
+_MENDS = {
+    "SQLITE_FULL": "free some disk space; the loop goes on by itself",
+    "SQLITE_BUSY": "another program holds the database: end it, or wait",
+    "SQLITE_LOCKED": "another program holds the database: end it, or wait",
+    "SQLITE_READONLY": "make the database and its folder writable for this user",
+    "SQLITE_PERM": "make the database and its folder writable for this user",
+    "SQLITE_CANTOPEN": "make sure that the database's folder exists and is writable, with room on its disk",
+    "SQLITE_IOERR": "look for faults of the disk (dmesg) and for free space",
+}
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a database file."""
+    return f"{_SQLITE}{path}"
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The database file that a URL names; None where it is not SQLite or not a file."""
+    parsed = _parse(url)
+    named = parsed.database
+    if parsed.get_backend_name() != "sqlite" or not named or named == ":memory:":
+        return None
+    return Path(named)
+
+
+def hidden(url: str) -> str:
+    """A URL as it may be shown: without its password."""
+    return _parse(url).render_as_string(hide_password=True)
+
+
+class Database:
+    """A database by its URL. What is written goes through ``redactor``, column by column (see ``tables``).
+
+    Args:
+        url: of SQLAlchemy, e.g. ``sqlite:////home/me/task/.git/autoresearchd/state.db``.
+        busy_timeout: how long a writer waits for another one, in seconds.
+        readonly: open an SQLite database as it is: it must be of this version's revision, and is never written to.
+    """
+
+    def __init__(self, url: str, *, busy_timeout: float = 10.0, readonly: bool = False) -> None:
+        self.url = url
+        self.name = hidden(url)
+        self.path = sqlite_path(url)
+        parsed = _parse(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        if self.is_sqlite and self.path is None:
+            raise ConfigError("the journal must be a file, it has to outlive the process", key=url, file="store")
+        options: dict[str, Any] = {"json_serializer": codec.dumps, "json_deserializer": json.loads}
+        if self.path is not None and readonly:
+            options["creator"] = partial(_connect_readonly, self.path)
+        elif self.is_sqlite:
+            options["connect_args"] = {"timeout": busy_timeout}
+        try:
+            self.engine = create_engine(parsed, **options)
+        except NoSuchModuleError as error:
+            raise ConfigError(f"{self.name} names no database that is known here: {error}", file="store") from error
+        except ModuleNotFoundError as error:
+            raise MissingCapability(
+                f"the driver of {self.name} is not installed: {error}", mend="pip install 'autoresearchd[postgres]'"
+            ) from error
+        if self.is_sqlite:
+            _prepare_sqlite(self.engine, () if readonly else _PRAGMAS)
+        self.redactor = Redactor()
+        self._writers = self.engine.execution_options(**{_WRITE: True})
+        self.refusal: StoreDamaged | None = None
+        """Raised instead of beginning to write, where somebody has put another journal into this one's place."""
+        self._held: Connection | None = None
+
+    def hold(self) -> None:
+        """Keep a connection to the file that lies there now: copies are of that one, should it be moved or deleted."""
+        if self.is_sqlite and self._held is None:
+            with self._translated():
+                self._held = self.engine.connect()
+                _raw(self._held).execute("SELECT count(*) FROM sqlite_schema").fetchall()  # opens its log as well
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one instant and writes nothing."""
+        try:
+            with self._translated(), self.engine.begin() as connection:
+                yield connection
+        except codec.UNREADABLE as error:
+            # What was written is always readable: a value that is not has been changed on the disk.
+            raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", mend=health.MEND) from error
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is on disk when the block ends, or has not happened when the block raises."""
+        self._require_own()
+        with self._translated(), redacting(self.redactor), self._writers.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write_lazily(self) -> Iterator[Connection]:
+        """As ``write``, but a power cut (not a crash of the process) may undo it until the next ``write`` ends."""
+        self._require_own()
+        with self._translated(), redacting(self.redactor), self._writers.connect() as connection:
+            if self.is_sqlite:
+                raw = _raw(connection)
+                raw.execute("PRAGMA synchronous=NORMAL")
+                try:
+                    with connection.begin():
+                        yield connection
+                finally:
+                    raw.execute("PRAGMA synchronous=FULL")
+            else:
+                with connection.begin():
+                    connection.exec_driver_sql("SET LOCAL synchronous_commit TO OFF")
+                    yield connection
+
+    def copy_to(self, target: Path) -> None:
+        """A consistent copy of an SQLite database, complete or not there at all."""
+        if not self.is_sqlite:
+            raise StoreError(
+                f"{self.name} is not copied by autoresearchd", mend="use the tools of the database, e.g. pg_dump"
+            )
+        partial = target.with_name(target.name + ".part")
+        source = nullcontext(self._held) if self._held is not None else self.engine.connect()
+        with self._translated(), source as connection:
+            try:
+                copy = sqlite3.connect(partial)
+                try:
+                    _raw(connection).backup(copy)
+                    copy.execute("PRAGMA journal_mode=DELETE")
+                finally:
+                    copy.close()
+                partial.replace(target)
+            except sqlite3.Error as error:
+                raise self._explain(error) from error
+            except OSError as error:
+                raise EnvironmentFailure(
+                    f"the copy {target} of the database cannot be written: {error}",
+                    mend="free some disk space, or make the folder writable",
+                ) from error
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Give all connections back; the last one writes the WAL into the database."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        self.engine.dispose()
+
+    def _require_own(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._explain(error.orig or error) from error
+        except sqlite3.Error as error:  # from what is said to the driver itself
+            raise self._explain(error) from error
+        except SQLAlchemyError as error:
+            raise StoreError(f"{self.name}: {error}") from error
+
+    def _explain(self, error: BaseException) -> AutoresearchdError:
+        """What a fault of the database means to a user."""
+        what = f"{error}: {self.name}"  # what is wrong first: a line of `status` shows the beginning
+        code = str(getattr(error, "sqlite_errorname", "") or "")
+        for prefix, mend in _MENDS.items():
+            if code.startswith(prefix):
+                return EnvironmentFailure(what, mend=mend)
+        if isinstance(error, sqlite3.Error) and (health.is_damage(error) or "no such table" in str(error)):
+            return StoreDamaged(what, mend=health.MEND)
+        if not self.is_sqlite and type(error).__name__ in ("OperationalError", "InterfaceError"):
+            return EnvironmentFailure(what, mend="make sure that the database server runs and can be reached")
+        return StoreError(what)
+
+
+def _parse(url: str) -> URL:
+    # A path may hold "?" and "%", and no option that such a URL could carry is wanted: durability is decided here.
+    if url.startswith(_SQLITE):
+        return URL.create("sqlite", database=url.removeprefix(_SQLITE))
+    try:
+        parsed = make_url(url)
+        parsed.get_backend_name()
+    except ArgumentError as error:
+        raise ConfigError(
+            f"not the URL of a database: {error}", file="store", mend=f"e.g. {_SQLITE}state.db"
+        ) from error
+    return parsed
+
+
+def _raw(connection: Connection) -> sqlite3.Connection:
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, sqlite3.Connection):
+        raise StoreError(f"an SQLite connection was expected, not {type(driver).__name__}")
+    return driver
+
+
+def _connect_readonly(path: Path) -> sqlite3.Connection:
+    """A connection for reading: while the daemon writes, after it died, on a read-only disk."""
+    if not path.is_file():
+        raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
+    if not health.has_content(path):
+        raise StoreDamaged(f"{path} {health.lack_of(path)}", mend=health.MEND)
+    uri = path.resolve().as_uri()
+    try:
+        return _checked(path, f"{uri}?mode=ro")
+    except sqlite3.OperationalError:
+        # On a read-only disk SQLite cannot make the index of the WAL. Without a WAL, all is in the file itself.
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        return _checked(path, f"{uri}?mode=ro&immutable=1")
+
+
+def _checked(path: Path, uri: str) -> sqlite3.Connection:
+    """A connection to a journal of this version's revision."""
+    db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'alembic_version'").fetchone() is None:
+            if db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None:  # a start was killed while it made it
+                raise StoreError(f"{path} holds nothing yet", mend="autoresearchd start begins a session in it")
+            raise StoreError(f"{path} is no database of autoresearchd", mend="autoresearchd start makes one")
+        row = db.execute("SELECT version_num FROM alembic_version").fetchone()
+        revision = row[0] if row else ""
+        # Revisions are numbered, so that the direction is known without reading the migrations.
+        if revision and revision < health.HEAD_REVISION:
+            raise StoreError(
+                f"{path} was written by an older version (revision {revision}, this one reads {health.HEAD_REVISION})",
+                mend="autoresearchd resume in its repository upgrades it, after a backup",
+            )
+        if revision != health.HEAD_REVISION:
+            raise health.too_new(str(path), revision or "none")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _decoded(raw: bytes) -> str | bytes:
+    """Text of a column; bytes that are none are left as they are: of all rows, only theirs is then unreadable."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw
+
+
+def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        # Transactions are begun below: left to itself, the driver would begin them late and without the write lock.
+        connection.isolation_level = None
+        connection.text_factory = _decoded
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _began(connection: Connection) -> None:
+        writing = connection.get_execution_options().get(_WRITE, False)
+        # By the driver itself: through SQLAlchemy's execution it takes as long as what most transactions are for.
+        _raw(connection).execute("BEGIN IMMEDIATE" if writing else "BEGIN")

@@ -1,0 +1,120 @@
+"""Whether a database file can be trusted: SQLite's own checks (https://www.sqlite.org/pragma.html#pragma_quick_check).
+
+A database of 10,000 experiments is checked in hundredths of a second; the time is bounded all the same, because a
+journal on a slow disk must not keep a session from going on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged
+
+HEAD_REVISION = "0005"
+"""The newest file in ``migrations/versions``, with which this version works (a test holds the two together)."""
+
+MEND = "autoresearchd doctor --repair rebuilds it from the newest good backup and git"
+QUICK_SECONDS = 1.0
+SHORTEST = 512
+"""Bytes of the smallest database that SQLite makes; it takes a shorter file for one that has yet to be made."""
+
+_MOST_FAULTS = 20
+_STEPS = 20_000
+"""Instructions of SQLite's machine between two looks at the clock: well under a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a check found. complete: False when the time was up before the end; then faults may be left."""
+
+    faults: tuple[str, ...]
+    complete: bool = True
+
+
+def too_new(where: str, revision: str) -> SchemaTooNew:
+    """The error for a database whose revision this version has never heard of."""
+    return SchemaTooNew(
+        f"{where} is at revision {revision}, this version of autoresearchd knows revisions up to {HEAD_REVISION}: "
+        "a newer version wrote it",
+        mend="pip install --upgrade autoresearchd",
+    )
+
+
+def gone(path: Path) -> StoreDamaged:
+    """The error for a database that is not there although there are backups of it."""
+    return StoreDamaged(f"{path} is gone, but there are backups of it", mend=MEND)
+
+
+def has_content(path: Path) -> bool:
+    """Whether there is a database to speak of, in the file or still in its write-ahead log."""
+    wal = path.with_name(path.name + "-wal")
+    return path.is_file() and (path.stat().st_size >= SHORTEST or (wal.is_file() and wal.stat().st_size > 0))
+
+
+def lack_of(path: Path) -> str:
+    """In words, why there is no content in a file that is none."""
+    size = path.stat().st_size if path.is_file() else None
+    return "is gone" if size is None else f"is no database: {size} bytes" if size else "is empty"
+
+
+def older_revision(path: Path) -> str:
+    """The revision of a database that an older version wrote, and ``upgrade`` would change; empty for any other."""
+    if not has_content(path):
+        return ""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
+            row = db.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error:
+        return ""  # what is wrong with it is said by whoever opens it
+    found = str(row[0]) if row else ""
+    return found if found < HEAD_REVISION else ""
+
+
+def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> Health:
+    """Structure of the whole file as the next transaction would see it, WAL included; at most ``seconds``.
+
+    Raises sqlite3.OperationalError where the file cannot be opened or is locked: that is no damage.
+    """
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=5.0)) as db:
+        end = time.monotonic() + seconds
+        db.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+        try:
+            found = [str(row[0]) for row in db.execute(f"PRAGMA quick_check({_MOST_FAULTS})")]
+        except sqlite3.DatabaseError as error:
+            if _named(error, "SQLITE_INTERRUPT"):
+                return Health((), complete=False)
+            if is_damage(error):
+                return Health((str(error),))
+            raise
+    return Health(tuple(text for text in found if text != "ok"))
+
+
+def faults(path: Path) -> list[str]:
+    """Everything that is wrong with a database file that nobody writes to; empty: it can be used.
+
+    Structure, indices, references between rows, and the revision; in full, however long it takes.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
+            found = [str(r[0]) for r in db.execute(f"PRAGMA integrity_check({_MOST_FAULTS})") if r[0] != "ok"]
+            found += [f"{r[0]} row {r[1]} refers to a missing {r[2]}" for r in db.execute("PRAGMA foreign_key_check")]
+            revision = db.execute("SELECT version_num FROM alembic_version").fetchone()
+            db.execute("SELECT id, tag FROM session").fetchall()
+    except sqlite3.Error as error:
+        return [str(error)]
+    if revision is None or not isinstance(revision[0], str) or revision[0] > HEAD_REVISION:
+        found.append(f"revision {revision[0] if revision else 'none'} is not known here")
+    return found
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error of SQLite says that the file is damaged, rather than that it cannot be reached now."""
+    return _named(error, "SQLITE_CORRUPT", "SQLITE_NOTADB") or "malformed" in str(error)
+
+
+def _named(error: sqlite3.Error, *names: str) -> bool:
+    return str(getattr(error, "sqlite_errorname", "")).startswith(names)
