@@ -19,5 +19,5 @@ def bundled(name: Bundle) -> Path:
     raise MissingCapability(
         f"the folder {name!r} that belongs to autoresearchd is neither in {package / '_bundled'} nor in "
         f"{package.parent}: the installation is incomplete",
-        mend="pip install --force-reinstall autoresearchd",
+        hint="pip install --force-reinstall autoresearchd",
     )

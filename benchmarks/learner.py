@@ -177,7 +177,7 @@ def main() -> int:
     reading = read_sessions(roots)
     found = material(reading, filters_for("replay", base_model(options.model)))
     if found.parts is None:
-        raise SystemExit(f"{found.problem}: {found.mend}")
+        raise SystemExit(f"{found.problem}: {found.hint}")
     parts = found.parts
     print(f"{len(parts.train)} answers to learn from, {len(parts.held_out)} held out (by {parts.by})")
     rows: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}

@@ -56,8 +56,8 @@ def make_executor(spec: str) -> Executor:
     if kind == "local":
         return LocalExecutor(tier=argument or AUTO)
     if kind in ("ssh", "ray", "cloud"):
-        raise MissingCapability(f"executor {kind!r} is not part of this version", mend="use --executor local")
-    raise UsageError(f"unknown executor {spec!r}", mend="this version has: local")
+        raise MissingCapability(f"executor {kind!r} is not part of this version", hint="use --executor local")
+    raise UsageError(f"unknown executor {spec!r}", hint="this version has: local")
 
 
 def executor_spec(spec: str, sandbox: str | None) -> str:
@@ -66,7 +66,7 @@ def executor_spec(spec: str, sandbox: str | None) -> str:
         return spec
     kind = spec.partition(":")[0]
     if kind != "local":
-        raise UsageError(f"--sandbox goes with --executor local, not {kind}", mend="leave one of them out")
+        raise UsageError(f"--sandbox goes with --executor local, not {kind}", hint="leave one of them out")
     return kind if check_name(sandbox) == AUTO else f"{kind}:{sandbox}"
 
 

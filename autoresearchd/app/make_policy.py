@@ -156,14 +156,14 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
     in_process = name is not None and _model_folder(name, folder) is not None
     if name is not None and not in_process and name.startswith(("/", "./", "../", "~")):
         place = folder / Path(name).expanduser()
-        raise UsageError(f"--policy {spec}: there is no folder {place}", mend="give the folder of a model, or its name")
+        raise UsageError(f"--policy {spec}: there is no folder {place}", hint="give the folder of a model, or its name")
     needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
     if name is not None:
         needed |= {"transformers": "learn"} if in_process else {"httpx2": "local"}
     for package, extra in needed.items():
         if not _installed(package):
             raise MissingCapability(
-                f"--policy {spec} needs the package {package}", mend=f"pip install 'autoresearchd[{extra}]'"
+                f"--policy {spec} needs the package {package}", hint=f"pip install 'autoresearchd[{extra}]'"
             )
     if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
         _require_key(spec, environment)
@@ -177,7 +177,7 @@ def _require_key(spec: PolicySpec, environment: Mapping[str, str]) -> None:
     if variable:
         raise MissingCapability(
             f"--policy {spec} needs a key, and {variable} is not set",
-            mend=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
+            hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
             "--policy search needs none",
         )
 
@@ -255,7 +255,7 @@ def _agent_shell(offer: Offer) -> AgentShells:
 
     executor = offer.executor
     if not isinstance(executor, LocalExecutor):
-        raise MissingCapability("--policy agent works on this machine only", mend="take --executor local")
+        raise MissingCapability("--policy agent works on this machine only", hint="take --executor local")
 
     def copy(state: ResearchState, target: Path) -> None:
         offer.materialise(state, target)

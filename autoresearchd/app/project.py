@@ -64,7 +64,7 @@ class Project:
         try:
             return cls(layout.find_session_root(directory))
         except RepositoryError as error:
-            raise RepositoryError(error.what, mend=_way_below(directory) or error.mend) from error
+            raise RepositoryError(error.what, hint=_way_below(directory) or error.hint) from error
 
     @property
     def database(self) -> Path:
@@ -99,7 +99,7 @@ class Project:
 
         self.require_database()
         if not health.has_content(self.database):
-            raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", mend=health.MEND)
+            raise StoreDamaged(f"{self.database} {health.lack_of(self.database)}", hint=health.HINT)
         return self.open_store()
 
     def foreign_store(self) -> SqlStore:
@@ -120,8 +120,8 @@ class Project:
     def no_session(self, directory: Path | None = None) -> NoSession:
         """The error where there is no session."""
         way = _way_below(directory) if directory is not None else ""
-        mend = layout.left_by_a_failed_start(self.root) or way or layout.how_to_begin(directory or self.root)
-        return NoSession(f"there is no session in {self.root} yet", mend=mend)
+        hint = layout.left_by_a_failed_start(self.root) or way or layout.how_to_begin(directory or self.root)
+        return NoSession(f"there is no session in {self.root} yet", hint=hint)
 
     def _refuse_gone(self) -> None:
         """Raise StoreDamaged where the database is gone that a daemon writes to, or that there are backups of."""
@@ -148,7 +148,7 @@ class Project:
         raise SessionLocked(
             f"the database {self.database} is of an older version (revision {older}) and can be upgraded only once "
             f"no daemon of that version is at work: {named}",
-            mend=f"{kill}, wait for the running experiment to end, then `autoresearchd resume`",
+            hint=f"{kill}, wait for the running experiment to end, then `autoresearchd resume`",
         )
 
     def daemon(self, tag: str, *, ready: bool = False) -> int | None:
@@ -170,14 +170,14 @@ class Project:
             named = next((session for session in sessions if session.tag == tag), None)
             if named is None:
                 known = ", ".join(session.tag for session in sessions)
-                raise UsageError(f"there is no session {tag[:60]!r} in {self.root}", mend=f"name one of them: {known}")
+                raise UsageError(f"there is no session {tag[:60]!r} in {self.root}", hint=f"name one of them: {known}")
             return named
         running = [session for session in sessions if self.daemon(session.tag) is not None]
         if len(running) > 1:
             tags = [session.tag for session in running]
             raise UsageError(
                 f"several sessions run in {self.root}: {', '.join(tags)}",
-                mend=f"say which: --session {' or --session '.join(tags)}",
+                hint=f"say which: --session {' or --session '.join(tags)}",
             )
         own = [session for session in sessions if session.policy != "imported"]
         return running[0] if running else (own or sessions)[-1]

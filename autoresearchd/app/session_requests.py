@@ -45,13 +45,13 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
         if session.policy == "imported":
             raise UsageError(
                 f"session {session.tag} was imported: no daemon ever works on it",
-                mend="`autoresearchd start` begins a session of your own",
+                hint="`autoresearchd start` begins a session of your own",
             )
         coming = starting(project.lock(session.tag))
         if coming is not None:  # else it would be thrown away with what is left of requests to a dead daemon
             raise NothingRunning(
                 f"session {session.tag} is only starting (process {coming}): it takes no request yet",
-                mend="ask again in a moment",
+                hint="ask again in a moment",
             )
         pid = project.daemon(session.tag)
         if pid is None:
@@ -62,7 +62,7 @@ def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
             ended = f"session {session.tag} has ended, {reached.reason}" if reached else ""
             what = f"nothing is running: {ended or f'session {session.tag} has no daemon'}"
             if kind == "unpause":
-                raise NothingRunning(what, mend=how)
+                raise NothingRunning(what, hint=how)
             return f"{what}; {how}"
         paused = _is_to_pause(store, session, pid)
         if kind == "stop" and _latest(store, session, pid, ("stop", "stop_now")):
@@ -229,5 +229,5 @@ def _write_down(project: Project, session: Session, error: AutoresearchdError) -
     except StoreError:  # the session goes all the same
         return
     at = SystemClock().now()
-    failed = FailedStart(session.tag, at, error.exit_code, error.what, error.mend, status)
+    failed = FailedStart(session.tag, at, error.exit_code, error.what, error.hint, status)
     remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))

@@ -128,7 +128,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
     require_sandbox(make_executor(executor))
     if options.slots not in ("auto", "1"):
         raise UsageError(
-            f"--slots {options.slots}: this version runs one experiment at a time", mend="use --slots auto"
+            f"--slots {options.slots}: this version runs one experiment at a time", hint="use --slots auto"
         )
     if options.tag is not None:
         require_tag(options.tag)
@@ -237,7 +237,7 @@ def resume(
         session = project.pick(store, tag)
         if session.policy == IMPORTED:
             raise UsageError(
-                f"session {session.tag} was imported: there is nothing to go on with", mend="start a new one"
+                f"session {session.tag} was imported: there is nothing to go on with", hint="start a new one"
             )
         pid = project.daemon(session.tag)
         if pid is not None:
@@ -288,7 +288,7 @@ def run(project: Project, store: SqlStore, session: Session, sinks: Sequence[Eve
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
         if not folder.is_dir():
-            raise UsageError(f"the task's folder {folder} is gone", mend="put it back, or start a new session")
+            raise UsageError(f"the task's folder {folder} is gone", hint="put it back, or start a new session")
         require_model(parse_spec(session.policy), load_settings(os.environ), folder, os.environ)
         lab = laboratory(project, session, store, folder, sinks, make_executor(session.executor))
         workspace = lab.workspace
@@ -388,13 +388,13 @@ def read_task(
             raise ConfigError(
                 "there is no such file",
                 file=str(folder / TASK_FILE),
-                mend="`autoresearchd task init` writes one; `start --task autoresearch` uses the bundled task",
+                hint="`autoresearchd task init` writes one; `start --task autoresearch` uses the bundled task",
             )
         task = found
     if task.execution.needs_gpu and not device.startswith("cuda"):
         raise MissingCapability(
             "execution.needs_gpu is true, but no NVIDIA GPU was found",
-            mend="set needs_gpu: auto, or use a machine with one",
+            hint="set needs_gpu: auto, or use a machine with one",
         )
     if task.scoring.pattern is not None:
         compile_pattern(task.scoring.pattern, key="scoring.pattern")

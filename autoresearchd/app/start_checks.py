@@ -59,9 +59,9 @@ from autoresearchd.workspace.git import GitWorkspace
 def require_folder(directory: Path) -> None:
     """Refuse a folder that is named but not there."""
     if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{directory} is not a folder", mend="name the folder that holds the task")
+        raise UsageError(f"{directory} is not a folder", hint="name the folder that holds the task")
     if not directory.exists():
-        raise UsageError(f"the folder {directory} does not exist", mend="make it, or correct --dir")
+        raise UsageError(f"the folder {directory} does not exist", hint="make it, or correct --dir")
 
 
 def refuse_secret(policy: str) -> None:
@@ -70,7 +70,7 @@ def refuse_secret(policy: str) -> None:
     if found:
         raise UsageError(
             f"--policy holds a secret ({found[0][2]}), and the command is stored and shown",
-            mend="put the secret into an environment variable: the command sees the whole environment",
+            hint="put the secret into an environment variable: the command sees the whole environment",
         )
 
 
@@ -121,8 +121,8 @@ def choose_tag(project: Project, store: Store, tag: str | None) -> str:
 
 def _there_already(session: Session) -> UsageError:
     own = session.policy != IMPORTED
-    mend = f"`autoresearchd resume {session.tag}` goes on with it; or take another tag" if own else "take another tag"
-    return UsageError(f"session {session.tag!r} is there already", mend=mend)
+    hint = f"`autoresearchd resume {session.tag}` goes on with it; or take another tag" if own else "take another tag"
+    return UsageError(f"session {session.tag!r} is there already", hint=hint)
 
 
 def create_session(store: Store, new: NewSession, *, named: bool) -> Session:
@@ -140,7 +140,7 @@ def create_session(store: Store, new: NewSession, *, named: bool) -> Session:
             raise _there_already(there) from error
         raise SessionLocked(
             f"another `start` began session {new.tag} at this moment",
-            mend=f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another",
+            hint=f"`autoresearchd status --session {new.tag}` shows it; `start --tag OTHER` begins another",
         ) from error
 
 
@@ -148,7 +148,7 @@ def make_public_folder(project: Project) -> None:
     """The folder of logs and results, which nothing works without. Raises RepositoryError where it cannot be one."""
     folder = layout.public_dir(project.root)
     if os.path.lexists(folder) and not folder.is_dir():
-        raise RepositoryError(f"{folder} is no folder, and logs and results go there", mend="move it away")
+        raise RepositoryError(f"{folder} is no folder, and logs and results go there", hint="move it away")
     with disk_errors(f"writing to {folder}"):
         folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # before a session is made that could not even say why it ends
@@ -169,7 +169,7 @@ def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file:
         Program().tunable(task, code)
     except PolicyError as error:
         if error.label is Label.NO_OP or all(_is_python(path, text) for path, text in code.items()):
-            raise UsageError(f"the policy {spec} cannot be used: {error.what}", mend=error.mend) from error
+            raise UsageError(f"the policy {spec} cannot be used: {error.what}", hint=error.hint) from error
 
 
 def _is_python(path: str, text: str) -> bool:
@@ -266,7 +266,7 @@ def check_search_bounds(task: Task, found: Mapping[str, Space], file: Path) -> N
     errors = [*_unknown(task, found, file), *_doubtful(task.profile, found, file)]
     if errors:
         first, *others = errors
-        first.mend = "\n".join([first.mend, *map(str, others)])
+        first.hint = "\n".join([first.hint, *map(str, others)])
         raise first
 
 
@@ -284,7 +284,7 @@ def _unknown(task: Task, found: Mapping[str, Space], file: Path) -> Iterator[Con
                 file=str(file),
                 line=_line(file, task.profile, place),
                 key=written,
-                mend=_near(key, names),
+                hint=_near(key, names),
             )
 
 
@@ -309,10 +309,10 @@ def _doubtful(profile: str, found: Mapping[str, Space], file: Path) -> Iterator[
                 what, where = f"{doubt.what} ({path}, line {doubt.line})", str(file)
                 _, kind, name = doubt.key.split(".", 2)
                 yield ConfigError(
-                    what, file=where, line=_line(file, profile, (kind, name)), key=doubt.key, mend=doubt.mend
+                    what, file=where, line=_line(file, profile, (kind, name)), key=doubt.key, hint=doubt.hint
                 )
             else:
-                yield ConfigError(doubt.what, file=path, line=doubt.line, mend=doubt.mend)
+                yield ConfigError(doubt.what, file=path, line=doubt.line, hint=doubt.hint)
 
 
 def _line(file: Path, profile: str, place: Place) -> int | None:
@@ -349,7 +349,7 @@ def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Pat
     elif not _known_to_shell(first):
         here = f"; a script of the task's folder is written ./{first}" if (source / first).is_file() else ""
         raise UsageError(
-            f"--policy command: there is no program {first!r} on PATH", mend=f"install it, or correct its name{here}"
+            f"--policy command: there is no program {first!r} on PATH", hint=f"install it, or correct its name{here}"
         )
     script = others[0] if others and Path(first).name in _INTERPRETERS else ""
     if not script or script.startswith("-") or _EXPANDED & set(script):
@@ -393,7 +393,7 @@ def require_programs(task: Task, source: Path) -> tuple[str, ...]:
         if not task.execution.setup_commands:
             raise MissingCapability(
                 what,
-                mend=runner
+                hint=runner
                 or "correct the command in task.yaml, or install the program there; `python` is the interpreter that "
                 "execution.python names",
             )
@@ -421,7 +421,7 @@ def _python(task: Task, source: Path) -> Path:
             return Path(sys.executable)
         make = how_to_make(source)
         raise MissingCapability(
-            error.what, mend=f"make the environment of the project: {make}; or {error.mend}" if make else error.mend
+            error.what, hint=f"make the environment of the project: {make}; or {error.hint}" if make else error.hint
         ) from error
 
 
@@ -439,7 +439,7 @@ def _require_bit(key: str, word: str, workspace: GitWorkspace, commit: str) -> N
         return
     raise UsageError(
         f"{key}: {word} may not be executed: its executable bit is not set in commit {commit[:10]}",
-        mend=f"{set_bit(path)}; or name its interpreter, e.g. sh {word}",
+        hint=f"{set_bit(path)}; or name its interpreter, e.g. sh {word}",
     )
 
 
@@ -479,7 +479,7 @@ def _require_file(word: str, workspace: GitWorkspace, commit: str, source: Path)
         return  # somebody else's home: the shell knows where
     if word.startswith(("/", "~/")):
         if not Path(word).expanduser().exists():
-            raise UsageError(f"--policy command: there is no {word}", mend="correct the path, or put the tool there")
+            raise UsageError(f"--policy command: there is no {word}", hint="correct the path, or put the tool there")
         return
     path, there = posixpath.normpath(word), (source / word).is_file()
     try:
@@ -490,11 +490,11 @@ def _require_file(word: str, workspace: GitWorkspace, commit: str, source: Path)
         if not there:
             raise UsageError(
                 f"--policy command: there is no {word}, neither in the task's folder nor in its commit {commit[:10]}",
-                mend="correct the path, or put the script there and commit it; a tool that lies elsewhere is named by "
+                hint="correct the path, or put the script there and commit it; a tool that lies elsewhere is named by "
                 "its absolute path",
             ) from error
         raise UsageError(
             f"--policy command: runs in a copy of the task's folder as committed ({commit[:10]}), "
             f"and {word} is not in that",
-            mend=f"commit it (git add -- {shlex.quote(path)} && git commit), or name it by {(source / word).resolve()}",
+            hint=f"commit it (git add -- {shlex.quote(path)} && git commit), or name it by {(source / word).resolve()}",
         ) from error

@@ -39,7 +39,7 @@ def read_duration(option: str, text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}", mend="write 90s, 5m, 8h or 1h30m") from error
+        raise UsageError(f"{option}: {error}", hint="write 90s, 5m, 8h or 1h30m") from error
 
 
 def examples(*lines: str) -> str:

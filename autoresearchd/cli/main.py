@@ -166,9 +166,9 @@ def _explained(error: typer.TyperException) -> UsageError:
         name = error.param.get_error_hint().replace("'", "")
         if not error.message:
             choices = " ".join((error.param.get_missing_message(ctx=context) or "").split())
-            return UsageError(f"{name} is missing", mend=choices.replace("Choose from:", "give one of") or see)
-        what, mend = _value(error.__cause__, error.message)
-        return UsageError(f"{name}: {what}", mend=mend or see)
+            return UsageError(f"{name} is missing", hint=choices.replace("Choose from:", "give one of") or see)
+        what, hint = _value(error.__cause__, error.message)
+        return UsageError(f"{name}: {what}", hint=hint or see)
     what, _, suggestion = error.format_message().partition(" Did you mean ")
     near: Sequence[str] = getattr(error, "possibilities", None) or ()
     if near:
@@ -177,11 +177,11 @@ def _explained(error: typer.TyperException) -> UsageError:
     if _NEGATIVE.fullmatch(option := str(getattr(error, "option_name", ""))):
         return UsageError(
             f"{option} is read as an option, and there is none of that name",
-            mend=f"numbers are 0 or more; before a text that begins so write -- first; {see}",
+            hint=f"numbers are 0 or more; before a text that begins so write -- first; {see}",
         )
     if getattr(error, "option_name", "") == "--dir":
-        return UsageError(what, mend=f"it is about the folder that it is given in: `cd` there first; {see}")
-    return UsageError(what, mend=f"did you mean {suggestion}" if suggestion else see)
+        return UsageError(what, hint=f"it is about the folder that it is given in: `cd` there first; {see}")
+    return UsageError(what, hint=f"did you mean {suggestion}" if suggestion else see)
 
 
 def _value(cause: BaseException | None, message: str) -> tuple[str, str]:

@@ -124,4 +124,4 @@ def here() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError as error:
-        raise UsageError("the current folder does not exist any more", mend="cd to a folder that does") from error
+        raise UsageError("the current folder does not exist any more", hint="cd to a folder that does") from error

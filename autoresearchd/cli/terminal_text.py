@@ -238,7 +238,7 @@ def guarded(command: Callable[[], int | None]) -> int:
         sys.stdout.flush()
         return code
     except AutoresearchdError as error:
-        tell(error.what, error.mend)
+        tell(error.what, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -263,12 +263,12 @@ def _unexpected(error: Exception) -> int:
     return 1
 
 
-def tell(what: str, mend: str = "") -> None:
+def tell(what: str, hint: str = "") -> None:
     """Print an error on stderr: what happened, and how to fix it."""
     paint = Paint(sys.stderr)
     print(f"{paint('error:', 'red', 'bold')} {_plain(what)}", file=sys.stderr)
-    if mend:
-        print(f"  {paint('→', 'cyan')} {_plain(mend)}", file=sys.stderr)
+    if hint:
+        print(f"  {paint('→', 'cyan')} {_plain(hint)}", file=sys.stderr)
 
 
 def say(message: str) -> None:

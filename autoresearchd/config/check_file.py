@@ -42,8 +42,8 @@ class Step(Section):
             found = " and ".join(given) or "none of them"
             yield "", f"{found}", f"give one of {', '.join((*_SEARCHED, *_WHOLE))}"
         elif (given[0] in _SEARCHED) != bool(self.search):
-            mend = "give the text that is there once as `search`" if not self.search else "leave `search` out"
-            yield "search", f"does not go with {given[0]}" if self.search else f"{given[0]} needs it", mend
+            hint = "give the text that is there once as `search`" if not self.search else "leave `search` out"
+            yield "search", f"does not go with {given[0]}" if self.search else f"{given[0]} needs it", hint
 
     def replacement(self) -> Replacement:
         """This step as what it means."""

@@ -269,7 +269,7 @@ def _distillation(folder: Path, name: str) -> Layout | None:
     if not chosen:
         raise UsageError(
             f"{folder / 'tasks'} has several tasks, and none is named {name!r}",
-            mend=f"name one of them: {', '.join(found)}",
+            hint=f"name one of them: {', '.join(found)}",
         )
     path, text = found[chosen]
     task_ = read_task_text(text, file=str(path))
@@ -281,7 +281,7 @@ def _distillation(folder: Path, name: str) -> Layout | None:
             f"the folder {task_.source_dir!r} is not in {folder}",
             file=str(path),
             key="workspace.source_dir",
-            mend="name the folder that paths of this project start from",
+            hint="name the folder that paths of this project start from",
         )
     return Layout(DISTILLATION, text=text, notes=tuple(notes))
 

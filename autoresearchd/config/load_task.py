@@ -52,15 +52,15 @@ class Overrides:
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < 1e9:
             raise UsageError(
-                f"--budget: {self.budget:g} s is no time to train in", mend="give a time such as 90s or 5m"
+                f"--budget: {self.budget:g} s is no time to train in", hint="give a time such as 90s or 5m"
             )
         if self.group is not None and not 1 <= self.group <= MAX_GROUP:
             raise UsageError(
-                f"--group must be 1 to {MAX_GROUP}, not {self.group}", mend="leave it out for one proposal at a time"
+                f"--group must be 1 to {MAX_GROUP}, not {self.group}", hint="leave it out for one proposal at a time"
             )
         for option, value, known in (("--parents", self.parents, PARENTS), ("--turns", self.turns, TURNS)):
             if value is not None and value not in known:
-                raise UsageError(f"{option} {value!r} is not known", mend=f"take {' or '.join(known)}")
+                raise UsageError(f"{option} {value!r} is not known", hint=f"take {' or '.join(known)}")
 
 
 def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> Task:
@@ -88,7 +88,7 @@ def read_task_text(
     """As ``load_task``, from the text of a task.yaml; ``file``: how messages call it."""
     chosen = profile or DEFAULT_PROFILE
     if chosen not in PROFILES:
-        raise ConfigError(f"no profile {chosen!r}", file=file, key="profiles", mend=f"take {' or '.join(PROFILES)}")
+        raise ConfigError(f"no profile {chosen!r}", file=file, key="profiles", hint=f"take {' or '.join(PROFILES)}")
     document = _below_task(parse_yaml(text, file))
     problems = document.problems
     profiles = _take_profiles(document)
@@ -143,8 +143,8 @@ def _take_profiles(document: Document) -> dict[str, Document]:
     return profiles
 
 
-def _complain(document: Document, place: Place, what: str, mend: str) -> None:
-    document.problems.append(Problem(what, mend, dotted(place), document.line(place)))
+def _complain(document: Document, place: Place, what: str, hint: str) -> None:
+    document.problems.append(Problem(what, hint, dotted(place), document.line(place)))
 
 
 def _validate(base: Document, profile: str, over: Document | dict[str, Any]) -> TaskFile | list[Problem]:
@@ -239,7 +239,7 @@ def _proposing(file: TaskFile, overrides: Overrides) -> Proposing:
     found = Proposing(**{**dict(file.proposing), **{key: value for key, value in given.items() if value is not None}})
     if file.history == "revert" and (found.group > 1 or found.parents != "incumbent"):
         raise UsageError(
-            "history: revert has one parent for each experiment", mend="leave --group and --parents out, or history"
+            "history: revert has one parent for each experiment", hint="leave --group and --parents out, or history"
         )
     return found
 

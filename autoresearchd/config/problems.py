@@ -18,25 +18,25 @@ class Problem:
     """Something wrong in a file. line is 1-based; None where the file as a whole is meant."""
 
     what: str
-    mend: str
+    hint: str
     key: str = ""
     line: int | None = None
 
     def error(self, file: str) -> ConfigError:
         """This problem alone, as an error."""
-        return ConfigError(self.what, file=file, line=self.line, key=self.key, mend=self.mend)
+        return ConfigError(self.what, file=file, line=self.line, key=self.key, hint=self.hint)
 
 
 def raise_all(file: str, problems: Iterable[Problem]) -> NoReturn:
     """Raise one ConfigError: for the first problem by line, the others following it, one a line with its remedy."""
     ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
-    meant = {(problem.key.rpartition(".")[0], problem.mend) for problem in ordered}
+    meant = {(problem.key.rpartition(".")[0], problem.hint) for problem in ordered}
     ordered = [problem for problem in ordered if not _only_misspelt(problem, meant)]
     first, *others = ordered
     error = first.error(file)
     if not others:
         raise error
-    error.mend = "\n".join([error.mend, *(str(problem.error(file)) for problem in others)])
+    error.hint = "\n".join([error.hint, *(str(problem.error(file)) for problem in others)])
     raise error
 
 

@@ -236,7 +236,7 @@ def load_settings(environment: Mapping[str, str]) -> ModelSettings:
     if not _is_there(path):
         if not environment.get(VARIABLE):
             return ModelSettings()
-        raise ConfigError("there is no such file", file=str(path), mend=f"write it, or unset {VARIABLE}")
+        raise ConfigError("there is no such file", file=str(path), hint=f"write it, or unset {VARIABLE}")
     with _own_words():
         text = read_text(path)
     return read_settings_text(text, file=str(path), environment=environment)
@@ -270,7 +270,7 @@ def _is_there(path: Path) -> bool:
         return False
     except OSError as error:
         raise ConfigError(
-            f"cannot be read: {error.strerror}", file=str(path), mend="make it a file that you may read"
+            f"cannot be read: {error.strerror}", file=str(path), hint="make it a file that you may read"
         ) from None
     return True
 
@@ -281,8 +281,8 @@ def _own_words() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if "task" in error.mend:
-            error.mend = "write lines of `key: value`, e.g. `max_tokens: 8192`"
+        if "task" in error.hint:
+            error.hint = "write lines of `key: value`, e.g. `max_tokens: 8192`"
         raise
 
 
@@ -301,7 +301,7 @@ def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
 
 # ---------------------------------------------------------------------- keys that do not belong here
 def _key(kind: str) -> tuple[str, str]:
-    """(what, mend); the key itself is not shown."""
+    """(what, hint); the key itself is not shown."""
     return f"this looks like a key or a password ({kind})", _KEYS_BELONG
 
 

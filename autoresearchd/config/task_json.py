@@ -57,7 +57,7 @@ def parse_task(text: str) -> Task:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(
             f"the task stored with this session cannot be read: {type(error).__name__}: {error}",
-            mend="an imported session has no program to run: start a new one in the task's folder",
+            hint="an imported session has no program to run: start a new one in the task's folder",
         ) from error
 
 

@@ -18,11 +18,11 @@ HIDE_ROOTS = ("{purelib}", "{stdlib}")
 
 
 class PathError(ValueError):
-    """A path that a task may not name; ``mend`` says what it may."""
+    """A path that a task may not name; ``hint`` says what it may."""
 
-    def __init__(self, what: str, mend: str) -> None:
+    def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
-        self.what, self.mend = what, mend
+        self.what, self.hint = what, hint
 
 
 def inside_path(text: str) -> str:
@@ -96,7 +96,7 @@ def covers(outer: str, inner: str) -> bool:
 def find_overlaps(
     editable: Iterable[str], protected: Iterable[str], private: Iterable[str], data: Iterable[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """(key, what, mend) of each pair of paths that contradict each other."""
+    """(key, what, hint) of each pair of paths that contradict each other."""
     closed = [("workspace.protected", path) for path in protected] + [("evaluation.private", path) for path in private]
     for target in editable:
         for key, path in closed:
@@ -131,7 +131,7 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
         raise_all("task.yaml", [Problem(f"the folder {str(root)!r} is not there", "create it", "workspace.source_dir")])
     private: Sequence[str] = task.evaluation.private if task.evaluation else ()
     problems = [
-        Problem(what, mend, key) for key, what, mend in find_overlaps(task.editable, task.protected, private, task.data)
+        Problem(what, hint, key) for key, what, hint in find_overlaps(task.editable, task.protected, private, task.data)
     ]
     try:
         editable = [problem for name in task.editable for problem in _editable_problems(name, root)]
@@ -181,7 +181,7 @@ def _editable_problems(name: str, root: Path) -> Iterator[Problem]:
             f"{name!r}: {link!r} is a symbolic link", "put the file itself there: an edit through a link is lost", key
         )
     elif not path.exists():
-        yield Problem(f"{name!r} is not there (looked in {root})", _missing_mend(name), key)
+        yield Problem(f"{name!r} is not there (looked in {root})", _missing_hint(name), key)
     elif not stat.S_ISREG(path.stat().st_mode):
         yield Problem(f"{name!r} is no regular file", "name a text file", key)
     elif problem := _text_problem(path):
@@ -191,7 +191,7 @@ def _editable_problems(name: str, root: Path) -> Iterator[Problem]:
 def _protected_problems(name: str, root: Path) -> Iterator[Problem]:
     path = root / name
     if not path.exists():
-        yield Problem(f"{name!r} is not there (looked in {root})", _missing_mend(name), "workspace.protected")
+        yield Problem(f"{name!r} is not there (looked in {root})", _missing_hint(name), "workspace.protected")
     elif not path.resolve().is_relative_to(root.resolve()):
         yield Problem(
             f"{name!r} leads out of the task's folder through a symbolic link",
@@ -203,9 +203,9 @@ def _protected_problems(name: str, root: Path) -> Iterator[Problem]:
 def _data_problems(name: str, root: Path, key: str) -> Iterator[Problem]:
     place = root / Path(name).expanduser()
     if not place.exists():
-        mend = _missing_mend(name) if place.is_relative_to(root) else "correct the path, or put the data there"
+        hint = _missing_hint(name) if place.is_relative_to(root) else "correct the path, or put the data there"
         yield Problem(
-            f"{name!r} is not there (looked for {place})", f"{mend}; or let execution.setup_commands make it", key
+            f"{name!r} is not there (looked for {place})", f"{hint}; or let execution.setup_commands make it", key
         )
 
 
@@ -219,7 +219,7 @@ def _first_link(name: str, root: Path) -> str | None:
     return None
 
 
-def _missing_mend(name: str) -> str:
+def _missing_hint(name: str) -> str:
     if any(mark in name for mark in "*?["):
         return "patterns are not expanded: name each file, or the folder"
     return "correct the path (it is relative to the folder of task.yaml), or create the file"

@@ -20,15 +20,15 @@ from autoresearchd.domain.quantities import ordered, parse_bounds, parse_duratio
 from autoresearchd.domain.task import Direction, TrainingTime
 
 RULE = "rule"
-"""Type of the errors that are raised here: their context has ``what`` and ``mend``, or ``conflicts``."""
+"""Type of the errors that are raised here: their context has ``what`` and ``hint``, or ``conflicts``."""
 
 Conflict = tuple[str, str, str]
 """(dotted key below the value that is being validated, what is wrong, what would be right)."""
 
 
-def wrong(what: str, mend: str) -> PydanticCustomError:
+def wrong(what: str, hint: str) -> PydanticCustomError:
     """An error in our own words."""
-    return PydanticCustomError(RULE, "{what}", {"what": what, "mend": mend})
+    return PydanticCustomError(RULE, "{what}", {"what": what, "hint": hint})
 
 
 def in_conflict(conflicts: list[Conflict]) -> PydanticCustomError:
@@ -68,7 +68,7 @@ def _path(rule: Callable[[str], str]) -> Callable[[str], str]:
         try:
             return rule(text)
         except PathError as error:
-            raise wrong(error.what, error.mend) from None
+            raise wrong(error.what, error.hint) from None
 
     return check
 
@@ -102,7 +102,7 @@ def _regex(text: str) -> str:
         groups = re.compile(text).groups
     except (re.error, RecursionError, OverflowError) as error:
         raise wrong(
-            f"not a regular expression: {error}", "mend the pattern; in single quotes YAML keeps backslashes"
+            f"not a regular expression: {error}", "fix the pattern; in single quotes YAML keeps backslashes"
         ) from None
     if not groups:
         raise wrong("the pattern has no group", "put round brackets around the number: 'score: ([0-9.]+)'")
@@ -125,22 +125,22 @@ def _plain_regex(text: str) -> str:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise wrong(
-            f"not a regular expression: {error}", "mend the pattern; in single quotes YAML keeps backslashes"
+            f"not a regular expression: {error}", "fix the pattern; in single quotes YAML keeps backslashes"
         ) from None
     return text
 
 
 def _bounds(value: Any) -> tuple[float, float]:
     """``LOW..HIGH``, or a list of the two."""
-    mend = "write the lowest and the highest value: 1e-5..1e-1"
+    hint = "write the lowest and the highest value: 1e-5..1e-1"
     try:
         if isinstance(value, str):
             return parse_bounds(value)
         if isinstance(value, (list, tuple)) and len(value) == 2 and all(type(v) in (int, float) for v in value):
             return ordered(float(value[0]), float(value[1]))
     except (ValueError, OverflowError) as error:
-        raise wrong(str(error), mend) from None
-    raise wrong(f"{shown(value)} is no range", mend)
+        raise wrong(str(error), hint) from None
+    raise wrong(f"{shown(value)} is no range", hint)
 
 
 def _choices(value: Any) -> Any:

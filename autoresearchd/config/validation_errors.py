@@ -86,10 +86,10 @@ class _Teller:
                 place, "there is no such key", did_you_mean(str(place[-1]), _known_at(place[:-1], self._top))
             )
         elif details["type"] == RULE and "conflicts" in context:
-            for key, what, mend in context["conflicts"]:
-                yield self._problem(self._below(place, key), self._of_profile(place, what), mend)
+            for key, what, hint in context["conflicts"]:
+                yield self._problem(self._below(place, key), self._of_profile(place, what), hint)
         elif details["type"] == RULE:
-            yield self._problem(place, context["what"], context["mend"])
+            yield self._problem(place, context["what"], context["hint"])
         else:
             yield self._problem(self._written(place), *_kind(details, self._document.texts.get(place)))
 
@@ -97,12 +97,12 @@ class _Teller:
         example = EXAMPLES.get(".".join(step for step in place if isinstance(step, str)), f"{place[-1]}: …")
         return self._problem(place, MISSING, f"add `{example}`")
 
-    def _problem(self, place: Place, what: str, mend: str) -> Problem:
+    def _problem(self, place: Place, what: str, hint: str) -> Problem:
         written = self._written(place)
         if place and isinstance(place[-1], int):
             place = written  # one path where a list may stand: the list is ours
         prefix: Place = ("profiles", self._profile) if written in self._from_profile else ()
-        return Problem(what, mend, dotted((*prefix, *place)), self._document.line(place))
+        return Problem(what, hint, dotted((*prefix, *place)), self._document.line(place))
 
     def _of_profile(self, place: Place, what: str) -> str:
         """A conflict in words that name the profile, where a value that they speak of is the profile's own."""
@@ -123,7 +123,7 @@ class _Teller:
 
 
 def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
-    """(what, mend) of a value of the wrong kind or size."""
+    """(what, hint) of a value of the wrong kind or size."""
     value, context = details["input"], details.get("ctx", {})
     if details["type"] in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
@@ -133,12 +133,12 @@ def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
             f"did you mean {near!r}?" if near else "write one of them",
         )
     if details["type"] in _KINDS:
-        expected, mend = _KINDS[details["type"]]
+        expected, hint = _KINDS[details["type"]]
         if expected == "text" and text is not None:
-            mend = f'put it in quotes: "{text}"'
+            hint = f'put it in quotes: "{text}"'
         if expected == "a list" and isinstance(value, str):
-            mend = f"write a list: [{value}]"
-        return f"{expected} is needed, found {_found(value)}", mend
+            hint = f"write a list: [{value}]"
+        return f"{expected} is needed, found {_found(value)}", hint
     if details["type"] in _BOUNDS:
         bound, what, needed = _BOUNDS[details["type"]]
         return f"{shown(value)} is {what}", f"write a number that is {needed} {context[bound]:g}"

@@ -80,10 +80,10 @@ def write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} is there already", mend="edit it, or move it away first") from None
+        raise UsageError(f"{path} is there already", hint="edit it, or move it away first") from None
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}", mend="check the folder and its permissions"
+            f"{path} cannot be written: {error.strerror}", hint="check the folder and its permissions"
         ) from None
 
 

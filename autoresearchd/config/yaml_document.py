@@ -75,27 +75,27 @@ def read_text(path: Path) -> str:
     """Text of a file; ConfigError when there is none, or when it is too large or not UTF-8."""
     file = str(path)
     if path.exists() and not path.is_file():
-        raise ConfigError("not a regular file", file=file, mend="put a text file there")
+        raise ConfigError("not a regular file", file=file, hint="put a text file there")
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        mend = "`autoresearchd task init` writes one"
+        hint = "`autoresearchd task init` writes one"
         if path.with_suffix(".yml").is_file():
-            mend = f"the name has to be {path.name}: rename {path.with_suffix('.yml').name}"
-        raise ConfigError("there is no such file", file=file, mend=mend) from None
+            hint = f"the name has to be {path.name}: rename {path.with_suffix('.yml').name}"
+        raise ConfigError("there is no such file", file=file, hint=hint) from None
     except OSError as error:
         raise ConfigError(
-            f"cannot be read: {error.strerror}", file=file, mend="make it a file that you may read"
+            f"cannot be read: {error.strerror}", file=file, hint="make it a file that you may read"
         ) from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"larger than {MAX_BYTES // 1024} KiB", file=file, mend="a task.yaml is a page of text")
+        raise ConfigError(f"larger than {MAX_BYTES // 1024} KiB", file=file, hint="a task.yaml is a page of text")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(
-            f"not UTF-8: byte 0x{data[error.start]:02x}", file=file, line=line, mend="save the file as UTF-8"
+            f"not UTF-8: byte 0x{data[error.start]:02x}", file=file, line=line, hint="save the file as UTF-8"
         ) from None
 
 
@@ -109,11 +109,11 @@ def parse_yaml(text: str, file: str) -> Document:
         node = yaml.compose(text, Loader=PlainLoader)
         if node is None:
             raise ConfigError(
-                "the file is empty", file=file, mend="`autoresearchd task init` writes a file to start from"
+                "the file is empty", file=file, hint="`autoresearchd task init` writes a file to start from"
             )
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(
-                "the file holds no mapping", file=file, line=_line(node), mend="begin with `name: my-task`"
+                "the file holds no mapping", file=file, line=_line(node), hint="begin with `name: my-task`"
             )
         return _Walk().document(node)
     except _TooMuchError as error:
@@ -128,10 +128,10 @@ def parse_yaml(text: str, file: str) -> Document:
             else f"not readable as YAML: {error.reason}",
             file=file,
             line=line,
-            mend="remove it, or write it as an escape in double quotes",
+            hint="remove it, or write it as an escape in double quotes",
         ) from None
     except RecursionError:
-        raise ConfigError("brackets or lists nested too deeply", file=file, mend="a task.yaml is flat") from None
+        raise ConfigError("brackets or lists nested too deeply", file=file, hint="a task.yaml is flat") from None
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, text: str, file: str) -> ConfigError:
@@ -139,13 +139,13 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, file: str) -> ConfigEr
     line = mark.line + 1 if mark else None
     rows = text.splitlines()
     row = rows[mark.line] if mark and mark.line < len(rows) else ""
-    mend = "check the indentation, and put text that holds `: `, `#`, brackets or quotes in quotes"
+    hint = "check the indentation, and put text that holds `: `, `#`, brackets or quotes in quotes"
     if "\t" in row[: len(row) - len(row.lstrip())] or "\\t" in (error.problem or ""):
-        mend = "indent with spaces: YAML does not allow tabs"
+        hint = "indent with spaces: YAML does not allow tabs"
     elif "but found another document" in (error.problem or ""):
-        mend = "keep one document in the file: remove the line `---`"
+        hint = "keep one document in the file: remove the line `---`"
     what = ", ".join(part for part in (error.context, error.problem) if part)
-    return ConfigError(f"not YAML: {what}", file=file, line=line, mend=mend)
+    return ConfigError(f"not YAML: {what}", file=file, line=line, hint=hint)
 
 
 def _line(node: yaml.Node) -> int:
@@ -193,8 +193,8 @@ class _TooMuchError(Exception):
 
     def __init__(self, what: str, place: Place, node: yaml.Node) -> None:
         super().__init__(what)
-        mend = "write the values out, plainly: a task.yaml is a page of text"
-        self.problem = Problem(what, mend, dotted(place[:2]), _line(node))
+        hint = "write the values out, plainly: a task.yaml is a page of text"
+        self.problem = Problem(what, hint, dotted(place[:2]), _line(node))
 
 
 def _broken(text: str) -> bool:
@@ -288,8 +288,8 @@ class _Walk:
         tag = node.tag.replace(_TAG, "!!")
         self._problem(node, place, f"the tag {tag!r} is not allowed here", "leave it out: plain values only")
 
-    def _problem(self, node: yaml.Node, place: Place, what: str, mend: str) -> None:
-        self.made.problems.append(Problem(what, mend, dotted(place), _line(node)))
+    def _problem(self, node: yaml.Node, place: Place, what: str, hint: str) -> None:
+        self.made.problems.append(Problem(what, hint, dotted(place), _line(node)))
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

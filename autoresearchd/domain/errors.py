@@ -33,18 +33,18 @@ class AutoresearchdError(Exception):
 
     Args:
         what: what happened and where, in one sentence.
-        mend: how to fix it, in one sentence; empty where there is nothing that a user could do.
+        fix: how to fix it, in one sentence; empty where there is nothing that a user could do.
     """
 
     exit_code: int = 1
 
-    def __init__(self, what: str, *, mend: str = "") -> None:
+    def __init__(self, what: str, *, hint: str = "") -> None:
         super().__init__(what)
         self.what = what
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.what}\n  → {self.mend}" if self.mend else self.what
+        return f"{self.what}\n  → {self.hint}" if self.hint else self.what
 
 
 class UsageError(AutoresearchdError):
@@ -61,14 +61,14 @@ class ConfigError(UsageError):
         file: the file, as the user knows it.
         line: 1-based line of the key, None where the key is missing altogether.
         key: dotted path of the key, e.g. ``execution.budget``.
-        mend: what would be right.
+        fix: what would be right.
     """
 
     def __init__(
-        self, what: str, *, file: str = "task.yaml", line: int | None = None, key: str = "", mend: str = ""
+        self, what: str, *, file: str = "task.yaml", line: int | None = None, key: str = "", hint: str = ""
     ) -> None:
         where = file if line is None else f"{file}:{line}"
-        super().__init__(f"{where}: {key}: {what}" if key else f"{where}: {what}", mend=mend)
+        super().__init__(f"{where}: {key}: {what}" if key else f"{where}: {what}", hint=hint)
         self.file, self.line, self.key = file, line, key
 
 
@@ -116,8 +116,8 @@ class SpendCapReached(EnvironmentFailure):
         whole_session: whether it is the session's own cap, which no waiting changes.
     """
 
-    def __init__(self, what: str, *, whole_session: bool, mend: str = "") -> None:
-        super().__init__(what, mend=mend)
+    def __init__(self, what: str, *, whole_session: bool, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
         self.whole_session = whole_session
 
 
@@ -147,11 +147,11 @@ class PolicyError(AutoresearchdError):
         what: str,
         *,
         label: Label = Label.ERROR,
-        mend: str = "",
+        hint: str = "",
         cost: Cost | None = None,
         charged: bool = True,
     ) -> None:
-        super().__init__(what, mend=mend)
+        super().__init__(what, hint=hint)
         self.label = label
         self.cost = cost
         self.charged = charged

@@ -81,7 +81,7 @@ def resolve_python(task: Task, setup: Path) -> Path:
     if found is None:
         raise MissingCapability(
             f"execution.python names {named!r}, which is no program on this machine",
-            mend="correct execution.python in task.yaml: an interpreter's absolute path (/home/me/venv/bin/python); or "
+            hint="correct execution.python in task.yaml: an interpreter's absolute path (/home/me/venv/bin/python); or "
             "let a setup command make that environment",
         )
     return found
@@ -112,7 +112,7 @@ def inspect(executable: Path) -> Interpreter:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise MissingCapability(
             f"the task's interpreter {executable} does not run: {error}",
-            mend="correct execution.python in task.yaml, or remove the setup folder's broken .venv",
+            hint="correct execution.python in task.yaml, or remove the setup folder's broken .venv",
         ) from error
     folders = [Path(p) for p in dict.fromkeys([*facts["prefixes"], *([facts["user"]] if facts["user"] else [])])]
     imports = [Path(os.path.normpath(p)) for p in dict.fromkeys(facts["imports"])]

@@ -84,7 +84,7 @@ class _Planner:
             exchange = _exchange(folder) if evaluation and evaluation.model_command else None
         except OSError as error:
             raise EnvironmentFailure(
-                f"cannot make the folders of a run in {folder}: {error}", mend="free disk space, or check permissions"
+                f"cannot make the folders of a run in {folder}: {error}", hint="free disk space, or check permissions"
             ) from error
         return Places(output, scratch, programs, exchange)
 

@@ -55,7 +55,7 @@ def run_setup(
             _mark(setup)
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot set up {setup}: {error}", mend="free disk space, or check permissions"
+            f"cannot set up {setup}: {error}", hint="free disk space, or check permissions"
         ) from error
 
 
@@ -128,11 +128,11 @@ def _check(stages: tuple[StageResult, ...], task: Task, log: Path) -> None:
     if last.outcome == "ok":
         return
     if last.outcome == "disk_full":
-        raise EnvironmentFailure(f"the disk is full: {last.detail}", mend="free disk space and start again")
+        raise EnvironmentFailure(f"the disk is full: {last.detail}", hint="free disk space and start again")
     command = task.execution.setup_commands[len(stages) - 1]
     raise BaselineError(
         f"the setup command {command!r} failed ({last.detail or last.outcome}):\n{tail(log)}",
-        mend=f"correct execution.setup_commands in task.yaml; the whole output is in {log}",
+        hint=f"correct execution.setup_commands in task.yaml; the whole output is in {log}",
     )
 
 

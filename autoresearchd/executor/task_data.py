@@ -41,7 +41,7 @@ def find_data(names: Iterable[str], places: Sequence[Path], key: str) -> tuple[D
 def _find(name: str, places: Sequence[Path], key: str) -> Path:
     path = Path(name).expanduser()
     if ".." in path.parts:
-        raise BaselineError(f"{key}: {name!r} leaves the task's folder", mend="name the data without '..'")
+        raise BaselineError(f"{key}: {name!r} leaves the task's folder", hint="name the data without '..'")
     tried = [path] if path.is_absolute() else [place / path for place in places]
     there = [candidate for candidate in tried if candidate.exists()]
     if there:
@@ -50,7 +50,7 @@ def _find(name: str, places: Sequence[Path], key: str) -> Path:
         return best.resolve()
     raise BaselineError(
         f"{key}: {name!r} is not there (looked for {', '.join(map(str, tried))})",
-        mend="let execution.setup_commands make it, or correct the entry in task.yaml",
+        hint="let execution.setup_commands make it, or correct the entry in task.yaml",
     )
 
 
@@ -76,7 +76,7 @@ def place_links(folder: Path, entries: Iterable[DataEntry]) -> None:
                 _place(folder, Path(entry.name), entry.real)
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot link data into {folder}: {error}", mend="free disk space, or check the folder's permissions"
+            f"cannot link data into {folder}: {error}", hint="free disk space, or check the folder's permissions"
         ) from error
 
 

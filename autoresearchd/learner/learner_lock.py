@@ -33,7 +33,7 @@ class LearnerLock:
             pid = holder(self._path.parent)
             raise SessionLocked(
                 f"another learner is at work here{'' if pid is None else f', process {pid}'}",
-                mend="wait for its end; `autoresearchd adapters list` then shows what came of it",
+                hint="wait for its end; `autoresearchd adapters list` then shows what came of it",
             ) from None
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, str(os.getpid()).encode(), 0)

@@ -41,7 +41,7 @@ def require_branch(context: Context, expected: Collection[str]) -> None:
     except RepositoryError as error:
         session = context.store.session(context.tag)
         raise RepositoryError(
-            error.what, mend=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
+            error.what, hint=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
         ) from error
     if tip in expected:
         return
@@ -51,6 +51,6 @@ def require_branch(context: Context, expected: Collection[str]) -> None:
     raise RepositoryError(
         f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} "
         f"(experiment {session.incumbent_experiment})",
-        mend=f"git branch --force {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`; "
+        hint=f"git branch --force {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`; "
         "to build on your own commit, start a new session from it",
     )

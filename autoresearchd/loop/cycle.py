@@ -201,7 +201,7 @@ class Cycle:
             again = f"`autoresearchd resume {context.tag}` runs it again"
             raise Interrupted(f"experiment {e.number} was interrupted; {again}")
         if m.label in (Label.DISK_FULL, Label.HOST_LOST):
-            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", mend=messages.mend(m.label))
+            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.hint(m.label))
         return e
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:

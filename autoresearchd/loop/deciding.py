@@ -10,7 +10,7 @@ from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.rules.simplicity import is_simpler
-from autoresearchd.loop.measuring.job_hints import mend_job
+from autoresearchd.loop.measuring.job_hints import hint_job
 from autoresearchd.loop.messages import commit_of, is_baseline, proposal_of
 from autoresearchd.loop.session_view import RECENT, SessionView
 
@@ -45,7 +45,7 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
         return decide_baseline(context.task, e, log=str(log))
     except BaselineError as error:
         detail = e.runs[-1].detail if e.runs else ""
-        error.mend = mend_job(detail, context.site.source, context.site.pristine) or error.mend
+        error.hint = hint_job(detail, context.site.source, context.site.pristine) or error.hint
         raise
 
 

@@ -139,7 +139,7 @@ def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
     return replace(asi, result=f"{task.metric.name}: {decision.reason}", next_action_hint=hint, extra=extra)
 
 
-def mend(label: Label) -> str:
+def hint(label: Label) -> str:
     """What a person can do about a failure of the surroundings."""
     return {
         Label.DISK_FULL: "free some space; the experiment is run again by itself",

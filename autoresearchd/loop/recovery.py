@@ -70,7 +70,7 @@ def _write_again(context: Context, e: Experiment) -> None:
     if commit != e.commit:
         raise RepositoryError(
             f"commit {messages.commit_of(e)[:10]} of experiment {e.number} is lost, and the journal gives another one",
-            mend="run `git fsck` and fetch it from a clone; or start a new session from the last kept commit",
+            hint="run `git fsck` and fetch it from a clone; or start a new session from the last kept commit",
         )
 
 

@@ -170,7 +170,7 @@ class SessionLoop:
         try:
             experiment = step()
         except (BaselineError, RepositoryError, Interrupted, LimitReached, MissingCapability, StoreDamaged):
-            raise  # no experiment is to blame for any of them, and none could be measured before it is mended
+            raise  # no experiment is to blame for any of them, and none could be measured before it is fixed
         except SpendCapReached as error:
             self._wait_for_money(error)
             return self._reload(experiment)
@@ -211,7 +211,7 @@ class SessionLoop:
         if experiment is not None and count >= FAULTS_BEFORE_GIVING_UP and experiment.decision is None:
             reason = f"the daemon failed {count} times at this experiment: {type(error).__name__}: {error}"
             if self.view.needs_baseline:
-                raise BaselineError(reason, mend="daemon.log has the traceback") from error
+                raise BaselineError(reason, hint="daemon.log has the traceback") from error
             experiment = self._guarded(
                 lambda: self._cycle.give_up(experiment, self._slot, Decision(Status.CRASH, Label.ERROR, reason=reason)),
                 experiment,
@@ -242,15 +242,15 @@ class SessionLoop:
     def _wait_for_money(self, error: SpendCapReached) -> None:
         """End the session at its own cap; at the day's wait, and look again now and then until the day is over."""
         if error.whole_session:
-            self._check_any_proposal(error.what, error.mend)
-            raise Interrupted(error.what, mend=error.mend) from error
+            self._check_any_proposal(error.what, error.hint)
+            raise Interrupted(error.what, hint=error.hint) from error
         now = self._context.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
         seconds = min(CAP_LOOK_S, (midnight - now).total_seconds() + 1.0)
         if self._limits.max_seconds is not None:
             left = self._limits.max_seconds - self.active_seconds
             if left <= 0:
-                raise Interrupted(f"the time limit is reached while waiting for: {error.what}", mend=error.mend)
+                raise Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
             seconds = min(seconds, left)
         if self._state is None or self._state != (SessionState.BACKING_OFF, error.what):
             self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
@@ -307,7 +307,7 @@ class SessionLoop:
             usd=view.totals.usd,
         )
 
-    def _check_any_proposal(self, reached: str, mend: str = "") -> None:
+    def _check_any_proposal(self, reached: str, hint: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""
         context, count = self._context, self.view.experiments
         labels = context.store.label_counts(context.session_id)
@@ -320,18 +320,18 @@ class SessionLoop:
         if not decided:
             answers = context.store.answers(context.session_id, found[-1].number) if found else ()
             if answers and all(answer.error for answer in answers):
-                raise PolicyError(f"{reached}, but no answer could be used: {answers[-1].error}", mend=mend or _SEE)
+                raise PolicyError(f"{reached}, but no answer could be used: {answers[-1].error}", hint=hint or _SEE)
             return
         last = decided[-1].decision
         said = last.reason if last else ""
         if all(is_policy_fault(e) for e in decided):
             raise PolicyError(
                 f"{reached}, but the policy failed in every one of them: {said}",
-                mend="run the policy's command by hand in a copy of the task's folder until it ends with exit code 0",
+                hint="run the policy's command by hand in a copy of the task's folder until it ends with exit code 0",
             )
         raise PolicyError(
             f"{reached}, but none of {counted(len(decided), 'proposal')} could be used, the last: {said}",
-            mend=mend or _SEE,
+            hint=hint or _SEE,
         )
 
     def _check_first_result(self) -> None:
@@ -342,7 +342,7 @@ class SessionLoop:
             self._slot.kill()
             raise LimitReached(
                 f"the time limit of {format_duration(limit)} was reached before the baseline was measured",
-                mend="raise --max-time or lower --budget",
+                hint="raise --max-time or lower --budget",
             )
 
     def _say_that_it_stops(self, experiment: Experiment) -> None:

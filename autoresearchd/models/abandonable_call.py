@@ -52,6 +52,6 @@ def call(function: Callable[[], T], cancel: Cancel, timeout: float, *, give_up: 
         if time.monotonic() >= deadline:
             give_up()
             raise ModelError(
-                Trouble.TIMEOUT, f"no reply within {timeout:g} s", mend="raise the time-out for models in config.yaml"
+                Trouble.TIMEOUT, f"no reply within {timeout:g} s", hint="raise the time-out for models in config.yaml"
             )
     return outcome.result()

@@ -75,7 +75,7 @@ PASSING = frozenset(
 """Worth another try in a moment."""
 
 FINAL = frozenset({Trouble.UNAUTHORISED, Trouble.NOT_FOUND})
-"""Nothing that waiting mends: the user has to."""
+"""Nothing that waiting fixes: the user has to."""
 
 
 class ModelError(AutoresearchdError):
@@ -89,9 +89,9 @@ class ModelError(AutoresearchdError):
     """
 
     def __init__(
-        self, trouble: Trouble, what: str, *, retry_after: float | None = None, cost: Cost | None = None, mend: str = ""
+        self, trouble: Trouble, what: str, *, retry_after: float | None = None, cost: Cost | None = None, hint: str = ""
     ) -> None:
-        super().__init__(what, mend=mend)
+        super().__init__(what, hint=hint)
         self.trouble, self.retry_after, self.cost = trouble, retry_after, cost
 
 

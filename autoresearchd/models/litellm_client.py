@@ -189,7 +189,7 @@ class LitellmClient:
         """An exchange that left its bounds, as the caller is told of it."""
         if error is None:
             return None
-        found = type(error)(error.trouble, f"{self._model}: {error.what}", mend=error.mend)
+        found = type(error)(error.trouble, f"{self._model}: {error.what}", hint=error.hint)
         if isinstance(error, TooLong):
             # Nobody has counted what came: all that was allowed is charged, so that a cap errs on the safe side.
             cost = Cost(usd=None, tokens_in=self.count_tokens(question.messages), tokens_out=question.max_tokens)
@@ -382,7 +382,7 @@ def _library() -> ModuleType:
             litellm.ModelResponse()  # its types are made at the first use
     except ImportError as error:
         raise MissingCapability(
-            f"the policy litellm needs the package litellm: {error}", mend="pip install 'autoresearchd[llm]'"
+            f"the policy litellm needs the package litellm: {error}", hint="pip install 'autoresearchd[llm]'"
         ) from error
     litellm.telemetry = False  # type: ignore[attr-defined]
     litellm.suppress_debug_info = True  # type: ignore[attr-defined]

@@ -31,15 +31,15 @@ def gguf_file(place: Path) -> str | None:
     if place.is_file() and place.suffix == ".gguf":
         return place.name
     if not place.is_dir():
-        raise UsageError(f"{place} is no folder with a model", mend="give a folder with config.json, or a .gguf file")
+        raise UsageError(f"{place} is no folder with a model", hint="give a folder with config.json, or a .gguf file")
     if (place / "config.json").is_file():
         return None
     found = sorted(path.name for path in place.glob("*.gguf"))
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{place} holds several models: {', '.join(found)}", mend="name the file")
-    raise UsageError(f"{place} holds no model: neither a config.json nor a .gguf file", mend="name its folder")
+        raise UsageError(f"{place} holds several models: {', '.join(found)}", hint="name the file")
+    raise UsageError(f"{place} holds no model: neither a config.json nor a .gguf file", hint="name its folder")
 
 
 def model_hash(folder: Path, gguf: str | None = None) -> str:

@@ -155,7 +155,7 @@ class Endpoint:
             raise ModelError(
                 Trouble.UNREACHABLE,
                 f"{self.url} cannot be reached: {words_of(str(error), [self._key])}",
-                mend="is the server running? `autoresearchd serve` starts one; local.base_url says where it is",
+                hint="is the server running? `autoresearchd serve` starts one; local.base_url says where it is",
             ) from error
         except httpx2.TimeoutException as error:
             raise ModelError(Trouble.TIMEOUT, f"{self.url} did not reply in time") from error
@@ -202,22 +202,22 @@ def require() -> None:
         import httpx2  # noqa: F401
     except ImportError as error:
         raise MissingCapability(
-            f"the policy local needs the package httpx2: {error}", mend="pip install 'autoresearchd[local]'"
+            f"the policy local needs the package httpx2: {error}", hint="pip install 'autoresearchd[local]'"
         ) from error
 
 
 def _checked(url: str) -> str:
     """The address without a slash at its end. Raises UsageError for what is none, or carries a password."""
-    mend = "local.base_url in config.yaml is like http://127.0.0.1:8000/v1"
+    hint = "local.base_url in config.yaml is like http://127.0.0.1:8000/v1"
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         good = False
     if not good or not url.isascii() or not url.strip().isprintable():
-        raise UsageError(f"{words_of(url)!r} is no address of an endpoint", mend=mend)
+        raise UsageError(f"{words_of(url)!r} is no address of an endpoint", hint=hint)
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise UsageError("the address of the endpoint carries a name, a key or a query", mend=f"{mend}; keys: key_file")
+        raise UsageError("the address of the endpoint carries a name, a key or a query", hint=f"{hint}; keys: key_file")
     return url.strip().rstrip("/")
 
 
@@ -447,7 +447,7 @@ class OpenAIClient:
             trouble,
             f"{self._endpoint.url} answered {answered.status}: {words}",
             retry_after=provider_errors.retry_after(answered.headers),
-            mend="name the model: --policy local:MODEL" if nameless else "",
+            hint="name the model: --policy local:MODEL" if nameless else "",
         )
 
     # -- reading
@@ -508,12 +508,12 @@ def read_key(key_file: str, environment: Mapping[str, str] | None = None) -> str
                 key = file.readline(10_000).strip()
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"the key file {key_file} cannot be read: {error}", mend="see to key_file in config.yaml"
+                f"the key file {key_file} cannot be read: {error}", hint="see to key_file in config.yaml"
             ) from error
         if not key:
-            raise UsageError(f"the key file {key_file} is empty", mend="its first line is the key")
+            raise UsageError(f"the key file {key_file} is empty", hint="its first line is the key")
     if not (key.isascii() and key.isprintable()):
-        raise UsageError(f"{where} holds no key: a key is printable ASCII on one line", mend="write the key alone")
+        raise UsageError(f"{where} holds no key: a key is printable ASCII on one line", hint="write the key alone")
     return key
 
 

@@ -57,7 +57,7 @@ def absent_key(model: str, environment: Mapping[str, str]) -> str:
 def trouble_of(status: int, words: str) -> Trouble:
     """What an HTTP status means, with the error's code and message in ``words``.
 
-    An account without money (402, some 400 and 429) is nothing that waiting mends: ``UNAUTHORISED``, as for a key.
+    An account without money (402, some 400 and 429) is nothing that waiting fixes: ``UNAUTHORISED``, as for a key.
     """
     if status in (400, 402, 403, 429) and (status == 402 or _OUT_OF_MONEY.search(words)):
         return Trouble.UNAUTHORISED

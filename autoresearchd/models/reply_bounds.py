@@ -89,7 +89,7 @@ class Bounds:
                 ModelError(
                     Trouble.NOT_FOUND,
                     f"the server answered {status}: it redirects the question elsewhere, which is not followed",
-                    mend="give the address that it redirects to, if it is one that you trust",
+                    hint="give the address that it redirects to, if it is one that you trust",
                 )
             )
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):

@@ -108,19 +108,19 @@ class Caps:
 
     def check(self) -> None:
         """Raise SpendCapReached where nothing more may be spent."""
-        # The session's first: no waiting mends it.
+        # The session's first: no waiting fixes it.
         if self._session_cap is not None and _reached(spent := self._session_usd(), self._session_cap):
             raise SpendCapReached(
                 f"the session's cap of {_usd(self._session_cap)} is reached: {_usd(spent)} spent",
                 whole_session=True,
-                mend="`autoresearchd resume --max-cost USD` with a higher cap goes on",
+                hint="`autoresearchd resume --max-cost USD` with a higher cap goes on",
             )
         if self._day_cap is not None and _reached(spent := self._day_usd(), self._day_cap):
             raise SpendCapReached(
                 f"the cap of {_usd(self._day_cap)} a day is reached: your sessions together spent {_usd(spent)} since "
                 "00:00 UTC",
                 whole_session=False,
-                mend="it goes on by itself when the day ends at 00:00 UTC, or at once with a higher spend.per_day in "
+                hint="it goes on by itself when the day ends at 00:00 UTC, or at once with a higher spend.per_day in "
                 "config.yaml and `autoresearchd resume`",
             )
 
@@ -183,7 +183,7 @@ class CapFallbackPolicy:
         except SpendCapReached as reached:
             self._say_spent(reached)
             if state.repair is not None:  # it is the model's own edit: nobody else knows what it was meant to do
-                raise PolicyError(f"not repaired: {reached.what}", mend=reached.mend) from reached
+                raise PolicyError(f"not repaired: {reached.what}", hint=reached.hint) from reached
             return self._instead.propose(state, cancel)
         if self._spent:
             self._spent = False

@@ -76,7 +76,7 @@ class TransformersClient:
         self._source = Source.at(place)
         if adapter is not None and not (adapter / "adapter_config.json").is_file():
             raise UsageError(
-                f"{adapter} holds no LoRA adapter", mend="it has an adapter_config.json, as peft writes it"
+                f"{adapter} holds no LoRA adapter", hint="it has an adapter_config.json, as peft writes it"
             )
         self._place = place
         self._fixed = None if adapter is None else ServedAdapter(version or adapter.name, adapter)

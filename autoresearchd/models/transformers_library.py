@@ -154,7 +154,7 @@ def library(name: str) -> ModuleType:
             return importlib.import_module(name)
     except ImportError as error:
         raise MissingCapability(
-            f"a model in this process needs the package {name}: {error}", mend="pip install 'autoresearchd[learn]'"
+            f"a model in this process needs the package {name}: {error}", hint="pip install 'autoresearchd[learn]'"
         ) from error
 
 
@@ -169,14 +169,14 @@ def told(place: Path) -> Iterator[None]:
         raise
     except ImportError as error:
         raise MissingCapability(
-            f"{place} needs another package: {provider_errors.words_of(str(error))}", mend="install what it names"
+            f"{place} needs another package: {provider_errors.words_of(str(error))}", hint="install what it names"
         ) from error
     except Exception as error:
         kind = type(error).__name__
         raise ModelError(
             Trouble.NOT_FOUND,
             f"{place} cannot be loaded: {kind}: {provider_errors.words_of(str(error))}",
-            mend="give a folder as save_pretrained writes it, or a GGUF file",
+            hint="give a folder as save_pretrained writes it, or a GGUF file",
         ) from error
 
 

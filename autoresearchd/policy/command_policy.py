@@ -88,7 +88,7 @@ class CommandPolicy:
                 return self._in(Path(folder), state, cancel)
         except OSError as error:
             raise EnvironmentFailure(
-                f"the private copy for the command could not be made or read: {error}", mend="see to the disk"
+                f"the private copy for the command could not be made or read: {error}", hint="see to the disk"
             ) from error
 
     def _in(self, folder: Path, state: ResearchState, cancel: Cancel) -> Proposal:
@@ -116,7 +116,7 @@ class CommandPolicy:
                 raise PolicyError(
                     f"the command changed nothing in {', '.join(state.task.editable)}",
                     label=Label.NO_OP,
-                    mend="it has to edit the files in its working directory",
+                    hint="it has to edit the files in its working directory",
                 )
         except PolicyError as error:  # what cannot be used has cost no less
             error.cost, error.charged = (
@@ -130,7 +130,7 @@ class CommandPolicy:
         if result.timed_out:
             raise PolicyError(
                 f"the command did not end within {self._timeout:.0f} s and was killed{_tail(result)}",
-                mend="make it faster, or allow it more time",
+                hint="make it faster, or allow it more time",
             )
         if result.exit_code != 0:
             raise PolicyError(f"the command ended with exit code {result.exit_code}{_tail(result)}")

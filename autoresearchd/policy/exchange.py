@@ -52,14 +52,14 @@ _NAME = 200
 _NOTHING: tuple[Message, ...] = ({"role": "user", "content": "-"},)
 _PREPARE_S = 86_400.0
 """Longer than anything takes to load: whose loading hangs is told so by the user's stop."""
-_MENDS: Mapping[Trouble, str] = {
+_HINTS: Mapping[Trouble, str] = {
     Trouble.UNAUTHORISED: "put a valid key for {model} into the variable that its provider reads (ANTHROPIC_API_KEY, "
     "OPENAI_API_KEY, …) or into the file that key_files names (local.key_file for the policy local)",
     Trouble.NOT_FOUND: "correct the model {model}: after the colon of --policy, or under policy, fallbacks or "
     "local.model in config.yaml",
     Trouble.BAD_REQUEST: "see what {model} takes: max_tokens and temperature in config.yaml go with each question",
 }
-_MEND = "it is tried again by itself; models under fallbacks in config.yaml are asked in place of {model}"
+_HINT = "it is tried again by itself; models under fallbacks in config.yaml are asked in place of {model}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Unanswered(ModelError):
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         told = [f"{f.model}: {f.error.trouble} ({clean(f.error.what, _MAX_WORDS)})" for f in failures]
-        remedies = dict.fromkeys(f.error.mend for f in failures if f.error.mend)
-        super().__init__(failures[-1].error.trouble, "; ".join(told), mend="; ".join(remedies))
+        remedies = dict.fromkeys(f.error.hint for f in failures if f.error.hint)
+        super().__init__(failures[-1].error.trouble, "; ".join(told), hint="; ".join(remedies))
         self.failures = tuple(failures)
 
     @property
@@ -90,7 +90,7 @@ class Unanswered(ModelError):
 
     @property
     def final(self) -> bool:
-        """Whether no waiting mends what is wrong with any of the models."""
+        """Whether no waiting fixes what is wrong with any of the models."""
         return all(f.error.trouble in FINAL for f in self.failures)
 
 
@@ -345,7 +345,7 @@ class Exchange:
         Raises:
             ModelError: the context is too long.
             PolicyError: every model refused.
-            EnvironmentFailure: no model gave a reply; ModelsRefused where no waiting mends that of any.
+            EnvironmentFailure: no model gave a reply; ModelsRefused where no waiting fixes that of any.
             SpendCapReached: nothing more may be spent.
             Interrupted: ``cancel`` was set.
         """
@@ -427,17 +427,17 @@ class Exchange:
         what = clean_error(self._state, error.what)
         if error.refused:  # the same question would be refused again, but the next state is another one
             return PolicyError(f"no model would answer: {what}", label=Label.MALFORMED_ANSWER)
-        # What only the user can mend comes first: all else may pass by itself.
-        failure = next((f for f in error.failures if f.error.trouble in _MENDS), error.failures[0])
-        told, advice = f"no model gave a reply: {what}", mend(failure)
+        # What only the user can fix comes first: all else may pass by itself.
+        failure = next((f for f in error.failures if f.error.trouble in _HINTS), error.failures[0])
+        told, advice = f"no model gave a reply: {what}", hint(failure)
         if error.final:
-            return ModelsRefused(told, mend=f"{advice}, then `autoresearchd resume`")
-        return EnvironmentFailure(told, mend=advice)
+            return ModelsRefused(told, hint=f"{advice}, then `autoresearchd resume`")
+        return EnvironmentFailure(told, hint=advice)
 
 
-def mend(failure: Failure) -> str:
+def hint(failure: Failure) -> str:
     """What helps where a model gave no reply."""
-    return failure.error.mend or _MENDS.get(failure.error.trouble, _MEND).format(model=failure.model)
+    return failure.error.hint or _HINTS.get(failure.error.trouble, _HINT).format(model=failure.model)
 
 
 def generation_of(state: ResearchState, messages: tuple[Message, ...], reply: Reply) -> Generation:

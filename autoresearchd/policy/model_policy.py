@@ -55,7 +55,7 @@ class ModelPolicy(AskingPolicy):
 
     @property
     def repairs(self) -> int:
-        """As the user has set it; none where constants are all that is asked for, which mend no program."""
+        """As the user has set it; none where constants are all that is asked for, which fix no program."""
         return 0 if self._means.settings.prompt == brief.BRIEF else self._means.settings.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
@@ -174,8 +174,8 @@ class _Talk:
     def _no_room(self, what: str) -> Exception:
         """The error for a prompt that does not fit: no other experiment would, unless it was a failed edit's doing."""
         if self._state.repair is not None:
-            return PolicyError(what, mend=_MAKE_ROOM)
-        return EnvironmentFailure(what, mend=_MAKE_ROOM)
+            return PolicyError(what, hint=_MAKE_ROOM)
+        return EnvironmentFailure(what, hint=_MAKE_ROOM)
 
     def _send_back(self, text: str, error: str) -> None:
         """Add the turns that follow an unusable answer."""

@@ -50,24 +50,24 @@ def parse_spec(text: str) -> PolicySpec:
     if kind in _NAMED and not argument:
         raise UsageError(
             f"--policy {kind}: names no model",
-            mend=f"write it after the colon: --policy {kind}:anthropic/claude-sonnet-4-5",
+            hint=f"write it after the colon: --policy {kind}:anthropic/claude-sonnet-4-5",
         )
     if kind in _NAMED or kind == "local":
         if len(argument) > _MOST or not argument.isprintable() or argument.startswith("-"):
-            raise UsageError(f"--policy {kind}: {argument[:40]!r} is no name of a model", mend="give a model's name")
+            raise UsageError(f"--policy {kind}: {argument[:40]!r} is no name of a model", hint="give a model's name")
         return PolicySpec(kind, argument)
     if kind == "command":
         if not argument or "\0" in argument:
             raise UsageError(
                 "--policy command: says no command to run",
-                mend="write it after the colon: --policy 'command:./propose.sh'",
+                hint="write it after the colon: --policy 'command:./propose.sh'",
             )
         return PolicySpec(kind, argument)
     if kind in _BARE:
         if colon:
-            raise UsageError(f"--policy {kind} takes nothing after it, but was given {text!r}", mend=f"--policy {kind}")
+            raise UsageError(f"--policy {kind} takes nothing after it, but was given {text!r}", hint=f"--policy {kind}")
         return PolicySpec(kind)
-    raise UsageError(f"there is no policy {text!r}", mend=_advice(kind))
+    raise UsageError(f"there is no policy {text!r}", hint=_advice(kind))
 
 
 def _advice(kind: str) -> str:

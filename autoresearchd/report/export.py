@@ -103,7 +103,7 @@ def write_parquet(records: Iterable[Record], target: Path) -> None:
     except ImportError as error:
         raise MissingCapability(
             "export --format parquet needs pyarrow, which is not installed",
-            mend="pip install pyarrow, or export --format jsonl",
+            hint="pip install pyarrow, or export --format jsonl",
         ) from error
     texts = ("status", "label", "description", "commit", "parent", "policy", "role", "started_at", "finished_at")
     numbers = ("metric", "delta", "confidence", "reward", "cost_usd", "overhead_ms")
@@ -129,7 +129,7 @@ def write(format_name: Format, head: SessionHead, records: Iterable[Record], tar
     """Write the export to a file, or to an open stream where the format is text."""
     if format_name is Format.PARQUET:
         if not isinstance(target, Path):
-            raise UsageError("parquet is a binary format", mend="name a file: -o experiments.parquet")
+            raise UsageError("parquet is a binary format", hint="name a file: -o experiments.parquet")
         write_parquet(records, target)
         return
     lines = (jsonl_lines if format_name is Format.JSONL else tsv_lines)(head, records)

@@ -93,12 +93,12 @@ def read_log(path: Path) -> ImportedLog:
             elif first[1]:
                 _read_jsonl(log, itertools.chain([first], lines))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", mend="name a .jsonl or .tsv file") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a .jsonl or .tsv file") from error
     if not log.experiments:
         detail = f" ({log.warnings[0]})" if log.warnings else ""
         raise UsageError(
             f"{path} holds no experiment{detail}",
-            mend="a log is JSON lines with run, commit, metric, status, …, or a results.tsv with its header line",
+            hint="a log is JSON lines with run, commit, metric, status, …, or a results.tsv with its header line",
         )
     return ImportedLog(log.name, log.metric, log.unit, log.direction, tuple(log.experiments), tuple(log.warnings))
 

@@ -147,16 +147,16 @@ def draw(records: Iterable[Record], target: Path, *, metric: str, direction: str
     if not chart.keeps and not chart.discards and not chart.crashes:
         raise UsageError(
             "there is nothing to draw yet: no experiment is decided",
-            mend="wait for the baseline; see `autoresearchd status`",
+            hint="wait for the baseline; see `autoresearchd status`",
         )
     if target.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"{target.name}: a chart is a .png, .svg or .pdf file", mend="for example: -o progress.png")
+        raise UsageError(f"{target.name}: a chart is a .png, .svg or .pdf file", hint="for example: -o progress.png")
     figure = _figure(chart)
     try:
         figure.savefig(target, dpi=_DPI)
     except OSError as error:
         raise UsageError(
-            f"cannot write {target}: {error.strerror}", mend="name a file in a folder that exists"
+            f"cannot write {target}: {error.strerror}", hint="name a file in a folder that exists"
         ) from error
     return chart
 

@@ -94,7 +94,7 @@ class AgentShells:
         if not tier.isolates and tier != PLAIN:
             raise MissingCapability(
                 f"--policy agent runs commands that a model wrote, and no sandbox works on this machine: {tier.reason}",
-                mend="apt install bubblewrap and allow user namespaces; or, to run them with all that you may do "
+                hint="apt install bubblewrap and allow user namespaces; or, to run them with all that you may do "
                 "yourself, --sandbox none",
             )
         self._tier, self._materialise, self._surroundings, self._limits = tier, materialise, surroundings, limits
@@ -110,7 +110,7 @@ class AgentShells:
         except OSError as error:
             raise EnvironmentFailure(
                 f"the agent's copy of the workspace could not be made in {self._scratch}: {error}",
-                mend="see to the disk",
+                hint="see to the disk",
             ) from error
         try:
             with _disk_trouble(folder):
@@ -220,7 +220,7 @@ class SandboxedShell:
         if stage.outcome in ("disk_full", "lost"):
             raise EnvironmentFailure(
                 f"a command of the agent could not be run: {stage.detail or stage.outcome}",
-                mend="free disk space, and see whether somebody ends the daemon's processes",
+                hint="free disk space, and see whether somebody ends the daemon's processes",
             )
         ended = ""
         if flooded:
@@ -324,5 +324,5 @@ def _disk_trouble(where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentFailure(
-            f"the agent's copy of the workspace in {where} could not be made or read: {error}", mend="see to the disk"
+            f"the agent's copy of the workspace in {where} could not be made or read: {error}", hint="see to the disk"
         ) from error

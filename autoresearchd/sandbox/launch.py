@@ -254,7 +254,7 @@ def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
         remove(plan.remove)
         raise EnvironmentFailure(
             f"cannot start a run in {plan.run_dir}: {error}",
-            mend="free disk space or raise the limits on processes and open files",
+            hint="free disk space or raise the limits on processes and open files",
         ) from error
 
 

@@ -32,7 +32,7 @@ from autoresearchd.sandbox.view import View
 
 AUTO = "auto"
 _PATIENCE_S = 20.0
-_MEND = "apt install bubblewrap and allow user namespaces; or, to run edited code without isolation, --sandbox none"
+_HINT = "apt install bubblewrap and allow user namespaces; or, to run edited code without isolation, --sandbox none"
 
 
 class TierName(StrEnum):
@@ -143,7 +143,7 @@ def available() -> list[Tier]:
 def check_name(name: str) -> str:
     """The name of a tier or ``auto``, as given. Raises UsageError when it is neither."""
     if name != AUTO and name not in set(TierName):
-        raise UsageError(f"--sandbox: {name!r} is no tier", mend=f"one of {AUTO}, {', '.join(TierName)}")
+        raise UsageError(f"--sandbox: {name!r} is no tier", hint=f"one of {AUTO}, {', '.join(TierName)}")
     return name
 
 
@@ -163,14 +163,14 @@ def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
     if name == AUTO:
         found = probe(tiers)
         if not found.isolates:
-            raise MissingCapability(f"no sandbox works on this machine: {found.reason}", mend=_MEND)
+            raise MissingCapability(f"no sandbox works on this machine: {found.reason}", hint=_HINT)
         return found
     found = probe(tier for tier in (candidates() if tiers is None else tiers) if tier.name == name)
     if found.isolates:
         return found
     raise MissingCapability(
         f"the sandbox {name!r} does not work on this machine: {found.reason or 'bubblewrap is not installed'}",
-        mend="use --sandbox auto; `autoresearchd doctor` says what works here",
+        hint="use --sandbox auto; `autoresearchd doctor` says what works here",
     )
 
 

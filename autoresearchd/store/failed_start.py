@@ -17,7 +17,7 @@ _MOST_BYTES = 1 << 20
 class FailedStart:
     """A session that ended before its first result.
 
-    ended_at: with a time zone. exit_code: that its daemon ended with. what, mend: why it ended, and how that is mended.
+    ended_at: with a time zone. exit_code: that its daemon ended with. what, hint: why it ended, and how that is fixed.
     status: the session as ``status --json`` prints it.
     """
 
@@ -25,7 +25,7 @@ class FailedStart:
     ended_at: datetime
     exit_code: int
     what: str
-    mend: str
+    hint: str
     status: Mapping[str, Any]
 
 
@@ -36,7 +36,7 @@ def remember(path: Path, failed: FailedStart) -> None:
         "ended_at": failed.ended_at.isoformat(),
         "exit_code": failed.exit_code,
         "what": failed.what,
-        "mend": failed.mend,
+        "hint": failed.hint,
         "status": dict(failed.status),
     }
     part = path.with_name(f"{path.name}.part")
@@ -55,7 +55,7 @@ def recall(path: Path, known: Iterable[str]) -> FailedStart | None:
             datetime.fromisoformat(facts["ended_at"]),
             int(facts["exit_code"]),
             str(facts["what"]),
-            str(facts["mend"]),
+            str(facts.get("hint", facts.get("mend", ""))),  # as it was called before
             dict(facts["status"]),
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -92,7 +92,7 @@ class Reader:
             session = _session(c, tag)
             totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
             if totals is None:
-                raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", mend=health.MEND)
+                raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=health.HINT)
             task, state = task_facts(session.task_json), session.state
             if alive is False and state in _ALIVE:
                 state = "crashed"

@@ -93,35 +93,33 @@ class Result:
         if self.lock is not None:
             return EnvironmentFailure(
                 f"git is locked: {self.lock} is there",
-                mend="another git is at work and the daemon tries again; if none is, delete that file",
+                hint="another git is at work and the daemon tries again; if none is, delete that file",
             )
         if _PASSING.search(self.err):
-            return EnvironmentFailure(
-                f"{name}: {said}", mend="free some space or mend the disk; the daemon tries again"
-            )
+            return EnvironmentFailure(f"{name}: {said}", hint="free some space or fix the disk; the daemon tries again")
         if self.code < 0:
-            return EnvironmentFailure(f"{name} was ended by signal {-self.code}", mend="the daemon tries again")
+            return EnvironmentFailure(f"{name} was ended by signal {-self.code}", hint="the daemon tries again")
         if "dubious ownership" in self.err:
             return RepositoryError(
                 f"the repository belongs to another user, so git refuses it: {said}",
-                mend="if you trust it: git config --global --add safe.directory <the repository's folder>",
+                hint="if you trust it: git config --global --add safe.directory <the repository's folder>",
             )
         if _DAMAGED.search(self.err):
             return RepositoryError(
-                f"the repository is damaged: {name}: {said}", mend="run `git fsck`; fetch what is missing from a clone"
+                f"the repository is damaged: {name}: {said}", hint="run `git fsck`; fetch what is missing from a clone"
             )
         if "Permission denied" in self.err:
             return RepositoryError(
-                f"{name}: {said}", mend="the user that runs the daemon must be able to write to the repository"
+                f"{name}: {said}", hint="the user that runs the daemon must be able to write to the repository"
             )
-        return RepositoryError(f"{name} failed: {said}", mend="run `git fsck`; then `autoresearchd resume`")
+        return RepositoryError(f"{name} failed: {said}", hint="run `git fsck`; then `autoresearchd resume`")
 
 
 def find_git() -> str:
     """Path of the git program; MissingCapability when there is none."""
     found = shutil.which("git")
     if found is None:
-        raise MissingCapability("git was not found", mend="install git, e.g. `apt install git`, or put it on PATH")
+        raise MissingCapability("git was not found", hint="install git, e.g. `apt install git`, or put it on PATH")
     return found
 
 
@@ -208,7 +206,7 @@ class Git:
                 process.kill()
                 raise EnvironmentFailure(
                     f"git {args[0]} did not end within {_TIMEOUT_S:.0f} s",
-                    mend="look at the disk; the daemon tries again",
+                    hint="look at the disk; the daemon tries again",
                 ) from None
             except BaseException:
                 process.kill()

@@ -45,8 +45,8 @@ def disk_errors(doing: str) -> Iterator[None]:
         where = f": {error.filename}" if error.filename else ""
         what = f"{doing}: {error.strerror or error}{where}"
         if error.errno in PASSING:
-            raise EnvironmentFailure(what, mend="free some space or mend the disk; the daemon tries again") from error
-        raise RepositoryError(what, mend="the user that runs the daemon must own the repository's files") from error
+            raise EnvironmentFailure(what, hint="free some space or fix the disk; the daemon tries again") from error
+        raise RepositoryError(what, hint="the user that runs the daemon must own the repository's files") from error
 
 
 def remove_tree(path: Path) -> bool:
@@ -84,7 +84,7 @@ def held(path: Path) -> Iterator[int]:
                 if time.monotonic() > deadline:
                     raise EnvironmentFailure(
                         f"git is locked: another process has held {path} for {_LOCK_PATIENCE_S:.0f} s",
-                        mend="wait until the git of an earlier daemon has ended, or end it",
+                        hint="wait until the git of an earlier daemon has ended, or end it",
                     ) from None
                 time.sleep(0.02)
         yield descriptor
@@ -102,12 +102,12 @@ def split_path(path: str) -> tuple[bytes, ...]:
     if not path or len(path) > _LONGEST or any(not _harmless(part) for part in parts):
         raise RepositoryError(
             f"{path[:80]!r} is not a path inside the task's folder",
-            mend="name files relative to the task's folder, with '/' between folders",
+            hint="name files relative to the task's folder, with '/' between folders",
         )
     try:
         return tuple(part.encode("utf-8") for part in parts)
     except UnicodeEncodeError as error:
-        raise RepositoryError(f"{path[:80]!r} is not text", mend="name files in UTF-8") from error
+        raise RepositoryError(f"{path[:80]!r} is not text", hint="name files in UTF-8") from error
 
 
 def _harmless(part: str) -> bool:

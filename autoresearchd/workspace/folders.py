@@ -104,7 +104,7 @@ class TreeFolder:
             if any(path.iterdir()):
                 return
         if not remove_tree(path):
-            raise RepositoryError(f"{path} cannot be removed", mend="remove it by hand")
+            raise RepositoryError(f"{path} cannot be removed", hint="remove it by hand")
 
     def _is_data(self, name: bytes, path: Path, entry: Entry) -> bool:
         """Whether it is data's link in place of a pointer of Git LFS, which another session may be reading through."""
@@ -184,5 +184,5 @@ class Exports:
         with disk_errors(f"copying the task's folder to {target}"):
             target.mkdir(parents=True, exist_ok=True)
             if any(target.iterdir()):
-                raise RepositoryError(f"{target} is not empty", mend="name an empty folder")
+                raise RepositoryError(f"{target} is not empty", hint="name an empty folder")
             TreeFolder(self._store, target).fill(tree)

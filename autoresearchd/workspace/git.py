@@ -44,7 +44,7 @@ class GitWorkspace:
         self, root: Path, tag: str, *, folder: str, editable: Sequence[str], history: str, keep: Sequence[str] = ()
     ) -> None:
         if history not in HISTORIES:
-            raise UsageError(f"history: {history!r} is not known", mend=f"use one of {', '.join(HISTORIES)}")
+            raise UsageError(f"history: {history!r} is not known", hint=f"use one of {', '.join(HISTORIES)}")
         self.root, self.tag, self._folder, self._history = root, layout.require_tag(tag), folder, history
         self._parts = split_path(folder) if folder else ()
         self._editable = {path: split_path(path) for path in editable}
@@ -94,7 +94,7 @@ class GitWorkspace:
         if not folder.is_relative_to(top):
             raise RepositoryError(
                 f"the task's folder {folder} is not in the repository {top}",
-                mend="move it there, or start in its own repository",
+                hint="move it there, or start in its own repository",
             )
         name = folder.relative_to(top).as_posix()
         return cls(top, tag, folder="" if name == "." else name, editable=editable, history=history, keep=keep)
@@ -115,7 +115,7 @@ class GitWorkspace:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise RepositoryError(
-                f"{path} at {commit[:10]} is not UTF-8 text: {error}", mend="convert it to UTF-8 and commit it"
+                f"{path} at {commit[:10]} is not UTF-8 text: {error}", hint="convert it to UTF-8 and commit it"
             ) from error
 
     def check_tracked(self, commit: str, paths: Sequence[str]) -> None:
@@ -129,21 +129,21 @@ class GitWorkspace:
                 if path in self._editable:
                     raise RepositoryError(
                         f"{path} is in the submodule {name}, whose commits are not this repository's",
-                        mend="start the session in the submodule's own repository, or edit a file outside of it",
+                        hint="start the session in the submodule's own repository, or edit a file outside of it",
                     )
                 if not there:
                     raise RepositoryError(
-                        f"{path} is in the submodule {name}, whose pinned commit is not on this machine", mend=FETCH
+                        f"{path} is in the submodule {name}, whose pinned commit is not on this machine", hint=FETCH
                     )
             if entry is None:
                 raise RepositoryError(
                     f"{path} is not in commit {commit[:10]}, which the session would start from",
-                    mend=f"git add -- {path} && git commit; an ignored file needs git add --force",
+                    hint=f"git add -- {path} && git commit; an ignored file needs git add --force",
                 )
             if not entry.is_file and (path in self._editable or not entry.is_folder):
                 raise RepositoryError(
                     f"{path} is not a regular file in commit {commit[:10]}",
-                    mend="commit the file itself, not a link to it",
+                    hint="commit the file itself, not a link to it",
                 )
 
     def lacks_bit(self, commit: str, path: str) -> bool:
@@ -180,12 +180,12 @@ class GitWorkspace:
             self._file(parent, path)
             if path not in self._editable:
                 raise RepositoryError(
-                    f"{path} is not an editable file of the task", mend="add it to workspace.target_file"
+                    f"{path} is not an editable file of the task", hint="add it to workspace.target_file"
                 )
             try:
                 data = text.encode("utf-8")
             except UnicodeEncodeError as error:
-                raise RepositoryError(f"the new {path} is not text: {error}", mend="propose text in UTF-8") from error
+                raise RepositoryError(f"the new {path} is not text: {error}", hint="propose text in UTF-8") from error
             blobs[(*self._parts, *self._editable[path])] = self._objects.write("blob", data)
         tree = self._objects.write_tree(base.tree, blobs)
         commit = self._write_commit(tree, parent, message, when)
@@ -245,7 +245,7 @@ class GitWorkspace:
         if tip not in (None, base) and tip not in history.experiments().values() and history.read(tip).number is None:
             raise RepositoryError(
                 f"branch {self.branch} is at {tip}, which is none of the session's commits: nothing was removed",
-                mend=f"give that commit a branch of its own, then `git branch -D {self.branch}`",
+                hint=f"give that commit a branch of its own, then `git branch -D {self.branch}`",
             )
         self._refs.forget()
         self._slots.remove()
@@ -253,7 +253,7 @@ class GitWorkspace:
     def parent(self, commit: str) -> str:
         parents = self._objects.commit(commit).parents
         if not parents:
-            raise RepositoryError(f"commit {commit[:10]} has no parent", mend="run `git fsck`")
+            raise RepositoryError(f"commit {commit[:10]} has no parent", hint="run `git fsck`")
         return parents[0]
 
     def advance(self, old: str, new: str) -> None:
@@ -264,7 +264,7 @@ class GitWorkspace:
         self, *, number: int, commit: str, incumbent: str, when: datetime, back_to: str | None = None
     ) -> str:
         if self._history != "revert":
-            raise UsageError("discards are not written on the branch", mend="set history: revert in task.yaml")
+            raise UsageError("discards are not written on the branch", hint="set history: revert in task.yaml")
         tip, kept = self._refs.tip(), self._objects.commit(incumbent).tree
         after = kept if back_to is None else self._objects.commit(back_to).tree
         before = self._before_discard(tip)
@@ -279,7 +279,7 @@ class GitWorkspace:
             raise RepositoryError(
                 f"branch {self.branch} was moved by somebody else: it is at {tip}, whose files are not those "
                 f"of {incumbent}",
-                mend=f"git branch --force {self.branch} {incumbent}, then `autoresearchd resume`",
+                hint=f"git branch --force {self.branch} {incumbent}, then `autoresearchd resume`",
             )
         new = self._discard(tip, number=number, commit=commit, when=when, tree=after)
         self._refs.advance(tip, new)
@@ -335,7 +335,7 @@ class GitWorkspace:
         if entry is None or not entry.is_folder:
             raise RepositoryError(
                 f"commit {commit[:10]} has no folder {self._folder!r}",
-                mend=f"git add -- {self._folder} && git commit, then start from that commit",
+                hint=f"git add -- {self._folder} && git commit, then start from that commit",
             )
         return entry.sha
 
@@ -354,6 +354,6 @@ class GitWorkspace:
         if entry is None or not entry.is_file:
             kind = "is not there" if entry is None else "is not a regular file"
             raise RepositoryError(
-                f"{path} {kind} in commit {commit[:10]}", mend="commit it as a regular file, not as a link"
+                f"{path} {kind} in commit {commit[:10]}", hint="commit it as a regular file, not as a link"
             )
         return entry

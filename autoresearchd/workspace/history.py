@@ -84,7 +84,7 @@ class History:
         try:
             parsed = parse_commit(data)
         except ValueError as error:
-            raise RepositoryError(f"git object {commit} is damaged: {error}", mend="run `git fsck`") from error
+            raise RepositoryError(f"git object {commit} is damaged: {error}", hint="run `git fsck`") from error
         told = _COMMITTER.search(data.partition(b"\n\n")[0])
         at = datetime.fromtimestamp(int(told[1]) if told else 0, UTC)
         subject, body, trailers = parse_message(parsed.message)

@@ -41,7 +41,7 @@ def require_tag(tag: str) -> str:
     if not valid_tag(tag):
         raise UsageError(
             f"{tag[:60]!r} cannot be a session tag",
-            mend="use at most 50 of a-z 0-9 . _ -; a letter or digit first; no '..'; no '.' or '.lock' at the end",
+            hint="use at most 50 of a-z 0-9 . _ -; a letter or digit first; no '..'; no '.' or '.lock' at the end",
         )
     return tag
 
@@ -55,11 +55,11 @@ def find_root(folder: Path) -> Path:
         if candidate.name != ".git" and is_git_dir(candidate):
             raise RepositoryError(
                 f"{candidate} is a bare git repository: it has no files to work on",
-                mend="clone it, and start in the clone",
+                hint="clone it, and start in the clone",
             )
     raise RepositoryError(
         f"{start} is not in a git repository",
-        mend="run `git init`, add your files and commit them; or start in an empty folder with `--task autoresearch`",
+        hint="run `git init`, add your files and commit them; or start in an empty folder with `--task autoresearch`",
     )
 
 
@@ -69,7 +69,7 @@ def find_session_root(folder: Path) -> Path:
         return find_root(folder)
     except RepositoryError as error:
         raise RepositoryError(
-            error.what, mend=f"go to the folder of a session (cd) first, or {how_to_begin(folder)}"
+            error.what, hint=f"go to the folder of a session (cd) first, or {how_to_begin(folder)}"
         ) from error
 
 
@@ -84,7 +84,7 @@ def git_dir(root: Path) -> Path:
     """The git directory of a checkout (of a linked worktree: its own)."""
     found = _git_dir(root)
     if found is None:
-        raise RepositoryError(f"{root} is not the top of a git checkout", mend="start in a folder that holds a .git")
+        raise RepositoryError(f"{root} is not the top of a git checkout", hint="start in a folder that holds a .git")
     return found
 
 

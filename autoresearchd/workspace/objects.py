@@ -133,7 +133,7 @@ class ObjectStore:
             from git import Git as PythonGit
         except ImportError as error:
             raise MissingCapability(
-                f"GitPython cannot be used: {error}", mend="install git and put it on PATH"
+                f"GitPython cannot be used: {error}", hint="install git and put it on PATH"
             ) from error
         self._writer = writer
         self._git: PythonGit = PythonGit(str(reader.directory))
@@ -161,11 +161,11 @@ class ObjectStore:
     def read(self, sha: str, kind: str) -> bytes:
         """Content of an object; RepositoryError when it is missing, damaged or of another kind."""
         if not is_commit_id(sha):
-            raise RepositoryError(f"{sha[:60]!r} is not a commit", mend="commits are named by 40 hex digits")
+            raise RepositoryError(f"{sha[:60]!r} is not a commit", hint="commits are named by 40 hex digits")
         with self._lock:
             found, data = self._read(sha)
         if found != kind:
-            raise RepositoryError(f"{sha} is a {found}, not a {kind}", mend="name a commit of this session")
+            raise RepositoryError(f"{sha} is a {found}, not a {kind}", hint="name a commit of this session")
         return data
 
     def commit(self, sha: str) -> CommitObject:
@@ -189,7 +189,7 @@ class ObjectStore:
         if len(names) != len(entries) or any(b"/" in name or name.lower() in _NO_NAMES for name in names):
             raise RepositoryError(
                 f"git tree {sha} has a name that git does not check out",
-                mend="run `git fsck` there; a submodule that comes with such a tree is not to be trusted",
+                hint="run `git fsck` there; a submodule that comes with such a tree is not to be trusted",
             )
         return [self._open(entry) for entry in entries]
 
@@ -233,7 +233,7 @@ class ObjectStore:
                 killed = _was_killed(self._git)
                 _end(self._git)
                 if killed and attempt == 2:
-                    raise EnvironmentFailure("git cat-file was killed", mend="the daemon tries again") from error
+                    raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again") from error
                 if "could not be resolved" in str(error) or attempt == 2:
                     raise _missing(sha) from error
                 continue
@@ -241,7 +241,7 @@ class ObjectStore:
                 # The process has gone (killed with its terminal, out of memory): a new one answers.
                 _end(self._git)
                 if attempt == 2:
-                    raise EnvironmentFailure(f"git cat-file ended: {error}", mend="the daemon tries again") from error
+                    raise EnvironmentFailure(f"git cat-file ended: {error}", hint="the daemon tries again") from error
                 continue
             if _text(name) == sha and len(data) == size:
                 return _text(kind), data
@@ -249,7 +249,7 @@ class ObjectStore:
             _end(self._git)
         if killed:
             raise EnvironmentFailure(
-                "git cat-file was killed in the middle of an object", mend="the daemon tries again"
+                "git cat-file was killed in the middle of an object", hint="the daemon tries again"
             )
         raise _missing(sha)
 
@@ -279,7 +279,7 @@ class ObjectStore:
             else:
                 changed.append(Entry(entry.mode, entry.name, self.write_tree(entry.sha, below)))
         if by_name:
-            raise RepositoryError(f"not in the tree: {sorted(by_name)}", mend="only files that exist can be edited")
+            raise RepositoryError(f"not in the tree: {sorted(by_name)}", hint="only files that exist can be edited")
         return self.write("tree", serialise_tree(changed))
 
 
@@ -324,7 +324,7 @@ def _text(word: object) -> str:
 
 def _missing(sha: str) -> RepositoryError:
     return RepositoryError(
-        f"git object {sha} is missing or damaged", mend="run `git fsck`; fetch what is missing from a clone"
+        f"git object {sha} is missing or damaged", hint="run `git fsck`; fetch what is missing from a clone"
     )
 
 

@@ -42,7 +42,7 @@ def require_git() -> str:
     if found is None or (int(found[1]), int(found[2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise MissingCapability(
-            f"{program} is {said.strip() or 'no git'}: too old", mend=f"install git {needed} or newer"
+            f"{program} is {said.strip() or 'no git'}: too old", hint=f"install git {needed} or newer"
         )
     return program
 
@@ -57,14 +57,14 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
     check_owner(program, top)
     git = _plain(program, top)
     if git.ask("rev-parse", "--show-object-format") != "sha1":
-        raise RepositoryError(f"{top} uses SHA-256 object names", mend="use a repository with SHA-1 object names")
+        raise RepositoryError(f"{top} uses SHA-256 object names", hint="use a repository with SHA-1 object names")
     if not git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").ok:
         raise RepositoryError(
-            f"{top} has no commits yet", mend="commit the task's files: git add -A && git commit -m 'my task'"
+            f"{top} has no commits yet", hint="commit the task's files: git add -A && git commit -m 'my task'"
         )
-    for name, (what, mend) in _IN_PROGRESS.items():
+    for name, (what, hint) in _IN_PROGRESS.items():
         if (git.directory / name).exists():
-            raise RepositoryError(f"{what} is in progress in {top}", mend=f"finish or give up: {mend}")
+            raise RepositoryError(f"{what} is in progress in {top}", hint=f"finish or give up: {hint}")
     if not modified:
         _refuse_modified(git, top)
 
@@ -80,7 +80,7 @@ def check_committed(root: Path, path: Path) -> None:
     force = "--force " if ignored else ""
     raise RepositoryError(
         f"{path} is not committed, and a session starts from what is",
-        mend=f"git add {force}{path.name} && git commit",
+        hint=f"git add {force}{path.name} && git commit",
     )
 
 
@@ -93,18 +93,18 @@ def check_tag(root: Path, tag: str) -> None:
     if git.run("show-ref", "--verify", "--quiet", f"refs/heads/{BRANCHES}").ok:
         raise RepositoryError(
             f"a branch named {BRANCHES!r} is there, so git allows none below it",
-            mend=f"rename it: git branch -m {BRANCHES} <another name>",
+            hint=f"rename it: git branch -m {BRANCHES} <another name>",
         )
     taken = git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/heads/{branch}")
     if taken:
         raise RepositoryError(
             f"branch {taken.removeprefix('refs/heads/')} is there already",
-            mend=f"choose another tag with --tag; where nothing needs the branch: git branch -D {branch}",
+            hint=f"choose another tag with --tag; where nothing needs the branch: git branch -D {branch}",
         )
     if git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/{BRANCHES}/{tag}/"):
         raise RepositoryError(
             f"experiments of an earlier session {tag!r} are there (refs/{BRANCHES}/{tag}/)",
-            mend="choose another tag with --tag; they stay as they are",
+            hint="choose another tag with --tag; they stay as they are",
         )
 
 
@@ -124,7 +124,7 @@ def check_not_checked_out(root: Path, branch: str, why: str = MOVES) -> None:
         elif line == f"branch refs/heads/{branch}":
             raise RepositoryError(
                 f"branch {branch} is checked out in {folder}",
-                mend=f"git -C {folder} switch <another branch>: {why}",
+                hint=f"git -C {folder} switch <another branch>: {why}",
             )
 
 
@@ -140,14 +140,14 @@ def check_owner(program: str, root: Path) -> None:
     if "dubious ownership" in said:
         raise RepositoryError(
             f"{root} belongs to another user, so git refuses to work in it",
-            mend=f"if you trust what is in it: git config --global --add safe.directory {root}",
+            hint=f"if you trust what is in it: git config --global --add safe.directory {root}",
         )
     if done.returncode != 0:
         raise RepositoryError(
-            f"git cannot use {root}: {said[:300]}", mend="run `git status` there and mend what it says"
+            f"git cannot use {root}: {said[:300]}", hint="run `git status` there and fix what it says"
         )
     if done.stdout.split() != [b"true", b"false"]:
-        raise RepositoryError(f"{root} is a bare git repository", mend="clone it, and start in the clone")
+        raise RepositoryError(f"{root} is a bare git repository", hint="clone it, and start in the clone")
 
 
 def lfs_pointers(root: Path, folder: Path) -> list[str]:
@@ -207,7 +207,7 @@ def init_repository(folder: Path) -> str:
     """Make a repository of a folder's files, all committed on ``main``; the commit. Appears at once or not at all."""
     program = require_git()
     if os.path.lexists(folder / ".git"):
-        raise RepositoryError(f"{folder} is a git repository already", mend="start in it without scaffolding")
+        raise RepositoryError(f"{folder} is a git repository already", hint="start in it without scaffolding")
     with disk_errors(f"making a git repository in {folder}"):
         (folder / PUBLIC).mkdir(exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="init-", dir=folder / PUBLIC))
@@ -233,7 +233,7 @@ def _init(program: str, folder: Path) -> None:
     done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
     if done.returncode != 0:
         raise RepositoryError(
-            f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}", mend="see git's words"
+            f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}", hint="see git's words"
         )
 
 
@@ -241,7 +241,7 @@ def head_commit(root: Path) -> str:
     """Commit that the user's checkout is at."""
     found = _plain(find_git(), root).ask("rev-parse", "--verify", "HEAD^{commit}")
     if not is_commit_id(found):
-        raise RepositoryError(f"{root} uses object names that are not SHA-1", mend="use a repository with SHA-1 names")
+        raise RepositoryError(f"{root} uses object names that are not SHA-1", hint="use a repository with SHA-1 names")
     return found
 
 
@@ -282,13 +282,13 @@ def _refuse_modified(git: Git, top: Path) -> None:
     if inner and not names:
         raise RepositoryError(
             f"{top} has modified files in submodules, which runs see as pinned: {', '.join(inner[:_SHOWN])}",
-            mend="commit them in the submodule, and then the submodule here; or put them away (git stash)",
+            hint="commit them in the submodule, and then the submodule here; or put them away (git stash)",
         )
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise RepositoryError(
             f"{top} has modified files that are not committed: {', '.join(names[:_SHOWN])}{more}",
-            mend="commit them (git commit -am …) or put them away (git stash); the session starts from the last commit",
+            hint="commit them (git commit -am …) or put them away (git stash); the session starts from the last commit",
         )
 
 

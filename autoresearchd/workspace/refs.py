@@ -67,7 +67,7 @@ class SessionRefs:
         if found is None:
             raise RepositoryError(
                 f"branch {self.branch} is gone",
-                mend=f"git branch {self.branch} <the last kept commit, see `autoresearchd experiments`>, then resume",
+                hint=f"git branch {self.branch} <the last kept commit, see `autoresearchd experiments`>, then resume",
             )
         return found
 
@@ -119,7 +119,7 @@ class SessionRefs:
             raise RepositoryError(
                 f"branch {self.branch} was moved by somebody else: it is at {tip}, this session left it at {old} "
                 f"and wants to move it to {new}",
-                mend=f"git branch --force {self.branch} {old}, then `autoresearchd resume`; "
+                hint=f"git branch --force {self.branch} {old}, then `autoresearchd resume`; "
                 "to build on your own commit, start a new session from it",
             )
 
@@ -133,7 +133,7 @@ class SessionRefs:
             return
         if there[0] is not None:
             raise RepositoryError(
-                f"branch {self.branch} is there already", mend="choose another tag with --tag, or delete the branch"
+                f"branch {self.branch} is there already", hint="choose another tag with --tag, or delete the branch"
             )
         # Git puts refs in their places one after another: the branch comes last, so that a git which is killed between
         # the two leaves what this completes, and not a branch that could be somebody else's.
@@ -146,7 +146,7 @@ class SessionRefs:
         if tip is not None and tip != zero:
             raise RepositoryError(
                 f"branch {self.branch} is at {tip}, not where the session began: it is left as it is",
-                mend=f"look at it; `git branch -D {self.branch}` deletes it",
+                hint=f"look at it; `git branch -D {self.branch}` deletes it",
             )
         self.forget()
 

@@ -84,7 +84,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class PrepareError(Exception):
-    """Something that the user has to mend; its text is one line."""
+    """Something that the user has to fix; its text is one line."""
 
 
 class Unavailable(Exception):

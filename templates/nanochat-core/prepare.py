@@ -46,7 +46,7 @@ QUESTIONS = 150  # of each kind
 
 
 class PrepareError(Exception):
-    """Something that the user has to mend; its text is one line."""
+    """Something that the user has to fix; its text is one line."""
 
 
 def sources(package: str) -> dict[str, bytes]:

@@ -48,7 +48,7 @@ HUB_VAL_BYTES = 8_000_000
 
 
 class PrepareError(Exception):
-    """Something that the user has to mend; its text is one line."""
+    """Something that the user has to fix; its text is one line."""
 
 
 def sources(package: str) -> dict[str, bytes]:

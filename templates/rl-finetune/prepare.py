@@ -51,7 +51,7 @@ GSM8K_VALIDATION = 748
 
 
 class PrepareError(Exception):
-    """Something that the user has to mend; its text is one line."""
+    """Something that the user has to fix; its text is one line."""
 
 
 def write_problems(rng: random.Random, out: Path, taken: set[str]) -> None:

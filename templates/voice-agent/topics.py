@@ -141,7 +141,7 @@ TOPICS: dict[str, Topic] = {
             "I have a flat tyre, what will that cost me",
             "what do you charge for a flat tyre",
         ),
-        test=("what's the price for mending a flat tyre", "my tyre is flat, how much to repair it"),
+        test=("what's the price for fixing a flat tyre", "my tyre is flat, how much to repair it"),
         numbers=("12",),
     ),
     "brakes": Topic(

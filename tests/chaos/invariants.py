@@ -129,7 +129,7 @@ class Journal:
 
 
 def check_after_death(world: World, before: Journal | None, breaches: Breaches, where: str) -> Journal:
-    """What holds at the very instant of a death, before anything is mended."""
+    """What holds at the very instant of a death, before anything is fixed."""
     now = Journal.read(world)
     strangers = set(world.branch_commits(now.base)) - set(now.kept)
     if strangers:

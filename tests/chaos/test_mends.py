@@ -1,4 +1,4 @@
-"""Defects that killing daemons and cutting power has found, each where it was mended."""
+"""Defects that killing daemons and cutting power has found, each where it was fixed."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def said(world: World) -> str:
 
 
 def commands_in(text: str) -> str:
-    """The git command that an error says mends it."""
+    """The git command that an error says fixes it."""
     line = next(line for line in text.splitlines() if "git branch" in line)
     return line[line.index("git branch") :].split(",")[0]
 
@@ -149,8 +149,8 @@ def tip(world: World) -> str:
 
 def go_on(harness: Harness, world: World) -> None:
     """Do what the daemon said, and the session ends as if nothing had happened."""
-    mend = commands_in(said(world))
-    world.git(*mend.split()[1:])
+    hint = commands_in(said(world))
+    world.git(*hint.split()[1:])
     Path(f"{world.root}-life.err").unlink()
     finished_as_if_undisturbed(harness, world)
 

@@ -81,7 +81,7 @@ def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_a
     assert (watched.returncode, told.returncode) == (3, 3), "who polls must not take it for a session that runs"
     for out in (watched.stdout, told.stdout):
         assert "ended before its first result" in out
-        assert "budget_overrun" in out and "startup_grace" in out, "why, and how to mend it"
+        assert "budget_overrun" in out and "startup_grace" in out, "why, and how to fix it"
         assert ".autoresearchd/runs/t" in out
     for more in ((), ("--session", "t")):
         done = project.cli("status", "--json", *more)

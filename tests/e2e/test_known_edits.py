@@ -1,6 +1,6 @@
 """A tool that knows ten good and ten bad edits: the good are found, the bad rejected, and what is known costs no run.
 
-The program is handicapped in ten constants first; each good edit mends one of them. The quick tests have a program that
+The program is handicapped in ten constants first; each good edit fixes one of them. The quick tests have a program that
 takes milliseconds, the nightly ones train the bundled task.
 """
 
@@ -66,9 +66,9 @@ class Known:
     handicaps: Mapping[str, tuple[str, str]]
     bad: Mapping[str, tuple[str, str]]
 
-    def text(self, mended: Iterable[str] = (), bad: str = "") -> str:
-        """The handicapped program with some constants mended, and with a bad edit."""
-        text, kept = self.program, set(mended)
+    def text(self, fixed: Iterable[str] = (), bad: str = "") -> str:
+        """The handicapped program with some constants fixed, and with a bad edit."""
+        text, kept = self.program, set(fixed)
         for name, (good, handicapped) in self.handicaps.items():
             value = good if name in kept else handicapped
             text, count = re.subn(rf"(?m)^{name} = \S+", f"{name} = {value}", text, count=1)
@@ -82,7 +82,7 @@ class Known:
     def tool(self, folder: Path, *, rounds: int, known: Sequence[tuple[str, str]] = ()) -> str:
         """The command of a tool that makes these edits in turn; after so many rounds (0: never) those that are known.
 
-        It mends the constant whose turn it is, where the program that it is given has it handicapped still, else the
+        It fixes the constant whose turn it is, where the program that it is given has it handicapped still, else the
         first one that is.
         """
         good = {name: value for name, (value, _) in self.handicaps.items()}
@@ -225,7 +225,7 @@ def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(
     quick_project: Project, tmp_path: Path
 ) -> None:
     known, names = quick(), list(quick().handicaps)
-    # The fourth bad edit was made on the program with the first four constants mended.
+    # The fourth bad edit was made on the program with the first four constants fixed.
     again = known.text(names[:4], "a step back")
     repeats = [
         ("the baseline", known.text()),

@@ -9,7 +9,7 @@ from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 
 BETTER = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0", "Hypothesis: the bowl has its bottom at two")
-MENDED = turns.edits("train.py", "SHIFT = half", "SHIFT = 0.9", "Hypothesis: a number, then")
+HINTED = turns.edits("train.py", "SHIFT = half", "SHIFT = 0.9", "Hypothesis: a number, then")
 SHIFTED = turns.edits("train.py", "SHIFT = 0.5", "SHIFT = 0.9", "Hypothesis: and at one")
 BROKEN = turns.edits("train.py", "SHIFT = 0.5", "SHIFT = half", "Hypothesis: half is enough")
 PROSE = turns.says("Lower the rate, I would say.")
@@ -18,14 +18,14 @@ PROSE = turns.says("Lower the rate, I would say.")
 def test_a_session_of_a_model_can_be_looked_at_and_is_left_as_it_is(project: Project, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     project.environment["AUTORESEARCHD_CONFIG"] = str(config)
-    with ScriptedServer([PROSE, BETTER, BROKEN, MENDED, PROSE, PROSE]) as scripted:
+    with ScriptedServer([PROSE, BETTER, BROKEN, HINTED, PROSE, PROSE]) as scripted:
         config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 1\nrepairs: 1\ntemperature: 1\n")
         done = project.cli("start", "--policy", "local:m", "--max-experiments", "3", "--foreground")
     assert done.returncode == 0, done.stderr
     before = (project.root / ".git/autoresearchd/state.db").read_bytes()
     found = project.json("learn", "--algo", "ppo", "--dry-run", "--json")
     answers = found["answers"]
-    assert answers["read"] == 6, "two were prose at the end, one at the beginning; one failed and was mended"
+    assert answers["read"] == 6, "two were prose at the end, one at the beginning; one failed and was fixed"
     assert answers["left_out"].get("corrupt", 0) == 0
     labels = found["labels"]
     assert labels["malformed_answer"] == 3

@@ -107,7 +107,7 @@ def test_with_two_daemons_at_work_what_is_said_is_a_way_out_to_be_followed_word_
         for told in (stuck, project.cli("status"), project.cli("resume", "t")):
             assert told.returncode == 1
             assert told.stderr == stuck.stderr
-        *ends, mends = re.findall(r"`autoresearchd ([^`]*)`", stuck.stderr)
+        *ends, hints = re.findall(r"`autoresearchd ([^`]*)`", stuck.stderr)
         assert ends == ["stop --session t", "stop --session u"]
         for command in ends:
             done = project.cli(*command.split(), "--now")
@@ -118,7 +118,7 @@ def test_with_two_daemons_at_work_what_is_said_is_a_way_out_to_be_followed_word_
         for daemon in daemons:
             daemon.kill()
             daemon.communicate()
-    repaired = project.cli(*mends.split())
+    repaired = project.cli(*hints.split())
     assert repaired.returncode == 0, repaired.stderr
     for tag in ("t", "u"):
         first = project.json("experiments", "--json", "--session", tag)[0]

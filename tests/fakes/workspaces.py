@@ -52,18 +52,18 @@ class FakeWorkspace:
 
     def _commit(self, name: str) -> Commit:
         if name not in self.repository.commits:
-            raise RepositoryError(f"there is no commit {name!r}", mend="run `git fsck`")
+            raise RepositoryError(f"there is no commit {name!r}", hint="run `git fsck`")
         return self.repository.commits[name]
 
     def read(self, commit: str, path: str) -> str:
         files = self._commit(commit).files
         if path not in files:
-            raise RepositoryError(f"{path} is not in {commit[:10]}", mend="see task.yaml")
+            raise RepositoryError(f"{path} is not in {commit[:10]}", hint="see task.yaml")
         return files[path]
 
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
         if outside := [path for path in files if path not in self.repository.editable]:
-            raise RepositoryError(f"{outside[0]} is not editable", mend="see task.yaml")
+            raise RepositoryError(f"{outside[0]} is not editable", hint="see task.yaml")
         tree = {**self._commit(parent).files, **files}
         name = self.repository.write(Commit(tree, (parent,), message), when)
         self.repository.refs[number] = name
@@ -92,7 +92,7 @@ class FakeWorkspace:
     def advance(self, old: str, new: str) -> None:
         self._commit(new)
         if self.repository.branch not in (old, new):
-            raise RepositoryError(f"the branch is at {self.repository.branch}, not at {old}", mend="move it back")
+            raise RepositoryError(f"the branch is at {self.repository.branch}, not at {old}", hint="move it back")
         self.repository.branch = new
 
     def damaged(self, commits: Mapping[int, str]) -> Sequence[int]:

@@ -128,7 +128,7 @@ def test_a_disk_that_turned_read_only_is_named_and_a_restart_loses_nothing(tmp_p
         refused = project.cli("resume", "--foreground")
         assert (refused.returncode, "Read-only file system" in refused.stderr) == (1, True)
         assert "defect" not in refused.stderr
-        disk.mend()
+        disk.hint()
         resumed = project.cli("resume", "--foreground", "--max-experiments", "3")
         assert resumed.returncode == 0, resumed.stderr
         after = project.json("experiments", "--json")

@@ -95,14 +95,14 @@ def test_what_was_not_fetched_is_told_with_what_brings_it(root: Path) -> None:
     (root / "data/val.bin").unlink()
     with pytest.raises(RepositoryError, match=r"data/val\.bin") as caught:
         with_large_files(task, root, root)
-    assert caught.value.mend == "git lfs pull"
+    assert caught.value.hint == "git lfs pull"
 
 
 def test_a_pointer_cannot_be_edited(root: Path) -> None:
     commit_pointers(root, {"train.py": PROGRAM.encode()})
     with pytest.raises(RepositoryError, match=r"train\.py is in the commit as a pointer") as caught:
         with_large_files(load_task(root), root, root)
-    assert "git lfs untrack train.py" in caught.value.mend
+    assert "git lfs untrack train.py" in caught.value.hint
 
 
 def test_a_folder_that_is_named_is_the_users_and_not_the_copy_of_the_commit(root: Path, tmp_path: Path) -> None:

@@ -58,12 +58,12 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_repository_that_cannot_be_used_is_refused_and_left_as_it_is(root: Path, case: str) -> None:
-    prepare, what, mend = REFUSED[case]
+    prepare, what, hint = REFUSED[case]
     prepare(root)
     before = checkout_snapshot(root)
     with pytest.raises(RepositoryError) as caught:
         preflight.check_repository(root)
-    assert what in caught.value.what and mend in caught.value.mend
+    assert what in caught.value.what and hint in caught.value.hint
     assert checkout_snapshot(root) == before and not layout.state_dir(root).exists()
 
 
@@ -100,7 +100,7 @@ def test_a_folder_without_a_repository_and_a_bare_one_are_refused(tmp_path: Path
     (tmp_path / "nothing").mkdir()
     with pytest.raises(RepositoryError, match="not in a git repository") as caught:
         preflight.check_repository(tmp_path / "nothing")
-    assert "git init" in caught.value.mend
+    assert "git init" in caught.value.hint
     git(tmp_path, "clone", "--quiet", "--bare", str(root), "bare.git")
     with pytest.raises(RepositoryError, match="bare"):
         preflight.check_repository(tmp_path / "bare.git")
@@ -173,7 +173,7 @@ def test_a_session_branch_that_is_checked_out_anywhere_is_refused(root: Path, tm
     git(root, "worktree", "add", "--quiet", str(linked), branch)
     with pytest.raises(RepositoryError, match="a linked one") as caught:
         preflight.check_not_checked_out(root, branch)
-    assert "switch" in caught.value.mend
+    assert "switch" in caught.value.hint
     git(root, "worktree", "remove", str(linked))
     git(root, "switch", "--quiet", branch)
     with pytest.raises(RepositoryError):
@@ -195,7 +195,7 @@ def test_a_repository_of_another_user_is_refused_until_it_is_called_safe(
     ):
         with pytest.raises(RepositoryError, match="belongs to another user") as caught:
             use()
-        assert f"safe.directory {root}" in caught.value.mend
+        assert f"safe.directory {root}" in caught.value.hint
     write_files(home, {".gitconfig": f"[safe]\n\tdirectory = {root}\n"})
     preflight.check_repository(root)
     workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"])
@@ -222,7 +222,7 @@ def test_task_files_that_are_not_committed_are_named(root: Path) -> None:
     workspace.check_tracked(base, ["train.py", "prepare.py", "lib", "lib/"])
     with pytest.raises(RepositoryError, match=r"new\.py") as caught:
         workspace.check_tracked(base, ["train.py", "new.py"])
-    assert "git add" in caught.value.mend
+    assert "git add" in caught.value.hint
     with pytest.raises(RepositoryError, match="regular"):
         workspace.check_tracked(base, ["link.py"])
     workspace.close()

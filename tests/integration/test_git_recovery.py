@@ -79,7 +79,7 @@ def test_a_commit_that_was_cut_off_is_completed_by_doing_it_again(
     assert git(root, "fsck", "--strict", "--no-dangling") == ""
 
 
-def test_a_damaged_object_is_named_with_a_way_to_mend_it(root: Path, workspace: GitWorkspace) -> None:
+def test_a_damaged_object_is_named_with_a_way_to_hint_it(root: Path, workspace: GitWorkspace) -> None:
     commit = edit(workspace)
     blob = git(root, "rev-parse", f"{commit}:train.py")
     for content in (None, b"", b"garbage"):
@@ -89,10 +89,10 @@ def test_a_damaged_object_is_named_with_a_way_to_mend_it(root: Path, workspace: 
             path.write_bytes(content)
         with pytest.raises(RepositoryError) as caught:
             workspace.read(commit, "train.py")
-        assert blob in caught.value.what and "git fsck" in caught.value.mend
+        assert blob in caught.value.what and "git fsck" in caught.value.hint
         with pytest.raises(RepositoryError) as caught:
             workspace.checkout(0, commit)
-        assert "git fsck" in caught.value.mend
+        assert "git fsck" in caught.value.hint
     assert workspace.read(workspace.head(), "train.py") == FILES["train.py"], "one bad object must not stop the rest"
 
 
@@ -268,7 +268,7 @@ def test_a_branch_that_was_deleted_is_named_with_the_command_that_brings_it_back
     git(root, "branch", "--quiet", "-D", "autoresearch/night")
     with pytest.raises(RepositoryError, match="is gone") as caught:
         workspace.tip()
-    assert "git branch autoresearch/night" in caught.value.mend
+    assert "git branch autoresearch/night" in caught.value.hint
 
 
 def test_a_session_without_a_baseline_leaves_no_trace(root: Path, workspace: GitWorkspace) -> None:
@@ -310,7 +310,7 @@ def test_a_discard_on_a_branch_that_was_moved_is_refused(root: Path) -> None:
     git(root, "branch", "--quiet", "--force", "autoresearch/night", edit(workspace, 9, "theirs\n"))
     with pytest.raises(RepositoryError, match="moved by somebody else") as caught:
         workspace.record_discard(number=1, commit=commit, incumbent=head, when=WHEN)
-    assert head in caught.value.mend
+    assert head in caught.value.hint
     workspace.close()
 
 
@@ -347,7 +347,7 @@ def test_a_full_disk_is_an_environment_failure_and_nothing_is_half_done(root: Pa
 )
 def test_what_git_says_becomes_an_error_that_the_loop_can_act_on(code: int, said: str, kind: type, what: str) -> None:
     error = Result(("reset",), code, b"", said).failure()
-    assert isinstance(error, kind) and what in error.what and error.mend
+    assert isinstance(error, kind) and what in error.what and error.hint
 
 
 def test_packing_beside_the_loop_disturbs_neither(root: Path, workspace: GitWorkspace) -> None:

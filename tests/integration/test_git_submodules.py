@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import RepositoryError
-from autoresearchd.loop.measuring.job_hints import mend_job
+from autoresearchd.loop.measuring.job_hints import hint_job
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import checkout_snapshot, commit_all, git, make_repository, write_files
@@ -147,7 +147,7 @@ def test_a_file_modified_in_a_submodule_is_told_before_a_session(root: Path) -> 
     before = checkout_snapshot(root)
     with pytest.raises(RepositoryError, match=r"lib/library/nested/deep\.py") as caught:
         preflight.check_repository(root)
-    assert "in the submodule" in caught.value.mend and checkout_snapshot(root) == before
+    assert "in the submodule" in caught.value.hint and checkout_snapshot(root) == before
     preflight.check_repository(root, modified=True)
 
 
@@ -228,7 +228,7 @@ def test_a_submodule_without_its_objects_is_named(root: Path) -> None:
         assert preflight.absent_submodules(root, root) == ["lib/library/nested"]
         with pytest.raises(RepositoryError, match="lib/library/nested") as caught:
             workspace.check_tracked(base, ["lib/library/nested/deep.py"])
-        assert caught.value.mend == "git submodule update --init --recursive"
+        assert caught.value.hint == "git submodule update --init --recursive"
         folder = workspace.checkout(0, base)
         assert (folder / "lib/library/model.py").is_file() and not any((folder / "lib/library/nested").iterdir())
         (folder / "lib/library/nested/left.txt").write_text("a message to the next run")
@@ -249,12 +249,12 @@ def test_a_run_that_failed_in_a_clone_without_submodules_is_told_to_fetch_them_f
     root: Path, tmp_path: Path, words: str
 ) -> None:
     """Else the user installs a package of that name."""
-    assert "submodule" not in mend_job(f"training exited with 1: {words} (train.py:3)", root, root)
+    assert "submodule" not in hint_job(f"training exited with 1: {words} (train.py:3)", root, root)
     git(tmp_path, "clone", "--quiet", str(root), "clone")
-    hint = mend_job(f"training exited with 1: {words} (train.py:3)", tmp_path / "clone", tmp_path / "clone")
+    hint = hint_job(f"training exited with 1: {words} (train.py:3)", tmp_path / "clone", tmp_path / "clone")
     assert hint.startswith("git submodule update --init --recursive: the files of lib/library are not on this machine")
     assert ("install it there" in hint) == ("Module" in words), "what else it may be comes after"
-    assert not mend_job("ZeroDivisionError: division by zero", tmp_path / "clone", tmp_path / "clone")
+    assert not hint_job("ZeroDivisionError: division by zero", tmp_path / "clone", tmp_path / "clone")
 
 
 def test_a_file_of_a_submodule_cannot_be_the_editable_one(root: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_file_of_a_submodule_cannot_be_the_editable_one(root: Path) -> None:
         pytest.raises(RepositoryError, match=r"lib/library/model\.py is in the submodule lib/library") as caught,
     ):
         workspace.check_tracked(workspace.head(), ["lib/library/model.py"])
-    assert "submodule's own repository" in caught.value.mend
+    assert "submodule's own repository" in caught.value.hint
 
 
 def test_a_submodule_protects_as_a_folder_does(root: Path) -> None:

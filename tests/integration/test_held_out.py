@@ -74,7 +74,7 @@ def test_questions_that_follow_from_an_answer_are_not_asked_again(held_out: Held
     found = held_out.states([repair, again, lost, stranger])
     assert found.states == ()
     assert sum(found.left_out.values()) == 4
-    assert found.left_out["it asks to mend or to repeat an answer"] == 2
+    assert found.left_out["it asks to fix or to repeat an answer"] == 2
 
 
 def test_a_sample_of_the_states_spans_the_session(held_out: HeldOut) -> None:

@@ -134,7 +134,7 @@ def test_a_database_that_was_written_over_ends_the_session_and_is_neither_writte
         with pytest.raises(StoreDamaged):
             bench.store.heartbeat(lab.session_id, now, 1.0)
         housekeeping.between()
-    assert "doctor --repair" in raised.value.mend
+    assert "doctor --repair" in raised.value.hint
     assert backups.generations(tmp_path / "backups") == before
     bench.close()
     other.close()

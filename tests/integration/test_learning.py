@@ -261,5 +261,5 @@ def test_the_database_of_another_version_elsewhere_is_not_changed_and_the_comman
     before = older(database)
     with pytest.raises(StoreError, match="was written by an older version") as refused:
         learn(replace(request(place), places=(other.root,)), own.root, print)
-    assert "autoresearchd resume in its repository upgrades it" in refused.value.mend
+    assert "autoresearchd resume in its repository upgrades it" in refused.value.hint
     assert database.read_bytes() == before

@@ -175,7 +175,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(url: str, later: P
         assert store.session("nov21").tag == "nov21"
 
 
-def test_a_newer_database_is_refused_with_the_command_that_mends_it(url: str, later: Path, tmp_path: Path) -> None:
+def test_a_newer_database_is_refused_with_the_command_that_hints_it(url: str, later: Path, tmp_path: Path) -> None:
     upgrade(url, migrations=later, head="9999")
     before = (tmp_path / "state.db").read_bytes()
     with pytest.raises(SchemaTooNew, match="pip install --upgrade autoresearchd"):

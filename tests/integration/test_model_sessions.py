@@ -204,8 +204,8 @@ def test_a_broken_program_is_given_back_to_the_model_that_wrote_it(tmp_path: Pat
 
     bench.job = broken
     slip = turns.edits("train.py", "SCALE = 1.0", "SCALE = 2.0\nSCALES")
-    mended = turns.edits("train.py", "SCALE = 2.0\nSCALES", "SCALE = 2.0")
-    with ScriptedServer([slip, mended]) as scripted:
+    fixed = turns.edits("train.py", "SCALE = 2.0\nSCALES", "SCALE = 2.0")
+    with ScriptedServer([slip, fixed]) as scripted:
         bench.policy = policy(bench, scripted)
         first = run(bench, 1)[1]
     assert first.decision is not None

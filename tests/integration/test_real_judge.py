@@ -303,7 +303,7 @@ def test_a_full_disk_ends_the_judging_with_words(bench: Bench) -> None:
         (state,) = held_out.states([trajectory(1)]).states
         with pytest.raises(EnvironmentFailure, match="no room on the disk") as caught:
             RealJudge(held_out, executor).judge(state, better(1.5))
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_whoever_stops_the_learner_ends_its_runs(bench: Bench) -> None:

@@ -191,7 +191,7 @@ def test_a_session_whose_log_was_lost_is_refused_before_it_gives_a_number_out_ag
     shutil.copyfile(backups.generations(site.bench.state / "backups")[0], site.database)
     with pytest.raises(StoreDamaged, match="older than git") as caught:
         site.go_on(AFTER + 1)
-    assert "doctor --repair" in caught.value.mend
+    assert "doctor --repair" in caught.value.hint
     report = site.repair()
     assert any("experiment 8" in line for line in report.lines())
     site.check(site.go_on(AFTER + 2))

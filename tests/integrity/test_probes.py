@@ -136,7 +136,7 @@ def found(places: Any, rng: Any) -> bool:
 
 
 def test_the_same_probes_stand_in_both_tasks() -> None:
-    """What is mended in one of the two has to be mended in the other."""
+    """What is fixed in one of the two has to be fixed in the other."""
     sources = [(bundled("templates") / task / "evaluate.py").read_text() for task in ("autoresearch", "parameter-golf")]
     for start, end in (("PLACES = ", "MAX_WEALTH"), ("class Text:", "def schedule("), ("def compared(", "\n\n\n")):
         first, second = (text[text.index(start) :].partition(end)[0] for text in sources)

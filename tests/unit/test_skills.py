@@ -58,7 +58,7 @@ def test_a_file_that_the_user_has_changed_is_kept_and_named(tmp_path: Path) -> N
     lost.unlink()
     with pytest.raises(UsageError, match=re.escape(str(mine))) as raised:
         install(tmp_path)
-    assert "--force" in raised.value.mend
+    assert "--force" in raised.value.hint
     assert mine.read_text() == "my own words\n"
     assert not lost.exists(), "all or nothing"
     assert install(tmp_path, force=True).replaced == (mine,)

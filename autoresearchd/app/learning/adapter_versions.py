@@ -22,7 +22,7 @@ from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.workspace import layout
 
-_MEND = (
+_HINT = (
     ". If that is the same model, serve it from its folder (`autoresearchd serve DIR`), or name the folder in "
     "config.yaml: `learn: {model: DIR}`"
 )
@@ -113,7 +113,7 @@ class LiveVersions:
         if found is None and promoted:
             self._tell(
                 f"no version in use was made for {described(base)}, so the plain model answers; those in use were made "
-                f"for another model: {in_use_for(self._shelf, self._store)}{'' if base.model_hash else _MEND}"
+                f"for another model: {in_use_for(self._shelf, self._store)}{'' if base.model_hash else _HINT}"
             )
         return found
 
@@ -237,7 +237,7 @@ def roll_back(directory: Path) -> str:
         if not promoted:
             raise UsageError(
                 "no version is in use: the plain model answers already",
-                mend="`autoresearchd adapters list` shows which there are, `autoresearchd adapters promote` uses one",
+                hint="`autoresearchd adapters list` shows which there are, `autoresearchd adapters promote` uses one",
             )
         left = promoted[0].version
         restored = shelf.roll_back(left, "rolled back by hand")

@@ -315,7 +315,7 @@ class _Runs:
         remove_tree(running.place)
         if found.label is Label.DISK_FULL:
             raise EnvironmentFailure(
-                f"a run that was to be judged found no room on the disk: {found.detail}", mend="free some space"
+                f"a run that was to be judged found no room on the disk: {found.detail}", hint="free some space"
             )
         return _Ended(found, result)
 

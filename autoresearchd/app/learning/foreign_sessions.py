@@ -62,7 +62,7 @@ class Grounds(Protocol):
 def refuse(ground: Premises, *, run_foreign: bool) -> None:
     """Raise UsageError where the experiments of a session must not run here."""
     if ground.foreign and not run_foreign:
-        raise UsageError(NOT_RUN, mend="take --set judge=predicted")
+        raise UsageError(NOT_RUN, hint="take --set judge=predicted")
 
 
 def told(name: str, ground: Premises) -> Iterator[str]:

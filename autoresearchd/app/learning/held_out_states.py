@@ -169,7 +169,7 @@ class Ground:
         if e is None:
             return "its experiment is not there any more"
         if first.attempt or first.index:
-            return "it asks to mend or to repeat an answer"
+            return "it asks to fix or to repeat an answer"
         began = self._rounds.get(e.proposal.round_id, e.number) if e.proposal is not None else e.number
         try:
             self.programs.code(self.baseline(self.incumbent(began).segment).experiment.commit or "")
@@ -247,7 +247,7 @@ class HeldOut:
         """The session of that name; UsageError where it is not among the sources."""
         if session not in self._grounds:
             raise UsageError(
-                f"session {session} is not open, so nothing can be judged for it", mend="name its folder with --from"
+                f"session {session} is not open, so nothing can be judged for it", hint="name its folder with --from"
             )
         return self._grounds[session]
 
@@ -263,7 +263,7 @@ class HeldOut:
     def states(self, trajectories: Iterable[Trajectory], *, most: int | None = None) -> Gathered:
         """One state for each group of trajectories that was asked afresh.
 
-        Left out are questions to mend or to repeat an answer (what came of them depends on that answer), what an agent
+        Left out are questions to fix or to repeat an answer (what came of them depends on that answer), what an agent
         was asked (its answers are turns, not edits), and states whose session or program is gone or cannot be read.
 
         Args:

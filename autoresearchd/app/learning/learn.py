@@ -76,7 +76,7 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
     if not project.database.exists():
         raise UsageError(
             f"there is no session in {project.root}, whose policy could use what is learned",
-            mend="go to the repository whose policy is to learn; a session begins there with start --policy local",
+            hint="go to the repository whose policy is to learn; a session begins there with start --policy local",
         )
     with project.existing_store() as store, LearnerLock(project.locks), stoppable(request.mode, tell) as cancel:
         now = SystemClock().now
@@ -160,7 +160,7 @@ class _Run:
             self._tell(text)
         self._tell(describe(summarise(found.data, found.parts)))
         if found.parts is None:
-            raise UsageError(f"not enough to learn from: {found.problem}", mend=found.mend)
+            raise UsageError(f"not enough to learn from: {found.problem}", hint=found.hint)
         parent = next((version for version in self._store.promoted_versions() if version.fits(base)), None)
         adapter = None if parent is None else self._shelf.folder_of(parent)
         self._tell(f"base model {place}, beginning with {'the plain model' if parent is None else parent.version}")
@@ -176,7 +176,7 @@ class _Run:
             if not name:
                 raise UsageError(
                     "no model is named that is to learn",
-                    mend="give --model DIR, or `local: {model: DIR}` in config.yaml, as --policy local has it",
+                    hint="give --model DIR, or `local: {model: DIR}` in config.yaml, as --policy local has it",
                 )
         return model_place(name, self._directory) or fetched(name)
 

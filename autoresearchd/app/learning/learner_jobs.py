@@ -63,7 +63,7 @@ class LearnerJobs:
         if len(specs) > 1:
             raise UsageError(
                 f"experiments of these sessions ran in different places: {', '.join(sorted(specs))}",
-                mend="add --set judge=predicted, or learn from sessions of one place",
+                hint="add --set judge=predicted, or learn from sessions of one place",
             )
         return specs.pop() if specs else "local"
 

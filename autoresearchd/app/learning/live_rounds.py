@@ -63,7 +63,7 @@ class LiveRounds:
         states = self._held.states(trajectories).states
         if not states:
             raise UsageError(
-                "no state of these sessions can be asked about again", mend="run more experiments in this repository"
+                "no state of these sessions can be asked about again", hint="run more experiments in this repository"
             )
         constants, counts, history = self._constants, Counter[str](), list[dict[str, float]]()
         each = max(1, constants.train.steps // constants.rounds)
@@ -101,7 +101,7 @@ class LiveRounds:
         if not history and not stopped:
             raise UsageError(
                 f"nothing was learned in {constants.rounds} rounds: all proposals of each state earned the same",
-                mend="begin with `--mode replay`, which can warm the policy up on kept answers; or take a larger model",
+                hint="begin with `--mode replay`, which can warm the policy up on kept answers; or take a larger model",
             )
         return Trained(len(history), tuple(history), stopped, "", dict(counts))
 

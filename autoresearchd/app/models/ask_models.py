@@ -1,6 +1,6 @@
 """The models of a policy are asked a word each before anything is measured: what is wrong with one shows at once.
 
-A wrong key, a wrong name or a wrong address is not mended by waiting, so a session that nobody could propose for is not
+A wrong key, a wrong name or a wrong address is not fixed by waiting, so a session that nobody could propose for is not
 begun. What may pass by itself is told, and no more.
 """
 
@@ -18,7 +18,7 @@ from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.spend import priced
-from autoresearchd.policy.exchange import Failure, Unanswered, mend
+from autoresearchd.policy.exchange import Failure, Unanswered, hint
 from autoresearchd.policy.model_renewal import Unloadable
 from autoresearchd.policy.policy_names import PolicySpec
 
@@ -85,16 +85,16 @@ def ask_models(
     if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
         advice = "; ".join(dict.fromkeys(map(_advice, failures)))
         raise UsageError(
-            f"no model answers: {Unanswered(failures).what}", mend=f"{advice}. --no-preflight starts all the same"
+            f"no model answers: {Unanswered(failures).what}", hint=f"{advice}. --no-preflight starts all the same"
         )
     for failure in failures:
-        tell(f"warning: {Unanswered([failure]).what}\n  → {mend(failure)}\n")
+        tell(f"warning: {Unanswered([failure]).what}\n  → {hint(failure)}\n")
 
 
 def _advice(failure: Failure) -> str:
-    if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.mend:
+    if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.hint:
         return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
-    return mend(failure)
+    return hint(failure)
 
 
 def _failure(client: ModelClient, settings: ModelSettings, charge: Callable[..., None]) -> Failure | None:

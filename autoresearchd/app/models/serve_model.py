@@ -103,14 +103,14 @@ def choose(wanted: Engine, installed: frozenset[Engine], python: str | None = No
         if found is None:
             raise MissingCapability(
                 f"neither vLLM nor transformers is installed in the environment {where}",
-                mend="pip install 'autoresearchd[serve]', or vLLM in an environment of its own: --python",
+                hint="pip install 'autoresearchd[serve]', or vLLM in an environment of its own: --python",
             )
         return found
     if wanted not in installed:
         vllm = "pip install vllm, in an environment of its own, and name that: --python"
         raise MissingCapability(
             f"{wanted} is not installed in the environment {where}",
-            mend=vllm if wanted is Engine.VLLM else "pip install 'autoresearchd[serve]'",
+            hint=vllm if wanted is Engine.VLLM else "pip install 'autoresearchd[serve]'",
         )
     return wanted
 
@@ -137,7 +137,7 @@ def command_of(options: ServeOptions, engine: Engine, program: Path, folder: Pat
     if adapter is not None:
         raise UsageError(
             "transformers serve does not load adapters",
-            mend="take --engine vllm, or name the folder: --policy local:FOLDER loads it into the daemon",
+            hint="take --engine vllm, or name the folder: --policy local:FOLDER loads it into the daemon",
         )
     return ServerCommand((str(program), "serve", model, *at), environment, options.port)
 
@@ -146,10 +146,10 @@ def scripts_of(python: str | None) -> Path:
     """The folder of the programs that an environment has installed. Raises UsageError for what is no interpreter."""
     if python is None or python == sys.executable:
         return Path(sysconfig.get_path("scripts"))
-    mend = "name the interpreter of an environment, e.g. --python ~/.venvs/vllm/bin/python"
+    hint = "name the interpreter of an environment, e.g. --python ~/.venvs/vllm/bin/python"
     found = shutil.which(str(Path(python).expanduser()))
     if found is None:
-        raise UsageError(f"--python: there is no program {python!r}", mend=mend)
+        raise UsageError(f"--python: there is no program {python!r}", hint=hint)
     try:
         result = subprocess.run(
             [str(Path(found).absolute()), "-c", _PROBE],
@@ -160,14 +160,14 @@ def scripts_of(python: str | None) -> Path:
             check=True,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-        raise UsageError(f"--python: {python} is no Python: {type(error).__name__}", mend=mend) from error
+        raise UsageError(f"--python: {python} is no Python: {type(error).__name__}", hint=hint) from error
     return Path(result.stdout.strip())
 
 
 def require_free(port: int) -> None:
     """Raise UsageError where something listens on a port of loopback already, or may not."""
     if not 1 <= port <= 65535:
-        raise UsageError(f"--port: {port} is no port", mend="a number from 1 to 65535")
+        raise UsageError(f"--port: {port} is no port", hint="a number from 1 to 65535")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -175,7 +175,7 @@ def require_free(port: int) -> None:
         except OSError as error:
             raise UsageError(
                 f"port {port} cannot be used: {error.strerror}",
-                mend="name another with --port, and in local.base_url of config.yaml",
+                hint="name another with --port, and in local.base_url of config.yaml",
             ) from error
 
 
@@ -201,16 +201,16 @@ def _program(scripts: Path, engine: Engine) -> Path | None:
 
 def _model(model: str | None, folder: Path) -> tuple[str, bool]:
     """The model as the server is to be told, and whether it lies on this machine."""
-    mend = "a folder, or a name at the hub: autoresearchd serve Qwen/Qwen3-4B"
+    hint = "a folder, or a name at the hub: autoresearchd serve Qwen/Qwen3-4B"
     if model is None or not model.strip():
-        raise UsageError("no model is named", mend=mend)
+        raise UsageError("no model is named", hint=hint)
     if model.startswith("-") or not model.isprintable():
-        raise UsageError(f"{clean(model, 60)!r} is no model", mend=mend)
+        raise UsageError(f"{clean(model, 60)!r} is no model", hint=hint)
     place = folder / Path(model).expanduser()
     if place.exists():
         return str(place.resolve()), True
     if model.startswith((".", "/", "~")):
-        raise UsageError(f"there is no folder {model}", mend=mend)
+        raise UsageError(f"there is no folder {model}", hint=hint)
     return model, False
 
 
@@ -219,7 +219,7 @@ def _adapter(adapter: Path | None, folder: Path) -> Path | None:
         return None
     place = (folder / adapter.expanduser()).resolve()
     if not (place / "adapter_config.json").is_file() or "=" in str(place):
-        raise UsageError(f"{adapter} holds no LoRA adapter", mend="it has an adapter_config.json, as peft writes it")
+        raise UsageError(f"{adapter} holds no LoRA adapter", hint="it has an adapter_config.json, as peft writes it")
     return place
 
 

@@ -85,7 +85,7 @@ def keep_up(
         if failures >= patience.starts:
             raise EnvironmentFailure(
                 f"the server ended {failures} times in a row; the last time it {reason}{tail(log)}",
-                mend=f"its whole log: {log}",
+                hint=f"its whole log: {log}",
             )
         pause = min(patience.longest, patience.first * 2 ** (failures - 1))
         say(f"the server {reason}; it is started again in {format_duration(pause)}; log: {log}")
@@ -175,7 +175,7 @@ def _opened(log: Path) -> IO[bytes]:
         return log.open("ab")
     except OSError as error:
         raise EnvironmentFailure(
-            f"the log {log} cannot be written: {error}", mend="name another: --log FILE"
+            f"the log {log} cannot be written: {error}", hint="name another: --log FILE"
         ) from error
 
 

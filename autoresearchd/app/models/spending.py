@@ -51,7 +51,7 @@ class Roomy:
         if shutil.disk_usage(self.place).free < LOW_DISK_BYTES:
             raise EnvironmentFailure(
                 f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self.place}: no model is asked",
-                mend="free some space; it goes on by itself",
+                hint="free some space; it goes on by itself",
             )
         self.purse.check()
 

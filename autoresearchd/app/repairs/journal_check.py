@@ -25,10 +25,10 @@ def check_database(path: Path) -> str:
     except sqlite3.Error as error:
         raise EnvironmentFailure(
             f"the database {path} cannot be checked: {error}",
-            mend="another program may hold it: end it, or wait; make sure that this user may write to it",
+            hint="another program may hold it: end it, or wait; make sure that this user may write to it",
         ) from error
     if found.faults:
-        raise StoreDamaged(f"the database {path} is damaged: {found.faults[0]}", mend=health.MEND)
+        raise StoreDamaged(f"the database {path} is damaged: {found.faults[0]}", hint=health.HINT)
     if not found.complete:
         return f"the database was not checked to its end within {health.QUICK_SECONDS:g} s; the next backup does it"
     return ""
@@ -41,7 +41,7 @@ def check_journal(store: Store, workspace: GitWorkspace, session: Session) -> No
         return
     missing = _missing(store, workspace.history(), session, latest)
     if missing:
-        raise StoreDamaged(f"the database is older than git: {missing}", mend=health.MEND)
+        raise StoreDamaged(f"the database is older than git: {missing}", hint=health.HINT)
 
 
 def _missing(store: Store, history: History, session: Session, latest: Experiment) -> str:

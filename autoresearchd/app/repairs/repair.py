@@ -82,14 +82,14 @@ def repair(directory: Path, tag: str | None = None, executor: Executor | None = 
     project = Project.at(directory)
     tags = recorded_sessions(project.root)
     if tag is not None and tag not in tags and not project.database.exists():
-        raise UsageError(f"git knows nothing of a session {tag!r}", mend="known: " + (", ".join(tags) or "none"))
+        raise UsageError(f"git knows nothing of a session {tag!r}", hint="known: " + (", ".join(tags) or "none"))
     with _all_sessions_held(project, tags):
         faults = _examine(project, tags)
         if not faults:
             return Report([])
         if not (project.database.exists() or tags or backups.generations(project.backups)):
             raise UsageError(
-                f"there is no session in {project.root} to repair", mend="`autoresearchd start` begins one"
+                f"there is no session in {project.root} to repair", hint="`autoresearchd start` begins one"
             )
         return _rebuild(project, tags if tag is None else [tag], faults, executor or make_executor("local"))
 
@@ -138,13 +138,13 @@ def _check_session(project: Project, store: SqlStore, session: Session) -> None:
     experiments = store.experiments(session.id)
     numbers = [e.number for e in experiments]
     if numbers != list(range(len(numbers))):
-        raise StoreDamaged("experiments are missing", mend=health.MEND)
+        raise StoreDamaged("experiments are missing", hint=health.HINT)
     unfinished = [e.number for e in experiments[:-1] if e.phase is not Phase.DECIDED]
     if unfinished:
-        raise StoreDamaged(f"experiment {unfinished[0]} was never decided", mend=health.MEND)
+        raise StoreDamaged(f"experiment {unfinished[0]} was never decided", hint=health.HINT)
     store.totals(session.id)
     if len(numbers) and store.segment(session.id) is None:
-        raise StoreDamaged("it has no segment", mend=health.MEND)
+        raise StoreDamaged("it has no segment", hint=health.HINT)
     workspace = _workspace(project, session)
     try:
         check_journal(store, workspace, session)
@@ -173,7 +173,7 @@ def _rebuild(project: Project, tags: list[str], faults: list[str], executor: Exe
     except OSError as error:
         raise EnvironmentFailure(
             f"the database cannot be repaired: {error}; it is as it was",
-            mend="a repair needs room for two more copies of the database: free some disk space",
+            hint="a repair needs room for two more copies of the database: free some disk space",
         ) from error
     return report
 
@@ -264,7 +264,7 @@ def _accept(project: Project, new: Path) -> None:
     if found:
         raise StoreError(
             f"the repaired database would not be sound ({found[0]}), so the damaged one was left as it is",
-            mend="report this; the newest backup can be put in its place by hand",
+            hint="report this; the newest backup can be put in its place by hand",
         )
     backups.sync(new)
 

@@ -264,7 +264,7 @@ def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, 
         history = probe.history()
         base = history.experiment(0)
         if base is None:
-            raise UsageError(f"git knows nothing of a session {tag!r}", mend="see `git for-each-ref refs/autoresearch`")
+            raise UsageError(f"git knows nothing of a session {tag!r}", hint="see `git for-each-ref refs/autoresearch`")
         refs = history.experiments()
         newest = history.read(refs[max(refs)])
         task_folder, text = _task_file(probe, base, newest.commit if len(refs) > 1 else base)
@@ -300,5 +300,5 @@ def _task_file(workspace: GitWorkspace, base: str, newest: str) -> tuple[PurePos
             continue
     raise UsageError(
         f"session {workspace.tag} cannot be rebuilt from git: its first commit has no task.yaml",
-        mend="put a backup of state.db in its place",
+        hint="put a backup of state.db in its place",
     )

@@ -65,7 +65,7 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
     for target in draft.target_file:
         if not (directory / target).is_file():
             raise UsageError(
-                f"{directory / target} does not exist", mend="--file is a path in DIR: put the program there first"
+                f"{directory / target} does not exist", hint="--file is a path in DIR: put the program there first"
             )
     text = render_task_yaml(fields_of(name, layout, draft))
     if layout is None:  # what others have run is as it is, and `task check` says what is wrong with it
@@ -76,8 +76,8 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
             require_programs(task, directory)
         except MissingCapability as error:
             what = error.what.replace("execution.run_command", "--command", 1)
-            mend = how_to_run(draft.run_command or "", directory) or "correct the command, or install the program there"
-            raise MissingCapability(what, mend=mend) from error
+            hint = how_to_run(draft.run_command or "", directory) or "correct the command, or install the program there"
+            raise MissingCapability(what, hint=hint) from error
     write_new(path, text)
 
 

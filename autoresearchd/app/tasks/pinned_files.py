@@ -37,13 +37,13 @@ def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[
     if edited:
         raise RepositoryError(
             f"{edited[0]} is in the commit as a pointer of Git LFS, and not as text",
-            mend=f"git lfs untrack {edited[0]} && git add --renormalize -- {edited[0]} && git commit",
+            hint=f"git lfs untrack {edited[0]} && git add --renormalize -- {edited[0]} && git commit",
         )
     named = (*task.data, *(task.evaluation.private if task.evaluation else ()))
     absent = [name for name in found if not (source / name).is_file() or pointers(source / name)]
     needed = [name for name in absent if _is_below(name, (*named, *task.protected))]
     if needed:
-        raise RepositoryError(f"of {_listed(needed)} only the pointer of Git LFS is here", mend="git lfs pull")
+        raise RepositoryError(f"of {_listed(needed)} only the pointer of Git LFS is here", hint="git lfs pull")
     notes = [f"of {_listed(absent)} only the pointer of Git LFS is here: `git lfs pull`"] if absent else []
     given = [name for name in found if name not in absent and not _is_below(name, named)]
     if len(given) > _MOST:

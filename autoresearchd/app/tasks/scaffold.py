@@ -95,7 +95,7 @@ def task_folder(
             if directory.is_dir() and not any(directory.iterdir()):
                 raise UsageError(
                     f"{directory} is empty: there is no task in it",
-                    mend="`autoresearchd start --task autoresearch` sets a bundled one up here; "
+                    hint="`autoresearchd start --task autoresearch` sets a bundled one up here; "
                     "`autoresearchd task list` names them all",
                 )
         return directory
@@ -107,11 +107,11 @@ def task_folder(
         if directory not in (Path.cwd(), folder):
             raise UsageError(
                 f"--dir {asked} and the folder --task {task} contradict each other",
-                mend="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
+                hint="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
             )
         return folder
     names = ", ".join(sorted(p.parent.name for p in bundled("templates").glob(f"*/{TASK_FILE}")))
-    raise UsageError(f"no task {task!r}: neither a bundled task nor a folder", mend=f"bundled tasks: {names}")
+    raise UsageError(f"no task {task!r}: neither a bundled task nor a folder", hint=f"bundled tasks: {names}")
 
 
 def _scaffold(template: Path, directory: Path, note: Callable[[Path, frozenset[str]], None]) -> Path:
@@ -122,7 +122,7 @@ def _scaffold(template: Path, directory: Path, note: Callable[[Path, frozenset[s
         if directory.exists() and any(directory.iterdir()):
             raise UsageError(
                 f"{directory} is not empty and has no {TASK_FILE}",
-                mend="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
+                hint="go to an empty folder, or name one with --dir; `--task DIR` uses a folder that has a task.yaml",
             )
     copy_template(template, directory)
     preflight.init_repository(directory)
@@ -139,7 +139,7 @@ def _require_same(name: str, directory: Path) -> None:
     if found != name:
         raise UsageError(
             f"{directory} holds the task {found}, and --task {name} is another",
-            mend=f"leave --task out to begin {found}; {name} needs an empty folder (--dir)",
+            hint=f"leave --task out to begin {found}; {name} needs an empty folder (--dir)",
         )
 
 
@@ -157,5 +157,5 @@ def _writing(directory: Path) -> Iterator[None]:
     except OSError as error:  # shutil.Error is one, too: it holds those of all files
         raise UsageError(
             f"the task cannot be written to {directory}: {error.strerror or error}",
-            mend="name a folder that can be made and written to; `start` takes it with --dir",
+            hint="name a folder that can be made and written to; `start` takes it with --dir",
         ) from error

@@ -25,11 +25,11 @@ from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import Task
-from autoresearchd.evaluator.keep.decide import mend_of, require_bounded
+from autoresearchd.evaluator.keep.decide import hint_of, require_bounded
 from autoresearchd.evaluator.measure.measurement import EVALUATION, EVALUATION_FAILED, TRAINING
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.task_data import find_data
-from autoresearchd.loop.measuring.job_hints import mend_job
+from autoresearchd.loop.measuring.job_hints import hint_job
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
 from autoresearchd.loop.measuring.run_files import read_logs, read_result_file, read_sources, read_tail
 from autoresearchd.loop.run import RunningProgram, launch
@@ -182,10 +182,10 @@ class Bench:
         if found.label is not Label.NONE or found.value is None:
             tail = "\n".join(ended.log.rstrip().splitlines()[-15:])
             words = f"the end of its log:\n{tail}" if tail else "it printed nothing"
-            known = mend_of(self.task, found.label, found.detail)
+            known = hint_of(self.task, found.label, found.detail)
             raise BaselineError(
                 f"{self.task.name} gives no {self.task.metric.name}: {found.label.value}: {found.detail}",
-                mend=mend_job(found.detail, self.source, self.pristine) or (f"{known}; {words}" if known else words),
+                hint=hint_job(found.detail, self.source, self.pristine) or (f"{known}; {words}" if known else words),
             )
         require_bounded(self.task, found.metrics, self.task.name)
         unwritten = self.task.scoring.result_file if ended.result_file is None else None
@@ -229,7 +229,7 @@ def open_bench(
         try:
             executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
         except BaselineError as error:  # the log that it names goes with the bench; its end has been told
-            raise BaselineError(error.what, mend="correct execution.setup_commands in task.yaml") from error
+            raise BaselineError(error.what, hint="correct execution.setup_commands in task.yaml") from error
         bench = Bench(task, executor, source, top, (*notes, *large))
         try:
             yield bench

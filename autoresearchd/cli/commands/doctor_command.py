@@ -43,7 +43,7 @@ class Finding:
     name: str
     status: str
     value: str
-    mend: str = ""
+    hint: str = ""
 
 
 def doctor(
@@ -70,7 +70,7 @@ def doctor(
         _repair(session, as_json)
         return
     if session is not None:
-        raise UsageError("--session goes with --repair", mend="autoresearchd status --session TAG shows one session")
+        raise UsageError("--session goes with --repair", hint="autoresearchd status --session TAG shows one session")
     findings = examine(here())
     if as_json:
         print(json_text([asdict(finding) for finding in findings], indent=2))
@@ -80,8 +80,8 @@ def doctor(
     for finding in findings:
         mark = paint(_MARKS[finding.status], _COLOURS[finding.status], "bold")
         print(f"{mark} {finding.name:<{wide}}  {finding.value}")
-        if finding.mend:
-            print(f"  {'':<{wide}}  {paint('→ ' + finding.mend, 'dim')}")
+        if finding.hint:
+            print(f"  {'':<{wide}}  {paint('→ ' + finding.hint, 'dim')}")
 
 
 def _repair(tag: str | None, as_json: bool) -> None:
@@ -144,8 +144,8 @@ def _sandbox() -> Finding:
 
     tier = probe()
     if not tier.isolates:
-        mend = "apt install bubblewrap, and allow user namespaces; or start --sandbox none, which isolates nothing"
-        return Finding("sandbox", "missing", f"none works here: {clean(tier.reason, 300)}", mend)
+        hint = "apt install bubblewrap, and allow user namespaces; or start --sandbox none, which isolates nothing"
+        return Finding("sandbox", "missing", f"none works here: {clean(tier.reason, 300)}", hint)
     warnings = tier.warnings()
     others = ", ".join(other.name.value for other in available() if other.name is not tier.name)
     value = f"{tier.name.value} (also here: {others})" + (f": {clean(warnings[0], 300)}" if warnings else "")
@@ -170,8 +170,8 @@ def _torch() -> Finding:
     try:
         return Finding("torch", "ok", metadata.version("torch"))
     except metadata.PackageNotFoundError:
-        mend = "pip install 'autoresearchd[train]', or name the task's own interpreter in execution.python"
-        return Finding("torch", "warning", "not installed beside autoresearchd; bundled training tasks need it", mend)
+        hint = "pip install 'autoresearchd[train]', or name the task's own interpreter in execution.python"
+        return Finding("torch", "warning", "not installed beside autoresearchd; bundled training tasks need it", hint)
 
 
 def _cpu() -> Finding:
@@ -214,10 +214,10 @@ def _session(directory: Path) -> Finding:
         tag = place.pick(None)
         session = place.status(tag)["session"]
     except StoreDamaged as error:
-        return Finding("session", "missing", clean(error.what, 300), error.mend)
+        return Finding("session", "missing", clean(error.what, 300), error.hint)
     except AutoresearchdError as error:
         return Finding("session", "ok", f"none here ({clean(error.what, 160)})")
     tried = f"{counted(int(session.get('experiments') or 0), 'experiment')}, {session.get('keeps')} kept"
     state = str(session.get("state"))
-    mend = f"autoresearchd resume {tag}" if state == "crashed" else ""
-    return Finding("session", "warning" if mend else "ok", f"{tag}: {state}, {tried}", mend)
+    hint = f"autoresearchd resume {tag}" if state == "crashed" else ""
+    return Finding("session", "warning" if hint else "ok", f"{tag}: {state}, {tried}", hint)

@@ -85,7 +85,7 @@ def _check_role(place: Place, tag: str, role: str) -> None:
     known = [str(found["name"]) for found in place.reader.status(tag)["roles"]]
     if role not in known:
         there = f"there are {', '.join(known)}" if known else "no role has taken a turn: `start --roles` has them do so"
-        raise UsageError(f"no role {clean(role, 40)!r} has proposed anything in session {tag}", mend=clean(there, 400))
+        raise UsageError(f"no role {clean(role, 40)!r} has proposed anything in session {tag}", hint=clean(there, 400))
 
 
 def show(
@@ -119,7 +119,7 @@ def show(
         known = f"they are numbered 0 to {newest}" if newest >= 0 else "there is none yet"
         raise UsageError(
             f"session {tag} has no experiment {experiment}: {known}",
-            mend=f"see `autoresearchd experiments{_named(session)}`",
+            hint=f"see `autoresearchd experiments{_named(session)}`",
         ) from None
     logs = log_files(place.root, tag, experiment)
     if as_json:

@@ -122,7 +122,7 @@ def _check_packages() -> None:
     if missing:
         raise MissingCapability(
             f"learning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            mend="pip install 'autoresearchd[learn]'",
+            hint="pip install 'autoresearchd[learn]'",
         )
 
 
@@ -136,9 +136,9 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
     for text in given:
         match = _OPTION.fullmatch(text)
         if match is None or not match[2].isprintable():
-            raise UsageError(f"--set {text[:80]!r} is not NAME=VALUE", mend="write it as --set learning_rate=1e-4")
+            raise UsageError(f"--set {text[:80]!r} is not NAME=VALUE", hint="write it as --set learning_rate=1e-4")
         if match[1] in found:
-            raise UsageError(f"--set {match[1]} is given twice", mend="give it once")
+            raise UsageError(f"--set {match[1]} is given twice", hint="give it once")
         found[match[1]] = match[2]
     return found
 
@@ -173,7 +173,7 @@ def _look(
             write_parquet(found.data.trajectories, export)
         except OSError as error:
             raise UsageError(
-                f"cannot write {export}: {error.strerror or error}", mend="name a file in a folder that exists"
+                f"cannot write {export}: {error.strerror or error}", hint="name a file in a folder that exists"
             ) from error
     for warning in (*warnings, *reading.warnings, *_doubts(model, base, reading)):
         say(warning)
@@ -193,14 +193,14 @@ def _check_target(export: Path | None) -> None:
     if export is None:
         return
     if export.suffix != ".parquet":
-        raise UsageError(f"--export {export}: only Parquet is written", mend="name a file that ends with .parquet")
+        raise UsageError(f"--export {export}: only Parquet is written", hint="name a file that ends with .parquet")
     try:
         export.with_name(f"{export.name}.part").is_dir()  # it is written under that name first
         fits = not export.is_dir() and export.parent.is_dir()
     except OSError:  # the name is too long, or the folder may not be looked into
         fits = False
     if not fits:
-        raise UsageError(f"--export {export}: no file can be there", mend="name a file in a folder that exists")
+        raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
 
 
 def _base(model: str) -> BaseModel | None:
@@ -240,7 +240,7 @@ def lines(
 ) -> list[str]:
     """The look as text."""
     from autoresearchd.learner.data.data_summary import describe
-    from autoresearchd.learner.data.read_sessions import UNKNOWN_MEND
+    from autoresearchd.learner.data.read_sessions import UNKNOWN_HINT
     from autoresearchd.learner.gate.promotion_needs import lines as promotion_lines
     from autoresearchd.learner.gate.promotion_needs import promotion
 
@@ -258,7 +258,7 @@ def lines(
     if mode == "replay" and reading.unknown:
         which = "" if base is not None else " once it is said which model is to learn"
         out += [f"{reading.unknown:,} answers tell no hash of their model, and replay leaves them out{which}"]
-        out += [f"  → {UNKNOWN_MEND}"]
+        out += [f"  → {UNKNOWN_HINT}"]
     if mode == "live":
         out.append("live: these answers lend their states; proposals are made and run anew")
     elif found.data.trajectories:
@@ -272,7 +272,7 @@ def lines(
         out.append("max_length is looked at once the model is there, whose tokens it counts")
     out += ["", *promotion_lines(promotion(found, reading.sessions, values), "" if base is None else base.name, values)]
     if found.problem:
-        out += [f"not enough: {found.problem}", f"  → {found.mend}"]
+        out += [f"not enough: {found.problem}", f"  → {found.hint}"]
     return out
 
 
@@ -379,5 +379,5 @@ def document(
         "cold_start": _cold(found.signal, algo, values) if replay else "",
         "promotion": {"states_needed": LEAST, **asdict(promotion(found, reading.sessions, values))},
         "problem": found.problem,
-        "mend": found.mend,
+        "hint": found.hint,
     }

@@ -41,12 +41,12 @@ def logs(
     path = layout.daemon_log(layout.find_session_root(here()))
     hide = keys.redactor().text
     if not path.exists() and not follow:
-        raise UsageError(f"there is no log yet: {path}", mend="it begins with `autoresearchd start`")
+        raise UsageError(f"there is no log yet: {path}", hint="it begins with `autoresearchd start`")
     if path.exists():
         with path.open("rb") as stream:
             last = deque(_of_session(plain_lines(stream), session), maxlen=lines)
             if session is not None and lines and not last and not follow:
-                raise UsageError(f"{path} has no line of a session {session!r}", mend="`autoresearchd logs` prints all")
+                raise UsageError(f"{path} has no line of a session {session!r}", hint="`autoresearchd logs` prints all")
             for line in last:
                 print(hide(line))
             position, inode = stream.tell(), os.fstat(stream.fileno()).st_ino

@@ -45,14 +45,14 @@ def export(
     place = find_place(here())
     tag = place.pick(session)
     if format_name is Format.PARQUET and output is None:
-        raise UsageError("parquet is a binary format", mend="name a file: -o experiments.parquet")
+        raise UsageError("parquet is a binary format", hint="name a file: -o experiments.parquet")
     try:
         write(format_name, session_head(place, tag), place.experiments(tag), output or sys.stdout)
     except OSError as error:
         if output is None or isinstance(error, BrokenPipeError):
             raise
         raise UsageError(
-            f"cannot write {output}: {error.strerror}", mend="name a file in a folder that exists"
+            f"cannot write {output}: {error.strerror}", hint="name a file in a folder that exists"
         ) from error
     if output is not None:
         say(f"wrote {output}")
@@ -66,7 +66,7 @@ def import_log(
     One of this program, of pi-autoresearch, of the autoresearch skill, or karpathy's results.tsv.
     """
     if not file.is_file():
-        raise UsageError(f"there is no file {file}", mend="name a .jsonl or .tsv file")
+        raise UsageError(f"there is no file {file}", hint="name a .jsonl or .tsv file")
     from autoresearchd.app.tasks.import_log import import_log
 
     say(import_log(here(), file))

@@ -143,7 +143,7 @@ def resume(
     the whole session, and a new one takes the place of the old one.
     """
     if None not in (tag, session) and tag != session:
-        raise UsageError(f"resume {tag} --session {session}: two sessions are named", mend="name one of them")
+        raise UsageError(f"resume {tag} --session {session}: two sessions are named", hint="name one of them")
     tag = tag or session
     limits = _limits(max_experiments, max_time, max_cost)
     from autoresearchd.app.start import resume
@@ -191,7 +191,7 @@ def _slots(text: str) -> str:
     if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
         raise UsageError(
             f"--slots: {text!r} is no number of slots",
-            mend="use --slots auto: this version runs one experiment at a time",
+            hint="use --slots auto: this version runs one experiment at a time",
         )
     return text
 
@@ -201,14 +201,14 @@ def _limits(experiments: str | None, time: str | None, cost: str | None) -> Limi
     return Limits(number, _duration("--max-time", time), _money(cost))
 
 
-def _whole(option: str, text: str | None, mend: str) -> int | None:
+def _whole(option: str, text: str | None, hint: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):
         below = text.isascii() and text.startswith("-") and text[1:].isdigit()
-        raise UsageError(f"{option}: {text!r} is {'less than 0' if below else 'no whole number'}", mend=mend)
+        raise UsageError(f"{option}: {text!r} is {'less than 0' if below else 'no whole number'}", hint=hint)
     if len(text) > len(str(LARGEST)) or int(text) > LARGEST:
-        raise UsageError(f"{option}: {text[:40]} is more than {LARGEST}", mend=mend)
+        raise UsageError(f"{option}: {text[:40]} is more than {LARGEST}", hint=hint)
     return int(text)
 
 
@@ -220,7 +220,7 @@ def _money(text: str | None) -> float | None:
     except ValueError:
         usd = math.nan
     if not (math.isfinite(usd) and usd > 0):
-        raise UsageError(f"--max-cost: {text!r} is no amount of money", mend="US dollars, e.g. --max-cost 2.50")
+        raise UsageError(f"--max-cost: {text!r} is no amount of money", hint="US dollars, e.g. --max-cost 2.50")
     return usd
 
 
@@ -233,7 +233,7 @@ def note(
     It is in the next prompt of a policy that reads prompts (command:, models); the loop does not stop for it.
     """
     if not text.strip():
-        raise UsageError("the note is empty", mend='autoresearchd note "try a larger batch"')
+        raise UsageError("the note is empty", hint='autoresearchd note "try a larger batch"')
     from autoresearchd.app import session_requests
 
     say(session_requests.note(here(), session, text.strip()))
@@ -296,7 +296,7 @@ def remove(
     words = removal(here(), tag)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("it is not removed without a yes, and nobody can be asked", mend="add --yes")
+            raise UsageError("it is not removed without a yes, and nobody can be asked", hint="add --yes")
         if not typer.confirm(f"Remove for good {words}?", default=False, err=True):
             say("nothing was removed")
             return

@@ -53,7 +53,7 @@ def add(
     places = ((claude, CLAUDE), (codex, CODEX), (directory is not None, directory or Path()))
     wanted = [place for asked, place in places if asked]
     if not wanted:
-        raise UsageError("for whom?", mend="name --claude, --codex or --dir D; several are fine")
+        raise UsageError("for whom?", hint="name --claude, --codex or --dir D; several are fine")
     names = ", ".join(skill.name for skill in skills())
     for target in wanted:
         added = install(target.expanduser(), force=force)
@@ -106,7 +106,7 @@ def install(target: Path, *, force: bool = False) -> Added:
         if different and not force:
             raise UsageError(
                 f"files that differ from those that come with autoresearchd: {_some(different)}",
-                mend="look at them; --force replaces them, --dir puts the skills elsewhere",
+                hint="look at them; --force replaces them, --dir puts the skills elsewhere",
             )
         same = tuple(place for source, place in plan if place.exists() and place not in different)
         for source, place in plan:
@@ -119,7 +119,7 @@ def install(target: Path, *, force: bool = False) -> Added:
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename or target}: {error.strerror or error}",
-            mend="name a folder that you may write to with --dir",
+            hint="name a folder that you may write to with --dir",
         ) from error
     written = tuple(place for _, place in plan if place not in same and place not in different)
     return Added(written, tuple(different), same)
@@ -131,7 +131,7 @@ def _skill(path: Path) -> Skill:
     text = path.read_text("utf-8")
     parts = text.split("---\n", 2)
     if len(parts) != 3 or parts[0]:
-        raise ConfigError("has no front matter", file=str(path), mend="reinstall autoresearchd")
+        raise ConfigError("has no front matter", file=str(path), hint="reinstall autoresearchd")
     facts = parse_yaml(parts[1], str(path)).root
     return Skill(str(facts.get("name", path.parent.name)), str(facts.get("description", "")), path.parent)
 

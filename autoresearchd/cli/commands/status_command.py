@@ -47,7 +47,7 @@ def status(
     from autoresearchd.cli.commands.status_command import show_status
 
     if as_json and watch:
-        raise UsageError("--json prints one document, --watch goes on printing", mend="use one of them")
+        raise UsageError("--json prints one document, --watch goes on printing", hint="use one of them")
     raise typer.Exit(show_status(directory or here(), session, as_json=as_json, watch=watch))
 
 
@@ -62,7 +62,7 @@ _NAMES = (("keeps", "kept", "green"), ("discards", "discarded", "grey"), ("crash
 def show_status(directory: Path, tag: str | None, *, as_json: bool = False, watch: bool = False) -> int:
     """Print the state of a session; the exit code, which is that of its daemon where it had no first result."""
     if not directory.is_dir():
-        raise UsageError(f"the folder {directory} does not exist", mend="correct --dir")
+        raise UsageError(f"the folder {directory} does not exist", hint="correct --dir")
     place = find_place(directory)
     failed = place.failed_start(tag)
     if failed is not None:
@@ -458,8 +458,8 @@ def failed_start_lines(root: Path, failed: FailedStart, paint: Paint, *, now: da
 
 def _failed_start_rows(root: Path, failed: FailedStart) -> Iterator[tuple[str, str]]:
     yield "why", clean(failed.what, _LONGEST)
-    if failed.mend:
-        yield "fix", clean(failed.mend, _LONGEST)
+    if failed.hint:
+        yield "fix", clean(failed.hint, _LONGEST)
     runs = layout.public_dir(root) / "runs" / failed.tag if layout.valid_tag(failed.tag) else None
     if runs is not None and runs.is_dir():
         yield "runs", f"{_relative(runs)}   what they printed"

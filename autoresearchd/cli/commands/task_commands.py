@@ -69,7 +69,7 @@ def find_task(which: str | None) -> Path:
     if folder.is_dir():
         return folder
     names = ", ".join(path.name for path in bundled_tasks())
-    raise UsageError(f"{which!r} is neither a bundled task nor a folder", mend=f"bundled tasks: {names}")
+    raise UsageError(f"{which!r} is neither a bundled task nor a folder", hint=f"bundled tasks: {names}")
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     scoring, profiles = task.get("scoring"), task.get("profiles")
     if not isinstance(scoring, dict):
         raise ConfigError(
-            "is missing", file=str(path), key="scoring", mend="scoring: {metric: loss, direction: minimize}"
+            "is missing", file=str(path), key="scoring", hint="scoring: {metric: loss, direction: minimize}"
         )
     return {
         "name": str(task.get("name") or folder.name),
@@ -135,17 +135,17 @@ def check(
     takes the better part of an hour.
     """
     if every and which is not None:
-        raise UsageError("--all checks the bundled tasks, a name only one", mend="use one of them")
+        raise UsageError("--all checks the bundled tasks, a name only one", hint="use one of them")
     about_running = ("--sandbox", sandbox), ("--short", short), ("--profile", profile), ("--runs", runs)
     for option, given in (*about_running, ("--thorough", thorough)):
         if given and not run:
-            raise UsageError(f"{option} is about running", mend=f"add --run, or leave {option} out")
+            raise UsageError(f"{option} is about running", hint=f"add --run, or leave {option} out")
     if thorough and not every:
-        raise UsageError("--thorough is about --all", mend="leave it out: one task is held to all that it has")
+        raise UsageError("--thorough is about --all", hint="leave it out: one task is held to all that it has")
     if thorough and short:
-        raise UsageError("--thorough tries everything and --short next to nothing", mend="leave one of them out")
+        raise UsageError("--thorough tries everything and --short next to nothing", hint="leave one of them out")
     if profile is not None and profile not in _PROFILES:
-        raise UsageError(f"--profile {profile!r} is not known", mend=f"take {' or '.join(_PROFILES)}")
+        raise UsageError(f"--profile {profile!r} is not known", hint=f"take {' or '.join(_PROFILES)}")
     folders = bundled_tasks() if every else [find_task(which)]
     wanted = _Wanted(run, short, profile, runs, sandbox, every and not thorough, every)
     checks = [_Check(folder, wanted, quiet=as_json) for folder in folders]
@@ -192,12 +192,12 @@ class _Check:
         try:
             words, notes = self._looked_at()
         except MissingCapability as error:
-            tell(f"{self._folder}: {error.what}", error.mend)
+            tell(f"{self._folder}: {error.what}", error.hint)
             self._wrong, self.exit_code = (error.what,), error.exit_code
             return self.exit_code
         except AutoresearchdError as error:
             self._print(f"{paint('✗', 'red')} {clean(self.name)}")
-            tell(error.what, error.mend)
+            tell(error.what, error.hint)
             self._wrong, self.exit_code = (error.what,), error.exit_code
             return self.exit_code
         self._wrong = self.held.faults if self.held else ()
@@ -337,7 +337,7 @@ def _notes(folder: Path, task: Task) -> tuple[str, ...]:
     try:
         notes = repository_notes(folder)
     except RepositoryError as error:
-        return (f"`autoresearchd start` needs a git repository: {error.what}; {error.mend}",)
+        return (f"`autoresearchd start` needs a git repository: {error.what}; {error.hint}",)
     return (*notes, *with_large_files(task, folder, folder / task.source_dir)[1])
 
 
@@ -391,8 +391,8 @@ def init(
         return
     if (directory / TASK_FILE).exists():
         if name in bundled and not given:
-            raise UsageError(f"{directory} is there already and not an empty folder", mend="name a new folder")
-        raise UsageError(f"{directory / TASK_FILE} is there already", mend="edit it, or move it away first")
+            raise UsageError(f"{directory} is there already and not an empty folder", hint="name a new folder")
+        raise UsageError(f"{directory / TASK_FILE} is there already", hint="edit it, or move it away first")
     from autoresearchd.app.tasks import init_task as making
     from autoresearchd.config.foreign_layouts import Draft, recognise, with_answers
 
@@ -404,7 +404,7 @@ def init(
     if whole and given:
         raise UsageError(
             f"{layout.kind if layout else ''} has a file for this task, which is taken as it is",
-            mend="leave --file, --command, --metric, --direction and --budget out, and edit task.yaml afterwards",
+            hint="leave --file, --command, --metric, --direction and --budget out, and edit task.yaml afterwards",
         )
     draft = with_answers(
         draft,
@@ -464,7 +464,7 @@ def _completed(draft: Draft, name: str, directory: Path, *, bundled: tuple[str, 
     if missing and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise _incomplete(draft, name, directory, missing, bundled, adopted=adopted)
     if missing and not directory.is_dir():
-        raise UsageError(f"there is no folder {directory}", mend="name the folder that the program is in")
+        raise UsageError(f"there is no folder {directory}", hint="name the folder that the program is in")
     if not draft.target_file:
         answer = _ask("File that may be edited (several: with commas)", _only_program(directory))
         draft = with_answers(draft, target_file=tuple(part.strip() for part in answer.split(",") if part.strip()))
@@ -487,14 +487,14 @@ def _incomplete(
     if draft.target_file or draft.run_command or draft.metric or adopted:
         return UsageError(
             f"a task for this program needs {' and '.join(missing)}",
-            mend=f"autoresearchd task init {name} {directory} --file train.py --command 'python train.py' "
+            hint=f"autoresearchd task init {name} {directory} --file train.py --command 'python train.py' "
             "--metric loss",
         )
     if name in bundled:
-        return UsageError(f"{directory} is there already and not an empty folder", mend="name a new folder")
+        return UsageError(f"{directory} is there already and not an empty folder", hint="name a new folder")
     return UsageError(
         f"there is no bundled task {name!r}, and {directory} is no project that is known by its layout",
-        mend=f"one of {', '.join(bundled)}; or --file, --command and --metric for a program of your own",
+        hint=f"one of {', '.join(bundled)}; or --file, --command and --metric for a program of your own",
     )
 
 

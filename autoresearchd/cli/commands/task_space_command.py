@@ -47,7 +47,7 @@ def space(
         from autoresearchd.policy.search.program_constants import nothing_to_tune
 
         error = nothing_to_tune(found.task)
-        tell(error.what, error.mend)
+        tell(error.what, error.hint)
         raise typer.Exit(1)
 
 

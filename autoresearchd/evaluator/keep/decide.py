@@ -158,7 +158,7 @@ TRIFLE = 1e-4
 """Without noise, and where the task names no other, a gain of less than this share of the incumbent's value is none."""
 _TIE = "a tie, kept because its program is simpler"
 
-_MEND = {
+_HINT = {
     Label.METRIC_MISSING: "print `METRIC {metric}=<number>` or `{metric}: <number>` on a line of its own, "
     "or name in scoring.metric what is printed",
     Label.NON_FINITE: "make the unmodified program end with a finite {metric}",
@@ -171,16 +171,16 @@ _MEND = {
     "into the folder that AUTORESEARCHD_OUTPUT_DIR names",
     Label.CHECK_FAILED: "fix the check, or the program, until the check passes on the unmodified program",
 }
-_MEND_OTHERWISE = "fix the program until `{command}` runs by itself, then start again"
+_HINT_OTHERWISE = "fix the program until `{command}` runs by itself, then start again"
 
 
-def mend_of(task: Task, label: Label, detail: str = "") -> str:
+def hint_of(task: Task, label: Label, detail: str = "") -> str:
     """What a user can do about a program that, unmodified, ends with a label; empty where the label says nothing."""
     if detail.startswith(EVALUATION_FAILED) and task.evaluation is not None:
         return f"fix the evaluation, `{task.evaluation.command}`: its log says why it failed"
     if label is Label.METRIC_MISSING and task.scoring.pattern is not None:
         return "correct scoring.pattern, or what is printed: one has to match the other"
-    return _MEND.get(label, "").format(metric=task.metric.name)
+    return _HINT.get(label, "").format(metric=task.metric.name)
 
 
 # ---------------------------------------------------------------------- an experiment
@@ -552,7 +552,7 @@ def require_bounded(task: Task, metrics: Mapping[str, float], who: str) -> None:
         if constraint.metric not in metrics:
             raise BaselineError(
                 f"{who} prints no {constraint.metric}, which a constraint bounds: no experiment could ever be kept",
-                mend=f"print `METRIC {constraint.metric}=<number>` in every run, or remove it from scoring.constraints",
+                hint=f"print `METRIC {constraint.metric}=<number>` in every run, or remove it from scoring.constraints",
             )
 
 
@@ -564,8 +564,8 @@ def _no_baseline(task: Task, experiment: Experiment, log: str) -> BaselineError:
     what = f"the baseline (experiment {experiment.number}) gave no usable {name}: {label.value or 'error'}: {detail}"
     if detail.startswith(EVALUATION_FAILED):
         log = log.replace(f"{TRAINING}.log", f"{EVALUATION}.log")
-    mend = mend_of(task, label, detail) or _MEND_OTHERWISE.format(command=task.execution.run_command)
-    return BaselineError(what + (f"; its log: {log}" if log else ""), mend=mend)
+    hint = hint_of(task, label, detail) or _HINT_OTHERWISE.format(command=task.execution.run_command)
+    return BaselineError(what + (f"; its log: {log}" if log else ""), hint=hint)
 
 
 # ---------------------------------------------------------------------- no run at all

@@ -160,23 +160,23 @@ def compile_pattern(pattern: str, *, key: str) -> re.Pattern[str]:
         compiled = re.compile(pattern)
         regex.compile(pattern)
     except (re.error, regex.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"not a regular expression: {error}", key=key, mend="fix or quote the pattern") from None
+        raise ConfigError(f"not a regular expression: {error}", key=key, hint="fix or quote the pattern") from None
     survey = _survey(pattern)
     if survey.problem:
         raise ConfigError(
             f"this pattern could take for ever on some lines: {survey.problem}",
             key=key,
-            mend="repeat a character class instead of a group, e.g. `[\\d,]+` for `(\\d+,?)+`",
+            hint="repeat a character class instead of a group, e.g. `[\\d,]+` for `(\\d+,?)+`",
         )
     if survey.variable > MAX_VARIABLE or survey.broad > MAX_BROAD:
         raise ConfigError(
             f"this pattern could take for ever: {survey.variable} variable repeats, {survey.broad} of them of anything",
             key=key,
-            mend=f"use at most {MAX_VARIABLE} of `*`, `+`, `?`, at most {MAX_BROAD} of them on `.` or `[^…]`",
+            hint=f"use at most {MAX_VARIABLE} of `*`, `+`, `?`, at most {MAX_BROAD} of them on `.` or `[^…]`",
         )
     if not compiled.groups:
         raise ConfigError(
-            "this pattern has no group", key=key, mend="put round brackets around the number: `score: ([\\d.]+)`"
+            "this pattern has no group", key=key, hint="put round brackets around the number: `score: ([\\d.]+)`"
         )
     return compiled
 

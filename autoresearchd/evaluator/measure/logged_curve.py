@@ -262,7 +262,7 @@ def _reader_of(pattern: str) -> Reader:
         raise ConfigError(
             "this pattern has no group named loss",
             key=KEY,
-            mend="name the groups: `step (?P<step>\\d+) loss (?P<loss>[\\d.]+)`; or leave it at auto",
+            hint="name the groups: `step (?P<step>\\d+) loss (?P<loss>[\\d.]+)`; or leave it at auto",
         )
     numbers: Iterator[int] = iter(range(2**62))
 

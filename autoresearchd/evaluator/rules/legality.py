@@ -46,13 +46,13 @@ def check_no_secret(redactor: Redactor, old: Mapping[str, str], new: Mapping[str
                 raise PolicyError(
                     f"{path}, line {line}: the edit holds a secret ({kind})",
                     label=Label.ILLEGAL_EDIT,
-                    mend="leave keys, tokens and passwords out of the program",
+                    hint="leave keys, tokens and passwords out of the program",
                 )
     if marks < sum(text.count(MARK) for text in {**old, **changed}.values()):
         raise PolicyError(
             f"the edit holds the mark {MARK}…, which stands for a secret in what a policy is shown",
             label=Label.ILLEGAL_EDIT,
-            mend="leave the lines with such a mark as they are",
+            hint="leave the lines with such a mark as they are",
         )
 
 
@@ -83,7 +83,7 @@ def check_edit(
     programs = {path: _checked(path, new[path], old.get(path, "")) for path in changed}
     if all(path in old and program == _program(path, old[path]) for path, program in programs.items()):
         what = "only comments or layout differ" if changed else "nothing differs"
-        raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, mend="change what the program does")
+        raise PolicyError(f"the edit changes nothing: {what}", label=Label.NO_OP, hint="change what the program does")
     _check_amount(task, old, new)
     trees = {path: (_tree_of(path, old.get(path, "")), _tree_of(path, new[path])) for path in changed}
     seeds = (_same_seedless(path, trees[path], old.get(path, ""), new[path]) for path in changed)
@@ -91,7 +91,7 @@ def check_edit(
         raise PolicyError(
             "the edit changes nothing but a seed, which is the evaluator's to choose",
             label=Label.NO_OP,
-            mend="change what the program does; luck with a seed is no improvement",
+            hint="change what the program does; luck with a seed is no improvement",
         )
     for path, (before, after) in trees.items():
         if before and after:
@@ -250,8 +250,8 @@ def _too_many_tokens(text: str) -> bool:
     return len(text) > MAX_TOKENS and next(islice(_TOKEN.finditer(text), MAX_TOKENS, None), None) is not None
 
 
-def _illegal(what: str, mend: str) -> PolicyError:
-    return PolicyError(what, label=Label.ILLEGAL_EDIT, mend=mend)
+def _illegal(what: str, hint: str) -> PolicyError:
+    return PolicyError(what, label=Label.ILLEGAL_EDIT, hint=hint)
 
 
 # ---------------------------------------------------------------------- programs

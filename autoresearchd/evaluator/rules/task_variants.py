@@ -66,7 +66,7 @@ def _replaced(step: Replacement, text: str, path: str, name: str, places: Mappin
         raise ConfigError(
             f"{name!r} looks for a text that is in {path} {found} times: {line.strip()[:80]!r}",
             file="check.yaml",
-            mend=f"write the search as {path} has it now, with as much around it as makes it the only one",
+            hint=f"write the search as {path} has it now, with as much around it as makes it the only one",
         )
     beside = {"replace": inserted, "before": inserted + step.search, "after": step.search + inserted}
     return text.replace(step.search, beside[step.kind])

@@ -177,7 +177,7 @@ def gae(
     wide = _rewards(rewards)
     count = len(wide)
     if not (0 <= gamma <= 1 and 0 <= lam <= 1):
-        raise UsageError(f"γ {gamma} and λ {lam} must be between 0 and 1", mend="take 0.99 and 0.95")
+        raise UsageError(f"γ {gamma} and λ {lam} must be between 0 and 1", hint="take 0.99 and 0.95")
     ends = _flags(terminal, count, "terminal")
     later = [(t + 1,) for t in range(count - 1)] + [()] if following is None else [tuple(each) for each in following]
     if len(later) != count or any(not t < j < count for t, after in enumerate(later) for j in after):
@@ -224,7 +224,7 @@ def normalised(
 def _nearest(singles: Sequence[int], groups: Sequence[Hashable], near: Neighbours) -> dict[int, list[int]]:
     """For each single answer those of its session that are nearest in time; of two as near, the earlier."""
     if near.k < 1:
-        raise UsageError(f"{near.k} neighbours are no baseline", mend="take at least 1, 8 is usual")
+        raise UsageError(f"{near.k} neighbours are no baseline", hint="take at least 1, 8 is usual")
     if not len(near.sessions) == len(near.times) == len(groups):
         raise ValueError("sessions and times need one entry for each reward")
     orders: dict[Hashable, list[int]] = {}
@@ -266,7 +266,7 @@ def _rewards(rewards: Tensor, name: str = "rewards") -> Tensor:
         raise ValueError(f"{name}: shape {tuple(rewards.shape)}, expected [N]")
     if not len(rewards):
         raise UsageError(
-            f"there are no {name} to learn from", mend="run experiments with a policy that asks a model first"
+            f"there are no {name} to learn from", hint="run experiments with a policy that asks a model first"
         )
     wide = rewards.detach().to("cpu", torch.float64)
     bad = torch.nonzero(~torch.isfinite(wide)).flatten().tolist()
@@ -274,7 +274,7 @@ def _rewards(rewards: Tensor, name: str = "rewards") -> Tensor:
         shown = ", ".join(f"{name}[{i}] = {float(wide[i])}" for i in bad[:3])
         raise UsageError(
             f"{len(bad)} of {len(wide)} {name} are not finite: {shown}",
-            mend="leave these trajectories out; no experiment is judged by NaN or infinity",
+            hint="leave these trajectories out; no experiment is judged by NaN or infinity",
         )
     return wide
 

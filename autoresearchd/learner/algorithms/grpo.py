@@ -92,7 +92,7 @@ def grpo_loss(
     options = options or GrpoOptions()
     check(mask, logprobs=logprobs, behaviour=behaviour, proximal=proximal, reference=reference, entropy=entropy)
     if options.beta > 0 and reference is None:
-        raise UsageError("beta needs a reference policy", mend="give its log-probabilities, or take a beta of 0")
+        raise UsageError("beta needs a reference policy", hint="give its log-probabilities, or take a beta of 0")
     advantages = per_token(advantages.detach(), mask, "advantages")
     behaviour = behaviour.detach()
     anchor = behaviour if proximal is None else proximal.detach()

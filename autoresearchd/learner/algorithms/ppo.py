@@ -13,7 +13,7 @@ PPO on stored completions: windows of a session's answers in order, with values 
 A step of the research MDP is one answer. Where an experiment has several (a malformed one was asked again, a failed
 proposal was given back), each is a step of its own with the reward that it earned itself: it was shown something else
 than the one before. Taking the last alone would hide the mistakes that an untrained policy makes most, and their sum
-would blame the answer that mended them.
+would blame the answer that fixed them.
 
 The experiments of a round answer one state side by side. What follows an answer is what its own experiment was asked
 next, and after its last answer the next round: none is paid for what its siblings earned.
@@ -104,7 +104,7 @@ def ppo_loss(
     options = options or PpoOptions()
     check(mask, logprobs=logprobs, behaviour=behaviour, entropy=entropy, proximal=proximal)
     if not bool(mask.any(dim=-1).all()):
-        raise UsageError("an action of the batch has no token", mend="leave empty completions out of the batch")
+        raise UsageError("an action of the batch has no token", hint="leave empty completions out of the batch")
     for name, each in (("values", values), ("old_values", old_values), ("returns", returns)):
         if each.shape != mask.shape[:1]:
             raise ValueError(f"{name}: shape {tuple(each.shape)}, expected one for each of {mask.shape[0]} actions")
@@ -334,4 +334,4 @@ def _moved(new: Tensor, began: Tensor, mask: Tensor, level: Level) -> float:
 
 
 def _no_head() -> UsageError:
-    return UsageError("PPO needs a model with a value head, and this one has none", mend="load it with one")
+    return UsageError("PPO needs a model with a value head, and this one has none", hint="load it with one")

@@ -91,7 +91,7 @@ def check(mask: Tensor, **tensors: Tensor | None) -> None:
     if not bool(mask.any()):
         raise UsageError(
             "the batch is empty: it has no token to learn from",
-            mend="leave batches out in which every completion is empty or masked",
+            hint="leave batches out in which every completion is empty or masked",
         )
     for name, tensor in tensors.items():
         if tensor is not None:
@@ -108,7 +108,7 @@ def check_finite(name: str, values: Tensor) -> None:
     if bad:
         raise UsageError(
             f"{name}: {bad} of {values.numel()} values are NaN or infinite",
-            mend="leave these rows out; where the policy gave them, go back to the last checkpoint and learn slower",
+            hint="leave these rows out; where the policy gave them, go back to the last checkpoint and learn slower",
         )
 
 

@@ -145,12 +145,12 @@ def ema_update(teacher: Mapping[str, Tensor], student: Mapping[str, Tensor], rat
         UsageError: the rate is none, the names differ, or a parameter of the student is not finite.
     """
     if not 0 <= rate <= 1:
-        raise UsageError(f"the teacher's update rate {rate} is not between 0 and 1", mend="take 0.01, or 0: frozen")
+        raise UsageError(f"the teacher's update rate {rate} is not between 0 and 1", hint="take 0.01, or 0: frozen")
     different = sorted(teacher.keys() ^ student.keys())
     if different:
         raise UsageError(
             f"teacher and student do not have the same parameters: {', '.join(different[:3])}",
-            mend="start the teacher from the student's own parameters",
+            hint="start the teacher from the student's own parameters",
         )
     if rate == 0:
         return dict(teacher)
@@ -161,14 +161,14 @@ def _moved(name: str, old: Tensor, new: Tensor, rate: float) -> Tensor:
     if old.shape != new.shape:
         raise UsageError(
             f"{name}: shape {tuple(old.shape)} in the teacher, {tuple(new.shape)} in the student",
-            mend="start the teacher from the student's own parameters",
+            hint="start the teacher from the student's own parameters",
         )
     if not old.is_floating_point():
         return new.clone()
     if not bool(torch.isfinite(new).all()):
         raise UsageError(
             f"{name}: the student's parameters are NaN or infinite",
-            mend="leave the update out, lower the learning rate, and go back to the last checkpoint",
+            hint="leave the update out, lower the learning rate, and go back to the last checkpoint",
         )
     return torch.lerp(old.detach(), new.to(old), rate)
 

@@ -33,19 +33,19 @@ class GrpoOptions:
         if not 0 <= self.clip_low < 1 or self.clip_high < 0:
             raise UsageError(
                 f"the range of the ratio from 1 − {self.clip_low} to 1 + {self.clip_high} is none",
-                mend="take a clip_low from 0 to below 1, and a clip_high of at least 0",
+                hint="take a clip_low from 0 to below 1, and a clip_high of at least 0",
             )
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise UsageError(
                 f"dual_clip {self.dual_clip} is not above the range of the ratio",
-                mend=f"take more than {1 + self.clip_high}, 3 is usual, or none",
+                hint=f"take more than {1 + self.clip_high}, 3 is usual, or none",
             )
         if self.weight_cap <= 0 or self.beta < 0:
-            raise UsageError("weight_cap must be above 0, and beta not below it", mend="2 and 0 are usual")
+            raise UsageError("weight_cap must be above 0, and beta not below it", hint="2 and 0 are usual")
         if (self.mean is Mean.FIXED) != (self.length is not None) or (self.length is not None and self.length < 1):
             raise UsageError(
                 "the mean 'fixed' goes with a length, and no other does",
-                mend="give the largest number of tokens that a completion may have",
+                hint="give the largest number of tokens that a completion may have",
             )
 
 
@@ -78,15 +78,15 @@ class PpoOptions:
         if not 0 <= self.clip < 1 or high < 0 or (self.dual_clip is not None and self.dual_clip <= 1 + high):
             raise UsageError(
                 f"clip {self.clip}, clip_high {high} and dual_clip {self.dual_clip} do not go together",
-                mend="take a clip from 0 to below 1, and a dual_clip above 1 + clip_high or none",
+                hint="take a clip from 0 to below 1, and a dual_clip above 1 + clip_high or none",
             )
         if min(self.value_weight, self.entropy_weight) < 0 or self.weight_cap <= 0:
             raise UsageError(
                 "value_weight and entropy_weight may not be below 0, weight_cap must be above it",
-                mend="0.5, 0.01 and 2 are usual",
+                hint="0.5, 0.01 and 2 are usual",
             )
         if self.value_clip is not None and self.value_clip <= 0:
-            raise UsageError(f"value_clip {self.value_clip} is not above 0", mend="take 0.2, or none")
+            raise UsageError(f"value_clip {self.value_clip} is not above 0", hint="take 0.2, or none")
 
 
 TOP = 20
@@ -108,9 +108,9 @@ class SdpoOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
-            raise UsageError(f"alpha {self.alpha} is not between 0 and 1", mend="take 1 (reverse KL) or 0 (forward KL)")
+            raise UsageError(f"alpha {self.alpha} is not between 0 and 1", hint="take 1 (reverse KL) or 0 (forward KL)")
         if self.ratio_cap <= 0 or self.weight_cap <= 0:
-            raise UsageError("ratio_cap and weight_cap must be above 0", mend="2 is usual for both")
+            raise UsageError("ratio_cap and weight_cap must be above 0", hint="2 is usual for both")
 
 
 class Algo(StrEnum):
@@ -163,9 +163,9 @@ class MdpOptions:
 
     def __post_init__(self) -> None:
         if self.horizon < 1:
-            raise UsageError(f"a horizon of {self.horizon} holds no experiment", mend="take at least 1, 16 is usual")
+            raise UsageError(f"a horizon of {self.horizon} holds no experiment", hint="take at least 1, 16 is usual")
         if self.target_kl is not None and self.target_kl <= 0:
-            raise UsageError(f"target_kl {self.target_kl} is not above 0", mend="take 0.02, or none")
+            raise UsageError(f"target_kl {self.target_kl} is not above 0", hint="take 0.02, or none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +182,9 @@ class TeacherOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate <= 1:
-            raise UsageError(f"the teacher's rate {self.rate} is not between 0 and 1", mend="take 0.01, or 0: frozen")
+            raise UsageError(f"the teacher's rate {self.rate} is not between 0 and 1", hint="take 0.01, or 0: frozen")
         if self.top < 1 or self.feedback_chars < 1:
-            raise UsageError("a teacher compares at least one token, after reading something", mend="20 is usual")
+            raise UsageError("a teacher compares at least one token, after reading something", hint="20 is usual")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,16 +263,16 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "micro", "kl_every", "save_every"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} {getattr(self, name)} is below 1", mend="take at least 1")
+                raise UsageError(f"{name} {getattr(self, name)} is below 1", hint="take at least 1")
         if (self.epochs is not None and self.epochs < 1) or self.warmup < 0:
-            raise UsageError(f"epochs {self.epochs} and warmup {self.warmup} do not go", mend="take 1 and 0, or more")
+            raise UsageError(f"epochs {self.epochs} and warmup {self.warmup} do not go", hint="take 1 and 0, or more")
         if not 0 <= self.learning_rate < 1 or not 0 <= self.weight_decay < 1:
             raise UsageError(
                 f"learning_rate {self.learning_rate} and weight_decay {self.weight_decay} must be from 0 to below 1",
-                mend="1e-4 and 0 are usual for an adapter",
+                hint="1e-4 and 0 are usual for an adapter",
             )
         if not self.clip > 0:
-            raise UsageError(f"a gradient clipped to {self.clip} moves nothing", mend="take 1, or inf: no clipping")
+            raise UsageError(f"a gradient clipped to {self.clip} moves nothing", hint="take 1, or inf: no clipping")
 
     def epochs_of(self, algo: Algo) -> int:
         """Steps on each batch, of an algorithm."""

@@ -155,7 +155,7 @@ def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
     except ImportError as error:
         raise MissingCapability(
             "writing trajectories as Parquet needs pyarrow, which is not installed",
-            mend="pip install pyarrow",
+            hint="pip install pyarrow",
         ) from error
     whole, text, real = pa.int64(), pa.string(), pa.float64()
     kinds = {

@@ -52,7 +52,7 @@ def check_rewards(trajectories: Sequence[Trajectory]) -> None:
     if not trajectories:
         raise UsageError(
             "there are no trajectories to learn from",
-            mend="run experiments with a local model first, or join other sessions with --from",
+            hint="run experiments with a local model first, or join other sessions with --from",
         )
     bad = [each for each in trajectories if not math.isfinite(each.reward)]
     if bad:
@@ -60,7 +60,7 @@ def check_rewards(trajectories: Sequence[Trajectory]) -> None:
         raise UsageError(
             f"{len(bad)} of {len(trajectories)} rewards are not finite: "
             f"experiment {first.number} of {first.session} has {first.reward}",
-            mend="leave these trajectories out; no experiment is judged by NaN or infinity",
+            hint="leave these trajectories out; no experiment is judged by NaN or infinity",
         )
 
 

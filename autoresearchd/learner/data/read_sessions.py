@@ -22,7 +22,7 @@ from autoresearchd.models import model_files
 from autoresearchd.store.corpus import Corpus, SessionFacts
 from autoresearchd.workspace import layout
 
-UNKNOWN_MEND = (
+UNKNOWN_HINT = (
     "name the folder of the server's model in config.yaml (`learn: {model: DIR}`), or serve it from its folder "
     "(`autoresearchd serve DIR`), and the next answers can be replayed; --mode live learns from the states of these"
 )
@@ -75,7 +75,7 @@ class Reading:
 class Material:
     """What there is to learn from.
 
-    parts: None where it cannot be split; problem and mend then say why. signal: of the training part, or of all where
+    parts: None where it cannot be split; problem and fix then say why. signal: of the training part, or of all where
     there is none.
     """
 
@@ -83,7 +83,7 @@ class Material:
     parts: Split | None
     signal: Signal
     problem: str = ""
-    mend: str = ""
+    hint: str = ""
 
 
 # ---------------------------------------------------------------------- sessions
@@ -177,12 +177,12 @@ def material(reading: Reading, filters: Filters, share: float = 0.25, *, at_home
     data = dataset(reading.records, filters, reading.dropped)
     if not data.trajectories:
         problem = f"none of {counted(data.read, 'answer')} can be learned from"
-        return Material(data, None, signal(()), problem, _mend(data))
+        return Material(data, None, signal(()), problem, _hint(data))
     try:
         own = {session.name for session in reading.sessions if not session.foreign}
         parts = split(data.trajectories, share, own if at_home else None)
     except UsageError as error:
-        return Material(data, None, signal(data.trajectories), error.what, error.mend)
+        return Material(data, None, signal(data.trajectories), error.what, error.hint)
     return Material(data, parts, signal(parts.train))
 
 
@@ -203,7 +203,7 @@ def model_place(name: str, folder: Path) -> Path | None:
     if place.exists():
         return place
     if name.startswith(("/", "./", "../", "~")):
-        raise UsageError(f"--model {name}: there is nothing at {place}", mend="give a folder with a model, or its name")
+        raise UsageError(f"--model {name}: there is nothing at {place}", hint="give a folder with a model, or its name")
     return None
 
 
@@ -224,7 +224,7 @@ def base_model(place: Path) -> BaseModel:
         )
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"the model in {place} cannot be read: {error}", mend="make its files readable, or load it anew"
+            f"the model in {place} cannot be read: {error}", hint="make its files readable, or load it anew"
         ) from error
 
 
@@ -248,12 +248,12 @@ def filters_for(mode: str, base: BaseModel | None = None) -> Filters:
 def _named_root(place: Path, named: Path) -> Path:
     """The top of the checkout that a named folder stands in."""
     if not place.is_dir():
-        raise UsageError(f"--from {named}: there is no such folder", mend="name the folder of a repository")
+        raise UsageError(f"--from {named}: there is no such folder", hint="name the folder of a repository")
     try:
         root = layout.find_root(place)
     except RepositoryError as error:
         raise UsageError(
-            f"--from {named} is in no git repository", mend="name the folder of a repository with sessions"
+            f"--from {named} is in no git repository", hint="name the folder of a repository with sessions"
         ) from error
     if not _database(root).is_file():
         raise _no_session(root)
@@ -271,18 +271,18 @@ def _database(root: Path) -> Path:
 
 def _no_session(root: Path) -> UsageError:
     return UsageError(
-        f"there is no session in {root} yet", mend="begin one whose answers can be learned from: start --policy local"
+        f"there is no session in {root} yet", hint="begin one whose answers can be learned from: start --policy local"
     )
 
 
 def _no_answers(roots: Sequence[Path], sessions: Sequence[ReadSession]) -> UsageError:
     if not sessions:
-        return _no_session(roots[0]) if roots else UsageError("no repository was named", mend="--from DIR names one")
+        return _no_session(roots[0]) if roots else UsageError("no repository was named", hint="--from DIR names one")
     shown = ", ".join(f"{session.name} (policy {session.policy[:40]})" for session in sessions[:_MOST_NAMED])
     more = f" and {len(sessions) - _MOST_NAMED} more" if len(sessions) > _MOST_NAMED else ""
     return UsageError(
         f"no model has answered in any session, so that there is nothing to learn from: {shown}{more}",
-        mend="let a model propose (start --policy local), or name other repositories with --from",
+        hint="let a model propose (start --policy local), or name other repositories with --from",
     )
 
 
@@ -320,7 +320,7 @@ def _models(found: Sequence[Record]) -> dict[str, int]:
     return {names[key]: number for key, number in count.most_common()}
 
 
-def _mend(data: Dataset) -> str:
+def _hint(data: Dataset) -> str:
     """What would help against the reason that held most often."""
     match max(data.dropped, key=lambda reason: (data.dropped[reason], reason.value), default=None):
         case Reason.NO_TOKENS | Reason.BAD_TOKENS:
@@ -334,7 +334,7 @@ def _mend(data: Dataset) -> str:
                 "`autoresearchd serve` does; --mode live needs the states alone"
             )
         case Reason.UNKNOWN_MODEL:
-            return UNKNOWN_MEND
+            return UNKNOWN_HINT
         case Reason.OTHER_MODEL | Reason.OTHER_TOKENIZER | Reason.OTHER_TEMPLATE:
             return "name the model that gave the answers with --model, or let this one answer first"
         case Reason.AGENT_TURN:

@@ -84,7 +84,7 @@ def within(
         raise UsageError(
             f"max_length={most} leaves nothing to {'ask about' if train else 'learn from'}: the shortest prompt of the "
             f"training part has {least:,} tokens with its answer, and a fresh answer may have {answer:,}",
-            mend="give a larger --set max_length, or a smaller --set max_tokens",
+            hint="give a larger --set max_length, or a smaller --set max_tokens",
         )
     left_out = len(parts.train) + len(parts.held_out) - len(train) - len(held_out)
     longest_first = tuple(sorted(train, key=lambda each: tokens(each, afresh=live), reverse=True))

@@ -211,7 +211,7 @@ def trajectory(record: Record) -> Trajectory:
     if record.reward is None or record.label is None:
         raise UsageError(
             f"experiment {record.experiment.number} of {record.session} has no reward",
-            mend="learn from decided experiments; `dataset` leaves the others out",
+            hint="learn from decided experiments; `dataset` leaves the others out",
         )
     e, answer, g = record.experiment, record.answer, record.answer.generation
     proposal = e.proposal
@@ -271,7 +271,7 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
         UsageError: there are too few to split, or the share is none.
     """
     if not 0 < share <= 0.5:
-        raise UsageError(f"the held-out share {share} is not above 0 and at most 0.5", mend="take 0.25")
+        raise UsageError(f"the held-out share {share} is not above 0 and at most 0.5", hint="take 0.25")
     mine = [each for each in trajectories if among is None or each.session in among] or trajectories
     sessions: dict[str, list[Trajectory]] = {}
     for each in sorted(mine, key=_order):
@@ -296,7 +296,7 @@ def split(trajectories: Sequence[Trajectory], share: float = 0.25, among: Collec
         raise UsageError(
             f"{len(trajectories)} trajectories of {len({t.session for t in trajectories})} sessions "
             "cannot be split into a training and a held-out part",
-            mend="run more experiments, or join sessions with --from",
+            hint="run more experiments, or join sessions with --from",
         )
     return Split(tuple(sorted(train, key=_order)), tuple(sorted(out, key=_order)), by, len(rest) - len(train))
 

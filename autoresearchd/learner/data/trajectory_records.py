@@ -5,7 +5,7 @@ Rewards are those of ``evaluator.reward`` alone. Of the answers to one question:
 - one that could not be used (malformed, illegal, no change) earned the penalty of that label, whatever came of the
   experiment later; its feedback is the error that it was sent back with;
 - the one that became the proposal earned what the decision says;
-- one whose proposal failed and was given back to be mended earned the penalty of the label under which its run failed;
+- one whose proposal failed and was given back to be fixed earned the penalty of the label under which its run failed;
 - one that was not used, though it could have been, was cut off from its outcome when the daemon ended: interrupted.
 
 Answers to an agent are left out. Its proposal is the work of all of its turns, and neither the step that the learner

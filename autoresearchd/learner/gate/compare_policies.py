@@ -57,17 +57,17 @@ class GateOptions:
         if not (0.5 < self.confidence < 1 and 0.5 <= self.power < 1):
             raise UsageError(
                 f"confidence {self.confidence} and power {self.power} must be above 0.5 and below 1",
-                mend="take 0.95 and 0.8",
+                hint="take 0.95 and 0.8",
             )
         if self.least < 2 or self.resamples < 100 or self.gain <= 0:
             raise UsageError(
                 f"a gate over {self.least} states, {self.resamples} resamples and a gain of {self.gain} says nothing",
-                mend="take at least 2 states and 100 resamples, and a gain above 0",
+                hint="take at least 2 states and 100 resamples, and a gain above 0",
             )
         if not (0 <= self.valid_lost <= 1 and 0 <= self.novelty_kept <= 1):
             raise UsageError(
                 f"valid_lost {self.valid_lost} and novelty_kept {self.novelty_kept} are shares",
-                mend="take 0.15 and 0.5",
+                hint="take 0.15 and 0.5",
             )
 
 

@@ -70,7 +70,7 @@ def fresh(
     if count < 1 or max_tokens < 1 or batch < 1:
         raise UsageError(
             f"{count} completions of {max_tokens} tokens, {batch} at once, are none",
-            mend="take at least 1 of each; 4 completions of a state are usual",
+            hint="take at least 1 of each; 4 completions of a state are usual",
         )
     questions: list[tuple[HeldOutState, tuple[int, ...], int]] = []
     for state in fitting(model, states, max_tokens)[0]:

@@ -81,7 +81,7 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         again = "the run goes on from the checkpoint before" if target.is_file() else "the run then begins anew"
         raise EnvironmentFailure(
             f"the checkpoint {target} cannot be written: {error}",
-            mend=f"free some disk space, or make the folder writable, and lift limits on the size of files; {again}",
+            hint=f"free some disk space, or make the folder writable, and lift limits on the size of files; {again}",
         ) from error
 
 
@@ -96,15 +96,15 @@ def read(source: Path, run: str) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"the checkpoint {source} cannot be read: {error}", mend="make it readable") from error
+        raise UsageError(f"the checkpoint {source} cannot be read: {error}", hint="make it readable") from error
     if len(data) < _DIGEST or hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-        raise UsageError(f"the checkpoint {source} is damaged", mend="delete it; the run then begins anew")
+        raise UsageError(f"the checkpoint {source} is damaged", hint="delete it; the run then begins anew")
     # Nothing but tensors and plain values is unpickled.
     found = torch.load(io.BytesIO(data[_DIGEST:]), map_location="cpu", weights_only=True)
     if found.get("run") != run:
         raise UsageError(
             f"the checkpoint {source} belongs to a run with other options, other data or another model",
-            mend="delete it, or take the options of that run",
+            hint="delete it, or take the options of that run",
         )
     return Checkpoint(**found)
 

@@ -30,12 +30,12 @@ def values_of(given: Mapping[str, str], algo: str = "") -> dict[str, Any]:
     """
     unknown = next((name for name in given if name not in KNOWN), None)
     if unknown is not None:
-        raise UsageError(f"--set {unknown}: there is no such constant", mend=f"take one of {', '.join(sorted(KNOWN))}")
+        raise UsageError(f"--set {unknown}: there is no such constant", hint=f"take one of {', '.join(sorted(KNOWN))}")
     for name in given:
         owners = OWNERS.get(name, ())
         if algo and owners and algo not in owners:
             raise UsageError(
-                f"--set {name}: {algo} has no such constant", mend=f"leave it out; it is one of {' and '.join(owners)}"
+                f"--set {name}: {algo} has no such constant", hint=f"leave it out; it is one of {' and '.join(owners)}"
             )
     return {name: KNOWN[name](name, text) for name, text in given.items()}
 
@@ -46,7 +46,7 @@ def asks_at_home(judge: str, *, run_foreign: bool) -> bool:
 
 
 def _refused(name: str, text: str, what: str) -> UsageError:
-    return UsageError(f"--set {name}={text[:60]}: it must be {what}", mend=f"write it as --set {name}=VALUE")
+    return UsageError(f"--set {name}={text[:60]}: it must be {what}", hint=f"write it as --set {name}=VALUE")
 
 
 def _whole(low: int, high: int) -> Read:

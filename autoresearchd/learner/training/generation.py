@@ -31,14 +31,14 @@ def batches(
         UsageError: a prompt is empty or leaves no room, or no token is wanted.
     """
     if max_tokens < 1:
-        raise UsageError(f"completions of at most {max_tokens} tokens are none", mend="ask for at least one token")
+        raise UsageError(f"completions of at most {max_tokens} tokens are none", hint="ask for at least one token")
     rooms: dict[int, list[int]] = {}
     for number, prompt in enumerate(prompts):
         room = max_tokens if context is None else min(max_tokens, context - len(prompt))
         if not prompt or room < 1:
             raise UsageError(
                 f"prompt {number} has {len(prompt)} tokens, the context length of the model is {context}",
-                mend="leave empty prompts out, and those that fill the context",
+                hint="leave empty prompts out, and those that fill the context",
             )
         rooms.setdefault(room, []).append(number)
     found = []

@@ -65,7 +65,7 @@ class LoraOptions:
             raise UsageError(
                 f"a LoRA adapter of rank {self.rank}, alpha {self.alpha}, dropout {self.dropout} on "
                 f"{len(self.targets)} kinds of layers is none",
-                mend=f"take a rank from 1 to {_HIGHEST_RANK} (16), an alpha above 0 (32), and a dropout below 1 (0)",
+                hint=f"take a rank from 1 to {_HIGHEST_RANK} (16), an alpha above 0 (32), and a dropout below 1 (0)",
             )
 
 
@@ -96,13 +96,13 @@ class ModelOptions:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise UsageError(
-                f"{words_of(repr(self.dtype))} is no number type to learn in", mend=f"take one of {', '.join(DTYPES)}"
+                f"{words_of(repr(self.dtype))} is no number type to learn in", hint=f"take one of {', '.join(DTYPES)}"
             )
         if min(self.threads, self.generated, self.rows) < 1:
             raise UsageError(
                 f"threads ({self.threads}), completions at once ({self.generated}) and rows of logits ({self.rows}) "
                 "must each be at least 1",
-                mend=f"1, 8 and {ROWS} are usual",
+                hint=f"1, 8 and {ROWS} are usual",
             )
 
 
@@ -138,7 +138,7 @@ def load(place: Path, options: ModelOptions) -> Loaded:
     if not isinstance(tokenizer.chat_template, str):
         raise UsageError(
             f"{source.place} has no chat template: what the policy is shown cannot be written for it",
-            mend="take an instruction-tuned model; its tokenizer_config.json or chat_template.jinja holds one",
+            hint="take an instruction-tuned model; its tokenizer_config.json or chat_template.jinja holds one",
         )
     found = source.hashes(tokenizer.chat_template)
     hashes = (found.model, found.tokenizer, found.template or "")
@@ -167,7 +167,7 @@ def device_named(name: str) -> torch.device:
     try:
         return torch.device(device_of(name))
     except RuntimeError as error:
-        raise UsageError(f"{words_of(repr(name))} is no device", mend="take auto, cpu, cuda or cuda:0") from error
+        raise UsageError(f"{words_of(repr(name))} is no device", hint="take auto, cpu, cuda or cuda:0") from error
 
 
 def parameters_of(adapted: Any, adapter: str = POLICY) -> dict[str, torch.nn.Parameter]:
@@ -191,23 +191,23 @@ def fill(targets: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str)
     Raises:
         UsageError: names or shapes differ, or a value is not finite.
     """
-    mend = "take an adapter that was trained on this model, or start from a fresh one"
+    hint = "take an adapter that was trained on this model, or start from a fresh one"
     different = sorted(targets.keys() ^ state.keys())
     if different:
         which = "lacks" if different[0] in targets else "has more than the model's:"
         raise UsageError(
-            f"{where} does not fit the model: it {which} {words_of(different[0])} ({len(different)} such)", mend=mend
+            f"{where} does not fit the model: it {which} {words_of(different[0])} ({len(different)} such)", hint=hint
         )
     for name, target in targets.items():
         if state[name].shape != target.shape:
             raise UsageError(
                 f"{where} does not fit the model: {name} has shape {tuple(state[name].shape)}, "
                 f"expected {tuple(target.shape)}",
-                mend=mend,
+                hint=hint,
             )
         if not bool(torch.isfinite(state[name]).all()):
             raise UsageError(
-                f"{where}: {name} holds values that are NaN or infinite", mend="take an earlier version of the adapter"
+                f"{where}: {name} holds values that are NaN or infinite", hint="take an earlier version of the adapter"
             )
     with torch.no_grad():
         for name, target in targets.items():
@@ -223,7 +223,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         raise UsageError(
             f"{path} cannot be read: {type(error).__name__}: {words_of(str(error))}",
-            mend="take another version of the adapter: this one is not whole",
+            hint="take another version of the adapter: this one is not whole",
         ) from error
 
 
@@ -258,7 +258,7 @@ def write_adapter(
         config.save_pretrained(str(folder))
     except (OSError, library("safetensors").SafetensorError) as error:
         raise EnvironmentFailure(
-            f"the adapter cannot be written to {folder}: {words_of(str(error))}", mend="free some space on its disk"
+            f"the adapter cannot be written to {folder}: {words_of(str(error))}", hint="free some space on its disk"
         ) from error
 
 
@@ -281,7 +281,7 @@ def _saved_config(peft: Any, options: ModelOptions, hashes: tuple[str, str, str]
     if found.get("peft_type") != "LORA" or found.get("bias", "none") != "none" or set_:
         raise UsageError(
             f"{options.adapter} is no plain LoRA adapter" + (f": it sets {', '.join(set_)}" if set_ else ""),
-            mend="take an adapter that `learn` has written, or one of peft's LoraConfig without extras",
+            hint="take an adapter that `learn` has written, or one of peft's LoraConfig without extras",
         )
     belongs = options.adapter / BASE_MODEL
     if belongs.exists():
@@ -291,13 +291,13 @@ def _saved_config(peft: Any, options: ModelOptions, hashes: tuple[str, str, str]
         if other:
             raise UsageError(
                 f"{options.adapter} was trained on another base model: {', '.join(other)} differ",
-                mend="take the model that it was trained on, or start from a fresh adapter",
+                hint="take the model that it was trained on, or start from a fresh adapter",
             )
     taken = {name: found[name] for name in _TAKEN if found.get(name) is not None}
     rank = taken.get("r")
     if not isinstance(rank, int) or not 1 <= rank <= _HIGHEST_RANK:
         raise UsageError(
-            f"{options.adapter / CONFIG}: r: {words_of(repr(rank))} is no rank", mend="take another adapter"
+            f"{options.adapter / CONFIG}: r: {words_of(repr(rank))} is no rank", hint="take another adapter"
         )
     with told(options.adapter):
         return peft.LoraConfig(task_type="CAUSAL_LM", lora_dropout=options.lora.dropout, **taken)
@@ -312,7 +312,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
             raise ValueError("it holds no JSON object")
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path} cannot be read: {words_of(str(error))}", mend="take another adapter: this one is not whole"
+            f"{path} cannot be read: {words_of(str(error))}", hint="take another adapter: this one is not whole"
         ) from error
     return found
 

@@ -129,7 +129,7 @@ class LocalModel:
         if found is None:
             raise UsageError(
                 "the model has no token that ends a turn: what it would learn never to end could not be stopped",
-                mend="take an instruction-tuned model; its generation_config.json names eos_token_id",
+                hint="take an instruction-tuned model; its generation_config.json names eos_token_id",
             )
         return int(found)
 
@@ -181,7 +181,7 @@ class LocalModel:
             raise UsageError(
                 f"a prompt and its completion have {longest:,} tokens together, the context length of the model is "
                 f"{self.context:,}",
-                mend=f"leave out what is longer than that: --set max_length={self.context}",
+                hint=f"leave out what is longer than that: --set max_length={self.context}",
             )
         moved = (batch.ids, batch.attention, batch.positions, batch.mask, batch.behaviour)
         return Batch(*(each.to(self._device) for each in moved))

@@ -84,12 +84,12 @@ def collate(
     """
     stored = [[0.0] * len(each) for each in completions] if behaviour is None else [list(each) for each in behaviour]
     if not prompts:
-        raise UsageError("the batch is empty: it has no completion to learn from", mend="leave empty batches out")
+        raise UsageError("the batch is empty: it has no completion to learn from", hint="leave empty batches out")
     if not len(prompts) == len(completions) == len(stored):
         raise UsageError(
             f"{len(prompts)} prompts, {len(completions)} completions and {len(stored)} rows of log-probabilities "
             "do not belong together",
-            mend="give one of each for every trajectory",
+            hint="give one of each for every trajectory",
         )
     rows = list(zip(prompts, completions, stored, strict=True))
     for number, (prompt, completion, logprobs) in enumerate(rows):
@@ -97,7 +97,7 @@ def collate(
             raise UsageError(
                 f"row {number} of the batch: a prompt of {len(prompt)} tokens, a completion of {len(completion)} and "
                 f"{len(logprobs)} log-probabilities",
-                mend="leave out rows without prompt or completion, and those whose log-probabilities are not complete",
+                hint="leave out rows without prompt or completion, and those whose log-probabilities are not complete",
             )
     longest = max(len(prompt) + len(completion) for prompt, completion, _ in rows)
     ids = torch.full((len(rows), longest), padding, dtype=torch.long)
@@ -227,7 +227,7 @@ def _temperatures(temperature: float | Tensor, shape: torch.Size, device: torch.
     if not bool((torch.isfinite(heat) & (heat > 0)).all()):
         raise UsageError(
             "a temperature is not above 0: tokens that were not drawn at random have no ratio",
-            mend="leave out what was generated with temperature 0",
+            hint="leave out what was generated with temperature 0",
         )
     return heat.expand(shape).flatten()
 

@@ -46,7 +46,7 @@ def explain_out_of_memory(what: str) -> Iterator[None]:
             raise
         raise MissingCapability(
             f"{what}: the memory is used up",
-            mend="lower what is in memory at once: --set micro=1, --set generated=1, --set checkpointing=true, "
+            hint="lower what is in memory at once: --set micro=1, --set generated=1, --set checkpointing=true, "
             "--set max_length=TOKENS, or --set dtype=bfloat16; or take a smaller model, or raise memory_mb of "
             "config.yaml where it is set",
         ) from error

@@ -59,7 +59,7 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
             raise UsageError(
                 f"none of {counted(len(trajectories), 'answer')} was kept with a reward above {options.sft.above:g}: "
                 "there is nothing to imitate",
-                mend="run more experiments, or begin with a larger model",
+                hint="run more experiments, or begin with a larger model",
             )
         return Plan((Phase(Algo.SFT, options.steps, _sft(model, kept, options)),), "", dict(counts))
     examples = replayable(model, trajectories)
@@ -68,7 +68,7 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
         why = ", ".join(f"{name} {count}" for name, count in sorted(examples.left_out.items()))
         raise UsageError(
             f"none of {counted(len(trajectories), 'answer')} can be replayed: {why}",
-            mend="let a local model propose, whose tokens and log-probabilities are stored",
+            hint="let a local model propose, whose tokens and log-probabilities are stored",
         )
     begin, silent = _ALGORITHMS[options.algo](Scorer(model, examples.kept, options.micro), options, counts)
     reason, steps, kept = "", 0, Examples((), {})
@@ -81,7 +81,7 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
         tried = "no answer was kept that" if options.cold_start.allowed else "no warm-up is allowed in which"
         raise UsageError(
             f"there is nothing to learn: {silent}, and {tried} the policy could be warmed up on",
-            mend="run more experiments, several from one state (--group), or begin with a larger model",
+            hint="run more experiments, several from one state (--group), or begin with a larger model",
         )
     main = Phase(options.algo, options.steps, begin)
     if not kept.kept:
@@ -134,7 +134,7 @@ def _sdpo(scorer: Scorer, options: TrainOptions, counts: Counter[str]) -> tuple[
     if counts["untaught"] == len(taught):
         raise UsageError(
             f"none of {counted(len(taught), 'answer')} has feedback that the teacher could read",
-            mend="learn from decided experiments, or by --algo grpo, which needs rewards only",
+            hint="learn from decided experiments, or by --algo grpo, which needs rewards only",
         )
     return lambda: SdpoObjective(scorer, taught, options), ""
 

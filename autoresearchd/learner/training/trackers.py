@@ -89,10 +89,10 @@ def names_of(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         if name not in _OTHERS:
-            raise UsageError(f"there is no tracker {name[:40]!r}", mend=f"take some of {', '.join(_OTHERS)}")
+            raise UsageError(f"there is no tracker {name[:40]!r}", hint=f"take some of {', '.join(_OTHERS)}")
         if importlib.util.find_spec(name) is None:
             raise MissingCapability(
-                f"the tracker {name} is not installed", mend="pip install 'autoresearchd[trackers]'"
+                f"the tracker {name} is not installed", hint="pip install 'autoresearchd[trackers]'"
             )
     return names
 

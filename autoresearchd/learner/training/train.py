@@ -24,7 +24,7 @@ from autoresearchd.learner.training import checkpoint as checkpoints
 from autoresearchd.learner.training.phases import Phase, Plan, plan
 
 PATIENCE = 5
-"""So many steps in a row without a usable gradient end a run: a model that has broken does not mend itself."""
+"""So many steps in a row without a usable gradient end a run: a model that has broken does not fix itself."""
 
 
 @dataclass(frozen=True, slots=True)

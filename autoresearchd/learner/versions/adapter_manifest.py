@@ -31,7 +31,7 @@ _CHUNK = 1024 * 1024
 _VERSION = re.compile(r"v([1-9][0-9]{0,8})-[0-9a-f]{8}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-MEND = "`autoresearchd adapters rollback` goes back to the version before it; `autoresearchd learn` makes a new one"
+HINT = "`autoresearchd adapters rollback` goes back to the version before it; `autoresearchd learn` makes a new one"
 """How to get away from a version whose files are damaged."""
 
 
@@ -116,27 +116,27 @@ def read(folder: Path) -> Manifest:
     """The manifest of a folder, believed no further than it can be checked; AdapterDamaged names what is wrong."""
     path = folder / NAME
     if folder.is_symlink():  # what it leads to is not ours: it may change, and `prune` would remove it
-        raise AdapterDamaged(f"{folder} is a link, and no folder of a version", mend=MEND)
+        raise AdapterDamaged(f"{folder} is a link, and no folder of a version", hint=HINT)
     try:
         # Nobody writes into a pipe that somebody has put there: opening it would wait for ever.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise AdapterDamaged(f"{path} is no file", mend=MEND)
+                raise AdapterDamaged(f"{path} is no file", hint=HINT)
             with os.fdopen(handle, "rb", closefd=False) as stream:
                 text = stream.read(_MOST_BYTES + 1)
         finally:
             os.close(handle)
     except FileNotFoundError as error:
-        raise AdapterDamaged(f"{path} is gone", mend=MEND) from error
+        raise AdapterDamaged(f"{path} is gone", hint=HINT) from error
     except OSError as error:
-        raise AdapterDamaged(f"{path} cannot be read: {error.strerror}", mend=MEND) from error
+        raise AdapterDamaged(f"{path} cannot be read: {error.strerror}", hint=HINT) from error
     try:
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too long")
         return _parsed(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise AdapterDamaged(f"{path} is damaged: {type(error).__name__}", mend=MEND) from error
+        raise AdapterDamaged(f"{path} is damaged: {type(error).__name__}", hint=HINT) from error
 
 
 def prune(folder: Path, manifest: Manifest, at: datetime) -> int:
@@ -164,23 +164,23 @@ def check(folder: Path, manifest: Manifest, *, contents: bool = True) -> None:
     contents: hash them as well; without, their sizes alone are looked at.
     """
     if manifest.version != folder.name:
-        raise AdapterDamaged(f"{folder / NAME} is that of {manifest.version}", mend=MEND)
+        raise AdapterDamaged(f"{folder / NAME} is that of {manifest.version}", hint=HINT)
     if manifest.pruned is not None:
         gone = f"the files of {manifest.version} were removed by `adapters prune` on {manifest.pruned:%Y-%m-%d}"
-        raise AdapterDamaged(gone, mend=MEND)
+        raise AdapterDamaged(gone, hint=HINT)
     try:
         there = {path.name for path in folder.iterdir() if path.name != NAME}
         for name in sorted(there - set(manifest.files)):
-            raise AdapterDamaged(f"{folder / name} does not belong there", mend=f"remove it, or: {MEND}")
+            raise AdapterDamaged(f"{folder / name} does not belong there", hint=f"remove it, or: {HINT}")
         for name, facts in manifest.files.items():
             path = folder / name
             if name not in there:
-                raise AdapterDamaged(f"{path} is gone", mend=MEND)
+                raise AdapterDamaged(f"{path} is gone", hint=HINT)
             whole = not path.is_symlink() and path.is_file() and path.stat().st_size == facts.bytes
             if not whole or (contents and _facts(path) != facts):
-                raise AdapterDamaged(f"{path} is damaged: it is not the file that was written", mend=MEND)
+                raise AdapterDamaged(f"{path} is damaged: it is not the file that was written", hint=HINT)
     except OSError as error:
-        raise AdapterDamaged(f"{error.filename or folder} cannot be read: {error.strerror}", mend=MEND) from error
+        raise AdapterDamaged(f"{error.filename or folder} cannot be read: {error.strerror}", hint=HINT) from error
 
 
 def flush(path: Path) -> None:

@@ -58,7 +58,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was found and mended. removed: folders of learners that were killed; listed: versions that were not yet."""
+    """What was found and fixed. removed: folders of learners that were killed; listed: versions that were not yet."""
 
     removed: int = 0
     listed: tuple[str, ...] = ()
@@ -189,18 +189,18 @@ class AdapterShelf:
             if wanted == version.version or (number is not None and wanted in (f"v{number}", str(number))):
                 return version
         names = ", ".join(version.version for version in known[-10:])
-        mend = f"known here: {names}" if known else "`autoresearchd learn` makes one"
-        raise UsageError(f"there is no version {name[:60]!r}", mend=mend)
+        hint = f"known here: {names}" if known else "`autoresearchd learn` makes one"
+        raise UsageError(f"there is no version {name[:60]!r}", hint=hint)
 
     def folder_of(self, version: PolicyVersion) -> Path:
         """The folder of a version, all of whose files were found whole; AdapterDamaged names one that was not."""
         place = self._folder / version.folder
         if adapter_manifest.number_of(version.folder) is None:
-            raise AdapterDamaged(f"the database names no folder of ours for {version.version}", mend=health.MEND)
+            raise AdapterDamaged(f"the database names no folder of ours for {version.version}", hint=health.HINT)
         found = adapter_manifest.read(place)
         if found.digest != version.digest:
             what = f"{place / adapter_manifest.NAME} is not the one that was written with {version.version}"
-            raise AdapterDamaged(what, mend=adapter_manifest.MEND)
+            raise AdapterDamaged(what, hint=adapter_manifest.HINT)
         adapter_manifest.check(place, found)
         return place
 
@@ -282,7 +282,7 @@ class AdapterShelf:
         except AdapterDamaged:  # it is damaged, which is told when it is to answer
             return False
 
-    # -- mending
+    # -- fixing
     def sweep(self) -> Swept:
         """Remove what killed learners left, and list what they had finished; nothing while a version is being made."""
         if not self._folder.is_dir():
@@ -341,11 +341,11 @@ class AdapterShelf:
             if code in _FULL or any(f"(os error {number})" in str(error) for number in _FULL):  # safetensors' words
                 raise EnvironmentFailure(
                     f"the disk of {self._folder} is full: the adapter was not kept",
-                    mend="free some disk space; then learn again, which goes on from the last checkpoint",
+                    hint="free some disk space; then learn again, which goes on from the last checkpoint",
                 ) from error
             if isinstance(error, OSError):
                 raise EnvironmentFailure(
                     f"the adapter cannot be kept in {self._folder}: {error.strerror or error}",
-                    mend="make the folder writable for this user",
+                    hint="make the folder writable for this user",
                 ) from error
             raise

@@ -23,13 +23,13 @@ def fetched(name: str) -> Path:
     """
     if not _NAME.fullmatch(name) or ".." in name:
         raise UsageError(
-            f"--model {name[:100]} is neither a folder nor a model's name", mend="name a folder, or OWNER/NAME"
+            f"--model {name[:100]} is neither a folder nor a model's name", hint="name a folder, or OWNER/NAME"
         )
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise MissingCapability(
-            f"to fetch the model {name} needs the package huggingface_hub", mend="pip install 'autoresearchd[learn]'"
+            f"to fetch the model {name} needs the package huggingface_hub", hint="pip install 'autoresearchd[learn]'"
         ) from error
     try:
         return Path(hub.snapshot_download(name, allow_patterns=list(_FILES)))
@@ -37,5 +37,5 @@ def fetched(name: str) -> Path:
         what = " ".join(str(error).split())[:200]
         raise EnvironmentFailure(
             f"the model {name} cannot be fetched from the hub: {type(error).__name__}: {what}",
-            mend="look at the name and the network; or fetch it elsewhere, and name its folder with --model",
+            hint="look at the name and the network; or fetch it elsewhere, and name its folder with --model",
         ) from error

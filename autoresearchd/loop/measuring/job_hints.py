@@ -1,4 +1,4 @@
-"""How to mend a program that runs in the user's folder but not as a job: what a job sees is only what was committed.
+"""How to fix a program that runs in the user's folder but not as a job: what a job sees is only what was committed.
 
 The evaluator says why a run failed without looking at any file; here the user's own folder is looked at, by name only.
 """
@@ -20,7 +20,7 @@ _SYSTEM = ("bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", 
 """Folders at the top that jobs see: what is missing there is missing for everybody."""
 
 
-def mend_job(detail: str, source: Path, committed: Path) -> str:
+def hint_job(detail: str, source: Path, committed: Path) -> str:
     """What a user can do about a job that failed with ``detail``; empty when its surroundings are not to blame.
 
     Args:
@@ -29,7 +29,7 @@ def mend_job(detail: str, source: Path, committed: Path) -> str:
         committed: the same folder as it was committed.
     """
     absent = _absent(source) if missing_module(detail) or missing_paths(detail) else ""
-    hint = _mend(detail, source, committed)
+    hint = _hint(detail, source, committed)
     return f"{absent}\nif that is not it: {hint}" if absent and hint else absent or hint
 
 
@@ -44,12 +44,12 @@ def _absent(source: Path) -> str:
     return f"{FETCH}: the files of {', '.join(names)} are not on this machine, and jobs see an empty folder there"
 
 
-def _mend(detail: str, source: Path, committed: Path) -> str:
+def _hint(detail: str, source: Path, committed: Path) -> str:
     denied = "ermission denied" in detail  # a relative path is then there, and is not to be written
     for name in missing_paths(detail):
         if denied and _lacks_bit(name, committed):
             return f"{name} may not be executed as it was committed: {set_bit(name)}"
-        hint = "" if denied and not name.startswith("/") else _mend_missing(name, source, committed)
+        hint = "" if denied and not name.startswith("/") else _hint_missing(name, source, committed)
         if hint:
             return hint
     module = missing_module(detail)
@@ -97,7 +97,7 @@ def _lacks_bit(name: str, committed: Path) -> bool:
         return False
 
 
-def _mend_missing(name: str, source: Path, committed: Path) -> str:
+def _hint_missing(name: str, source: Path, committed: Path) -> str:
     try:
         path = Path(name).expanduser()
         place = path if path.is_absolute() else source / path

@@ -44,7 +44,7 @@ class ProtectedFiles:
             if altered := self._altered(sealed):
                 raise EnvironmentFailure(
                     f"the pristine copy in {self._pristine} has been altered: {'; '.join(altered[:3])}",
-                    mend="stop the session and resume it: the copy is then made anew",
+                    hint="stop the session and resume it: the copy is then made anew",
                 )
         return Seals(self, workspace, sealed, self.read(workspace))
 

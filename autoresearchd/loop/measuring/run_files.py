@@ -61,7 +61,7 @@ def clean_logs(run_dir: Path, redactor: Redactor) -> None:
             except OSError as error:
                 clean.unlink(missing_ok=True)
                 raise EnvironmentFailure(
-                    f"the log {path} holds secrets and cannot be cleaned: {error.strerror}", mend="free some space"
+                    f"the log {path} holds secrets and cannot be cleaned: {error.strerror}", hint="free some space"
                 ) from error
 
 

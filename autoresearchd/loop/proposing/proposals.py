@@ -149,7 +149,7 @@ class Proposals:
         repair = Repair(attempt, failed.files, decision.label.value, decision.reason, log, failed.description)
         self._context.emit(
             EventKind.REPAIR,
-            f"given back to be mended ({attempt} of {policy.repairs}): {run.detail}",
+            f"given back to be fixed ({attempt} of {policy.repairs}): {run.detail}",
             experiment=e.number,
             attempt=attempt,
         )
@@ -158,9 +158,9 @@ class Proposals:
         except SpendCapReached as error:
             if not error.whole_session:
                 raise
-            return replace(decision, reason=f"{decision.reason} Not given back to be mended: {error.what}.")
+            return replace(decision, reason=f"{decision.reason} Not given back to be fixed: {error.what}.")
         except PolicyError as error:
-            reason = f"{decision.reason} Given back to be mended, in vain: {messages.failed_proposal(error)}."
+            reason = f"{decision.reason} Given back to be fixed, in vain: {messages.failed_proposal(error)}."
             return replace(decision, reason=reason)
         return self.record(e, slot, repaired)
 

@@ -134,7 +134,7 @@ class Housekeeping:
         if not self._free.is_set():
             raise EnvironmentFailure(
                 f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self._lab.site.source}",
-                mend="free some space; research goes on by itself",
+                hint="free some space; research goes on by itself",
             )
         if self._lab.learning is not None:
             self._quietly(self._lab.learning.between)
@@ -170,7 +170,7 @@ class Housekeeping:
             return
         self._lost = StoreDamaged(
             f"the database {self._database} was moved, deleted or replaced while the session wrote to it",
-            mend=f"`autoresearchd doctor --repair` restores it from git and the newest backup in {self._backup}, "
+            hint=f"`autoresearchd doctor --repair` restores it from git and the newest backup in {self._backup}, "
             f"which has all of it; then `autoresearchd resume {self._lab.tag}` goes on",
         )
         self._lab.emit(EventKind.WARNING, str(self._lost))
@@ -192,7 +192,7 @@ class Housekeeping:
         self._overwritten = True
         self._lost = StoreDamaged(
             f"the database {self._database} was written over while the session used it: it {trace}",
-            mend=overwritten.MEND.format(path=self._database),
+            hint=overwritten.HINT.format(path=self._database),
         )
         self._refuse(self._lost)
         self._lab.emit(EventKind.WARNING, str(self._lost))

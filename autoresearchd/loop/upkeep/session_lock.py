@@ -105,7 +105,7 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
         who, how = "daemons are", f"{commands} end them by signals (with --now: at once)"
     return StoreDamaged(
         f"the database {database} is gone, and {who} still at work: {named}",
-        mend=f"{how}; then `autoresearchd doctor --repair` restores the database from the newest backup and git",
+        hint=f"{how}; then `autoresearchd doctor --repair` restores the database from the newest backup and git",
     )
 
 
@@ -148,7 +148,7 @@ class SessionLock:
             self.__exit__(None, None, None)
             raise EnvironmentFailure(
                 f"the lock {self.path} cannot be written: {error.strerror}",
-                mend="free some disk space, or make the folder writable; then try again",
+                hint="free some disk space, or make the folder writable; then try again",
             ) from error
         return self
 
@@ -201,6 +201,6 @@ def already_held(tag: str, pid: int | None) -> SessionLocked:
     who = f"process {pid}" if pid else "another process"
     return SessionLocked(
         f"session {tag} is held by {who}",
-        mend=f"`autoresearchd status --session {tag}` shows it, `autoresearchd stop --session {tag}` ends it; "
+        hint=f"`autoresearchd status --session {tag}` shows it, `autoresearchd stop --session {tag}` ends it; "
         "`start --tag OTHER` begins another",
     )

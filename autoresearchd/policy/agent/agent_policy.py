@@ -108,7 +108,7 @@ class AgentPolicy(AskingPolicy):
                     raise
         except OSError as error:
             raise EnvironmentFailure(
-                f"the agent's copy of the workspace could not be made or read: {error}", mend="see to the disk"
+                f"the agent's copy of the workspace could not be made or read: {error}", hint="see to the disk"
             ) from error
 
 
@@ -149,7 +149,7 @@ class _Work:
         )
 
     def _prepared(self) -> tuple[Before, Before]:
-        """The copy at the parent, and as the agent finds it: with the failed edit where one is to be mended."""
+        """The copy at the parent, and as the agent finds it: with the failed edit where one is to be fixed."""
         root, task = self._shell.folder, self._state.task
         parent = workspace_copy.look(root, task)
         if self._state.repair is None:
@@ -215,7 +215,7 @@ class _Work:
                 else:
                     raise PolicyError(
                         f"the model finds the agent's conversation too long, however much is left out: {error.what}",
-                        mend="set context_tokens in config.yaml to what the model can read",
+                        hint="set context_tokens in config.yaml to what the model can read",
                     ) from error
 
     def _skip(self) -> bool:
@@ -302,7 +302,7 @@ class _Work:
         unknown = f"; the price of {unpriced} of its answers is not known, and counts as nothing" if unpriced else ""
         return PolicyError(
             f"the agent did not submit {which}{unknown}. {self._unsubmitted()}",
-            mend=f"raise {key} in config.yaml, or take a model that needs less",
+            hint=f"raise {key} in config.yaml, or take a model that needs less",
         )
 
     def _unsubmitted(self) -> str:

@@ -292,7 +292,7 @@ class Conversation:
                 f"the agent's conversation has {tokens} tokens when all that can be is left out of it, and may have "
                 f"{self._budget}",
                 label=Label.ERROR,
-                mend="raise context_tokens in config.yaml for a model that can read as much, or make the files shorter",
+                hint="raise context_tokens in config.yaml for a model that can read as much, or make the files shorter",
             )
 
     def _order(self) -> list[tuple[int, str]]:

@@ -55,7 +55,7 @@ def taken_back(root: Path, task: Task, before: Before, *, who: str) -> dict[str,
         raise PolicyError(
             f"{who} changed protected files: {_shown(touched)}",
             label=Label.ILLEGAL_EDIT,
-            mend=f"only these may be edited: {', '.join(task.editable)}",
+            hint=f"only these may be edited: {', '.join(task.editable)}",
         )
     return {path: text for path in before.texts if (text := read_back(root, path)) != before.texts[path]}
 
@@ -86,7 +86,7 @@ def read_back(root: Path, path: str) -> str:
         raise PolicyError(
             f"{path} has become larger than {MAX_FILE_BYTES // 1024} KiB",
             label=Label.ILLEGAL_EDIT,
-            mend="keep it small",
+            hint="keep it small",
         )
     try:
         text = raw.decode("utf-8")

@@ -181,7 +181,7 @@ class _Scanner:
         self._number += 1
         if self._number > MAX_CHANGES:
             raise EditError(
-                f"the answer has more than {MAX_CHANGES} SEARCH/REPLACE blocks", mend="make fewer changes at once"
+                f"the answer has more than {MAX_CHANGES} SEARCH/REPLACE blocks", hint="make fewer changes at once"
             )
         self._at += 1
         body: list[str] = []
@@ -203,7 +203,7 @@ class _Scanner:
         """Take a fenced block with all that is in it."""
         self._fences += 1
         if self._fences > MAX_CHANGES:
-            raise EditError(f"the answer has more than {MAX_CHANGES} fenced blocks", mend="make fewer changes at once")
+            raise EditError(f"the answer has more than {MAX_CHANGES} fenced blocks", hint="make fewer changes at once")
         before, indent, fence, info = self._before, opening["indent"], opening["fence"], opening["info"].strip()
         self._flush()
         self._at += 1

@@ -53,12 +53,12 @@ def from_blocks(blocks: Sequence[Block], code: Mapping[str, str]) -> list[Change
     for block in blocks:
         what = f"SEARCH/REPLACE block {block.number}"
         if not block.closed:
-            raise EditError(f"{what} has no >>>>>>> REPLACE line at its end", mend=_SHAPE)
+            raise EditError(f"{what} has no >>>>>>> REPLACE line at its end", hint=_SHAPE)
         file = _file_of_block(block, code, what) or file or file_names.only(code)
         if file is None:
             raise EditError(
                 f"{what} does not say which file it is for",
-                mend=f"write the file's name on the line above it, one of: {file_names.allowed(code)}",
+                hint=f"write the file's name on the line above it, one of: {file_names.allowed(code)}",
             )
         changes.append(Change(what, file, _readings(block, what)))
     return changes
@@ -70,7 +70,7 @@ def from_pairs(items: Sequence[Any], code: Mapping[str, str]) -> list[Change]:
     for number, item in enumerate(items, 1):
         what = f"search_replace item {number}"
         if not isinstance(item, Mapping):
-            raise EditError(f"{what} is not a JSON object", mend='write {"file": "…", "search": "…", "replace": "…"}')
+            raise EditError(f"{what} is not a JSON object", hint='write {"file": "…", "search": "…", "replace": "…"}')
         search, replace = item.get("search"), item.get("replace")
         if not isinstance(search, str) or not isinstance(replace, str):
             raise EditError(f'{what} needs "search" and "replace", both texts')
@@ -91,9 +91,9 @@ def _readings(block: Block, what: str) -> tuple[Pair, ...]:
     dividers = [i for i, line in enumerate(block.lines) if line.startswith("=====") and _DIVIDER.match(line)]
     dividers = [i for i in dividers if block.lines[i].rstrip() == "======="] or dividers
     if not dividers:
-        raise EditError(f"{what} has no ======= line between old and new text", mend=_SHAPE)
+        raise EditError(f"{what} has no ======= line between old and new text", hint=_SHAPE)
     if len(dividers) > _MOST_DIVIDERS:
-        raise EditError(f"{what} has {len(dividers)} ======= lines", mend="use smaller blocks, or line operations")
+        raise EditError(f"{what} has {len(dividers)} ======= lines", hint="use smaller blocks, or line operations")
     return tuple(Pair(block.lines[:i], block.lines[i + 1 :]) for i in dividers)
 
 
@@ -142,7 +142,7 @@ def _place(change: Change, pair: Pair, file: File) -> Splice:
             raise EditError(
                 f"{change.what}: the old text is indented more than line {start + 1} of {change.file}, and the new "
                 "text is not",
-                mend="indent both exactly as the file does",
+                hint="indent both exactly as the file does",
             )
         return _trimmed(start, Pair(shift(pair.old, more, less) or pair.old, new), change.what)
     within = _within(change, pair, file)
@@ -150,7 +150,7 @@ def _place(change: Change, pair: Pair, file: File) -> Splice:
         return within
     raise EditError(
         f"{change.what}: its old text is not in {change.file}{file.most_similar(pair.old)}",
-        mend="copy whole lines of the file as it was shown, with their indentation, and only as many as needed",
+        hint="copy whole lines of the file as it was shown, with their indentation, and only as many as needed",
     )
 
 
@@ -164,7 +164,7 @@ def _insertion(change: Change, pair: Pair, file: File) -> Splice:
         return Splice(0, len(file.lines), pair.new, change.what)
     raise EditError(
         f"{change.what} has an empty SEARCH part or no unchanged lines, so that its place in {change.file} is unknown",
-        mend="give the lines around it, too; to insert, repeat the line above in the new text",
+        hint="give the lines around it, too; to insert, repeat the line above in the new text",
     )
 
 
@@ -176,7 +176,7 @@ def _one(places: Sequence[int], change: Change) -> int:
     raise EditError(
         f"{change.what}: its old text is in {change.file} more than once, at lines "
         + ", ".join(str(place + 1) for place in places),
-        mend="add the lines around it until the text is there only once",
+        hint="add the lines around it until the text is there only once",
     )
 
 
@@ -202,7 +202,7 @@ def _within(change: Change, pair: Pair, file: File) -> Splice | None:
         where = ", ".join(str(line + 1) for line in lines[:_MOST_NAMED])
         raise EditError(
             f"{change.what}: its old text is in {counted(len(lines), 'place')} of {change.file}, in lines {where}",
-            mend="copy the whole line, and the lines around it, so that the text is there only once",
+            hint="copy the whole line, and the lines around it, so that the text is there only once",
         )
     number = lines[0]
     before, _, after = file.lines[number].partition(text)
@@ -212,7 +212,7 @@ def _within(change: Change, pair: Pair, file: File) -> Splice | None:
         whole = show(file.lines[number].strip())
         raise EditError(
             f"{change.what}: its old text is only a part of `{whole}`, line {number + 1} of {change.file}",
-            mend="copy the whole line",
+            hint="copy the whole line",
         )
     return Splice(number, number + 1, (before + new + after,), change.what)
 
@@ -227,7 +227,7 @@ def apply_operations(items: Sequence[Any], code: Mapping[str, str]) -> dict[str,
     for number, item in enumerate(items, 1):
         what = f"edit {number}"
         if not isinstance(item, Mapping):
-            raise EditError(f"{what} is not a JSON object", mend=f"write it like {_EXAMPLE}")
+            raise EditError(f"{what} is not a JSON object", hint=f"write it like {_EXAMPLE}")
         name = file_names.of_item(item, code, what)
         if name not in files:
             files[name] = File(code[name])
@@ -238,23 +238,23 @@ def apply_operations(items: Sequence[Any], code: Mapping[str, str]) -> dict[str,
 def _operation(item: Mapping[str, Any], there: Sequence[str], file: str, what: str) -> Splice:
     operation = item.get("op")
     if operation not in _OPERATIONS:
-        raise EditError(f'{what}: "op" is {show(operation)}', mend=f"it is one of {', '.join(_OPERATIONS)}")
+        raise EditError(f'{what}: "op" is {show(operation)}', hint=f"it is one of {', '.join(_OPERATIONS)}")
     first = _number(item.get("line"), "line", what)
     last = first if item.get("end") is None else _number(item["end"], "end", what)
     text = item.get("text")
     if operation != "delete" and not isinstance(text, str):
-        raise EditError(f'{what}: "{operation}" needs "text"', mend=f"write it like {_EXAMPLE}")
+        raise EditError(f'{what}: "{operation}" needs "text"', hint=f"write it like {_EXAMPLE}")
     lines = lines_of(text) if isinstance(text, str) else ()
     lowest = 0 if operation == "insert" else 1
     if not lowest <= first <= last <= len(there):
         raise EditError(
             f"{what}: there are no lines {first} to {last}: {file} has {counted(len(there), 'line')}",
-            mend=f'"line" is from {lowest} to {len(there)}, and "end", the last line of the range, is not before it',
+            hint=f'"line" is from {lowest} to {len(there)}, and "end", the last line of the range, is not before it',
         )
     _check_expected(item.get("expect"), there, first, file, what)
     if operation == "insert":
         if last != first:
-            raise EditError(f'{what}: "insert" takes no "end"', mend='it puts its text after "line" (0: at the top)')
+            raise EditError(f'{what}: "insert" takes no "end"', hint='it puts its text after "line" (0: at the top)')
         return Splice(first, first, lines or ("",), what)
     return Splice(first - 1, last, () if operation == "delete" else lines, what)
 
@@ -264,7 +264,7 @@ def _number(value: object, key: str, what: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _LONGEST_NUMBER:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 10**_LONGEST_NUMBER:
-        raise EditError(f'{what}: "{key}" is {show(value)}, not a line number', mend=f"write it like {_EXAMPLE}")
+        raise EditError(f'{what}: "{key}" is {show(value)}, not a line number', hint=f"write it like {_EXAMPLE}")
     return value
 
 
@@ -282,5 +282,5 @@ def _check_expected(expect: object, there: Sequence[str], first: int, file: str,
     where = f"; that is at line {', '.join(elsewhere)}" if elsewhere and wanted[0] else ""
     raise EditError(
         f"{what}: {own}, not `{show(wanted[0])}` as expected{where}",
-        mend="count in the file as it was shown; earlier edits of the same answer do not shift its numbers",
+        hint="count in the file as it was shown; earlier edits of the same answer do not shift its numbers",
     )

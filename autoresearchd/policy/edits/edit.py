@@ -37,11 +37,11 @@ class EditError(AutoresearchdError):
     Args:
         what: what could not be used, and where in the answer it stands.
         label: ``malformed_answer``, ``illegal_edit`` (a file that may not be edited) or ``no_op`` (nothing changes).
-        mend: how to write it right.
+        fix: how to write it right.
     """
 
-    def __init__(self, what: str, *, label: Label = Label.MALFORMED_ANSWER, mend: str = "") -> None:
-        super().__init__(what, mend=mend)
+    def __init__(self, what: str, *, label: Label = Label.MALFORMED_ANSWER, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
         self.label = label
 
 

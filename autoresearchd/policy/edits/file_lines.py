@@ -88,7 +88,7 @@ class File:
             if splice.start < at:
                 raise EditError(
                     f"{before} and {splice.what} overlap in line {splice.start + 1} of {file}",
-                    mend="write what changes the same lines as one edit; line numbers are those of the file as shown",
+                    hint="write what changes the same lines as one edit; line numbers are those of the file as shown",
                 )
             lines += (*self.lines[at : splice.start], *splice.lines)
             ends += (*self._ends[at : splice.start], *[self._end] * len(splice.lines))

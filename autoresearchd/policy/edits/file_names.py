@@ -48,7 +48,7 @@ def illegal(name: object, code: Mapping[str, str], what: str) -> EditError:
     return EditError(
         f"{what}: {show(name)} is not one of the files that may be edited",
         label=Label.ILLEGAL_EDIT,
-        mend=f"edit only {allowed(code)}, under exactly this name",
+        hint=f"edit only {allowed(code)}, under exactly this name",
     )
 
 
@@ -61,7 +61,7 @@ def of_item(item: Mapping[str, object], code: Mapping[str, str], what: str) -> s
     """The file that a JSON item names, the only one where it names none; raises for another."""
     name = item.get("file") or only(code)
     if name is None:
-        raise EditError(f'{what} has no "file"', mend=f"name one of: {allowed(code)}")
+        raise EditError(f'{what} has no "file"', hint=f"name one of: {allowed(code)}")
     return known(name, code, what)
 
 

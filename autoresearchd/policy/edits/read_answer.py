@@ -131,10 +131,10 @@ def _check_size(text: str) -> None:
     # A text is at least as many bytes as characters: most of those too long need not be encoded to know it.
     if len(text) > MAX_ANSWER_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_ANSWER_BYTES:
         raise EditError(
-            f"the answer is larger than {MAX_ANSWER_BYTES // 1024} KiB", mend="answer with the change and a few words"
+            f"the answer is larger than {MAX_ANSWER_BYTES // 1024} KiB", hint="answer with the change and a few words"
         )
     if text.count("\n") >= MAX_ANSWER_LINES:
-        raise EditError(f"the answer has more than {MAX_ANSWER_LINES} lines", mend="answer with the change only")
+        raise EditError(f"the answer has more than {MAX_ANSWER_LINES} lines", hint="answer with the change only")
 
 
 # ---------------------------------------------------------------------- forms
@@ -144,20 +144,20 @@ def _from_object(edit: Mapping[str, Any], code: Mapping[str, str]) -> tuple[str,
     if len(given) > 1:
         raise EditError(
             f"the JSON object holds an edit in {len(given)} forms: {', '.join(given)}",
-            mend="put all changes into one of them and leave the others out",
+            hint="put all changes into one of them and leave the others out",
         )
     key, value = given[0], edit[given[0]]
     if key == "files":
         if not isinstance(value, dict):
-            raise EditError(f'"files" is {show(value)}', mend='write {"FILE": "its whole new text"}')
+            raise EditError(f'"files" is {show(value)}', hint='write {"FILE": "its whole new text"}')
         return "whole", from_object(value, code)
     if key == "diff":
         hunks = _hunks_of_text(value, code) if isinstance(value, str) else []
         if not hunks:
-            raise EditError('"diff" holds no hunk', mend="write a unified diff as a text, with @@ before each hunk")
+            raise EditError('"diff" holds no hunk', hint="write a unified diff as a text, with @@ before each hunk")
         return "diff", apply_changes(hunks, code)
     if not isinstance(value, list):
-        raise EditError(f'"{key}" is {show(value)}', mend="it is a list of objects")
+        raise EditError(f'"{key}" is {show(value)}', hint="it is a list of objects")
     if key == "search_replace" or all(isinstance(item, dict) and "search" in item for item in value):
         return "search_replace", apply_changes(from_pairs(value, code), code)
     return "lines", apply_operations(value, code)
@@ -206,7 +206,7 @@ def _changed(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str
         raise EditError(
             f"the edit changes nothing in {file_names.allowed(files or code)}",
             label=Label.NO_OP,
-            mend="the new text has to differ from the file as it was shown",
+            hint="the new text has to differ from the file as it was shown",
         )
     for file, text in changed.items():
         _check_text(text, file)
@@ -216,30 +216,30 @@ def _changed(files: Mapping[str, str], code: Mapping[str, str]) -> dict[str, str
 
 def _check_text(text: str, file: str) -> None:
     if "\0" in text:
-        raise EditError(f"the new {file} holds a zero byte", mend="write it as an escape in a string")
+        raise EditError(f"the new {file} holds a zero byte", hint="write it as an escape in a string")
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise EditError(
             f"the new {file} holds half of a character (a lone surrogate) at position {error.start}",
-            mend="write the whole character",
+            hint="write the whole character",
         ) from None
     if size > MAX_FILE_BYTES:
-        raise EditError(f"the new {file} is larger than {MAX_FILE_BYTES // 1024} KiB", mend="keep it small")
+        raise EditError(f"the new {file} is larger than {MAX_FILE_BYTES // 1024} KiB", hint="keep it small")
 
 
 def _unread(text: str, parts: Segments, leading: Objects, objects: Objects) -> EditError:
     """Why nothing could be read."""
-    mend = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
+    hint = "write the change as SEARCH/REPLACE blocks, JSON line operations, a unified diff or a whole file"
     if not text.strip():
-        return EditError("the answer is empty", mend=mend)
+        return EditError("the answer is empty", hint=hint)
     if any(key in one for one in (*leading.objects, *objects.objects) for key in EDIT_KEYS):
-        return EditError("the edit in the answer is empty", label=Label.NO_OP, mend=mend)
+        return EditError("the edit in the answer is empty", label=Label.NO_OP, hint=hint)
     if parts.unfinished:
-        return EditError("the answer ends while it is still thinking", mend="think less, and then write the change")
+        return EditError("the answer ends while it is still thinking", hint="think less, and then write the change")
     if broken := leading.broken or objects.broken:
-        return EditError(broken, mend="escape line feeds, quotes and backslashes in texts, and close every bracket")
-    return EditError(f"no change can be found in the answer ({counted(len(text), 'character')})", mend=mend)
+        return EditError(broken, hint="escape line feeds, quotes and backslashes in texts, and close every bracket")
+    return EditError(f"no change can be found in the answer ({counted(len(text), 'character')})", hint=hint)
 
 
 # ---------------------------------------------------------------------- what the answer says of its edit

@@ -41,7 +41,7 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
         if begins_file(lines, at):
             files += 1
             if files > MAX_CHANGES:
-                raise EditError(f"the diff names more than {MAX_CHANGES} files", mend="name each file once")
+                raise EditError(f"the diff names more than {MAX_CHANGES} files", hint="name each file once")
             file, at = _file_of_header(line[4:], lines[at + 1][4:], code), at + 2
             started, named, extended = True, True, False
             continue
@@ -62,12 +62,12 @@ def read_hunks(lines: Sequence[str], code: Mapping[str, str], *, fenced: bool, h
             raise EditError(
                 f"the diff does something else than change text: {show(line)}",
                 label=Label.ILLEGAL_EDIT,
-                mend="only change lines of the editable files; none may be created, deleted, renamed or replaced",
+                hint="only change lines of the editable files; none may be created, deleted, renamed or replaced",
             )
         elif started and line.strip() and not line.startswith(_HARMLESS) and (fenced or _STRAY.match(line)):
             raise EditError(  # half of an edit is worse than none
                 f"line {at + 1} of the diff belongs to no hunk: `{show(line)}`",
-                mend="begin each line of a hunk with a space (unchanged), + (new) or - (removed)",
+                hint="begin each line of a hunk with a space (unchanged), + (new) or - (removed)",
             )
         at += 1
     if sum(len(p.old) + len(p.new) for change in changes for p in change.readings) > _MAX_LINES:
@@ -87,13 +87,13 @@ def _end_of_hunk(lines: Sequence[str], at: int) -> int:
 def _hunk(number: int, header: str, lines: Sequence[str], file: str | None, code: Mapping[str, str]) -> Change:
     what = f"hunk {number} of the diff"
     if number > MAX_CHANGES:
-        raise EditError(f"the diff has more than {MAX_CHANGES} hunks", mend="make fewer changes at once")
+        raise EditError(f"the diff has more than {MAX_CHANGES} hunks", hint="make fewer changes at once")
     if not any(line.startswith(("+", "-")) for line in lines):
-        raise EditError(f"{what} changes nothing", mend="mark new lines with + and removed ones with -")
+        raise EditError(f"{what} changes nothing", hint="mark new lines with + and removed ones with -")
     if file is None:
         raise EditError(
             f"{what} does not say which file it is for",
-            mend=f"begin it with --- a/FILE and +++ b/FILE, with one of: {file_names.allowed(code)}",
+            hint=f"begin it with --- a/FILE and +++ b/FILE, with one of: {file_names.allowed(code)}",
         )
     # Blank lines have often lost their sign; those at the end may be outside of the hunk.
     body = [line.removesuffix("\r") or " " for line in "\n".join(lines).rstrip("\r\n").split("\n")]
@@ -121,13 +121,13 @@ def _file_of_header(old: str, new: str, code: Mapping[str, str]) -> str:
         raise EditError(
             f"the diff {done} a file: {show(new if old == _NOTHING else old)}",
             label=Label.ILLEGAL_EDIT,
-            mend=f"change lines of {file_names.allowed(code)} only",
+            hint=f"change lines of {file_names.allowed(code)} only",
         )
     file = file_names.known(new, code, "the diff")
     if file_names.resolve(old.removesuffix(".orig"), code) != file:
         raise EditError(
             f"the diff renames {show(old)} to {show(file)}",
             label=Label.ILLEGAL_EDIT,
-            mend="give the same name after --- and +++",
+            hint="give the same name after --- and +++",
         )
     return file

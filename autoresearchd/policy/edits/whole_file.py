@@ -42,7 +42,7 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
             unnamed += [fence] if fence.language in _CODE else []
             continue
         if file in named:
-            raise EditError(f"{file} is given as a whole twice", mend="give each file once")
+            raise EditError(f"{file} is given as a whole twice", hint="give each file once")
         if told is None:
             _check_whole(fence, file, code[file])
         named[file] = fence
@@ -50,7 +50,7 @@ def from_fences(fences: Sequence[Fence], code: Mapping[str, str]) -> dict[str, s
         named = {_meant(unnamed, code): unnamed[0]}
     for file, fence in named.items():
         if not fence.closed:
-            raise EditError(f"the block with {file} has no end", mend="close it with ``` on a line of its own")
+            raise EditError(f"the block with {file} has no end", hint="close it with ``` on a line of its own")
     lines = {file: tuple(line.removesuffix("\r") for line in fence.lines) for file, fence in named.items()}
     return {file: _as_file(new, code[file], file) for file, new in lines.items()}
 
@@ -61,7 +61,7 @@ def from_object(files: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, 
     for name, text in files.items():
         file = file_names.known(name, code, '"files"')
         if not isinstance(text, str):
-            raise EditError(f'"files": {show(name)} is not a text', mend="give the whole new text of the file")
+            raise EditError(f'"files": {show(name)} is not a text', hint="give the whole new text of the file")
         found[file] = _as_file(lines_of(text), code[file], file)
     return found
 
@@ -94,12 +94,12 @@ def _meant(unnamed: Sequence[Fence], code: Mapping[str, str]) -> str:
     if file is None:
         raise EditError(
             "a block of code does not say which file it is",
-            mend=f"write the file's name after the opening ```, one of: {file_names.allowed(code)}",
+            hint=f"write the file's name after the opening ```, one of: {file_names.allowed(code)}",
         )
     if len(unnamed) > 1:
         raise EditError(
             f"there are {len(unnamed)} blocks of code, and none says that it is {file}",
-            mend=f"write ```python {file} before the whole file, or use SEARCH/REPLACE blocks for a part of it",
+            hint=f"write ```python {file} before the whole file, or use SEARCH/REPLACE blocks for a part of it",
         )
     _check_whole(unnamed[0], file, code[file])
     return file
@@ -116,7 +116,7 @@ def _check_whole(fence: Fence, file: str, old: str) -> None:
     raise EditError(
         f"the block of code ({counted(len(fence.lines), 'line')}) is not the whole of {file} "
         f"({counted(len(File(old).lines), 'line')})",
-        mend=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
+        hint=f"use SEARCH/REPLACE blocks for a part, or write ```python {file} before the complete new file",
     )
 
 
@@ -149,7 +149,7 @@ def check_complete(text: str, old: str, file: str) -> None:
         if bare.startswith((*_COMMENTS, *_BRACKETS)) and bare not in known and _elides(bare):
             raise EditError(
                 f"line {number} of the new {file} leaves code out: `{show(bare)}`",
-                mend="write all lines, or change only a part of the file with SEARCH/REPLACE blocks",
+                hint="write all lines, or change only a part of the file with SEARCH/REPLACE blocks",
             )
 
 

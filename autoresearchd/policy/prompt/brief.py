@@ -69,7 +69,7 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
     if not found:
         raise PolicyError(
             "the brief prompt asks for a constant, and the editable files have none",
-            mend="set `prompt: full` in config.yaml, or give the program constants at its top level",
+            hint="set `prompt: full` in config.yaml, or give the program constants at its top level",
         )
     lines = "\n".join(f"{name} = {parameter.source}" for name, parameter in found.items())
     parts = (
@@ -104,10 +104,10 @@ def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | N
     short = (line[:_MOST_LINE] for line in text.splitlines()[:MAX_ANSWER_LINES])
     match = next((match for line in short if (match := _ASSIGNMENT.match(line))), None)
     if match is None:
-        raise EditError("no line of the answer is NAME = value", mend="answer with one such line")
+        raise EditError("no line of the answer is NAME = value", hint="answer with one such line")
     name = match["name"]
     if name not in found:
-        raise EditError(f"there is no constant {show(name)}", mend=f"take one of {', '.join(found)}")
+        raise EditError(f"there is no constant {show(name)}", hint=f"take one of {', '.join(found)}")
     parameter = found[name]
     value = _value(match["value"] or "", name, parameter, found)
     path = parameter.path
@@ -115,7 +115,7 @@ def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | N
     changed = find_constants.replace(code[path], own, {parameter.name: value})
     if changed == code[path]:
         raise EditError(
-            f"the edit changes nothing: {name} has this value already", label=Label.NO_OP, mend="give it a new value"
+            f"the edit changes nothing: {name} has this value already", label=Label.NO_OP, hint="give it a new value"
         )
     return Edit({path: changed}, FORM)
 
@@ -151,7 +151,7 @@ def _value(text: str, name: str, parameter: Parameter, found: Mapping[str, Param
     # What 1/2 begins with is not what it says: the outcome of 1 would be told as that of 1/2.
     if more is not None and (more["name"] is None or more["name"] in found):
         raise EditError(
-            f"{name} = {show(text, _MOST_VALUE)} is arithmetic, and is not worked out", mend="write what it comes to"
+            f"{name} = {show(text, _MOST_VALUE)} is arithmetic, and is not worked out", hint="write what it comes to"
         )
     value: object = None
     if literal is not None:
@@ -160,7 +160,7 @@ def _value(text: str, name: str, parameter: Parameter, found: Mapping[str, Param
     if not isinstance(value, (int, float, str)) or not parameter.legal(value):
         choices = "a number" if parameter.numeric else f"one of {', '.join(map(repr, parameter.range.choices))}"
         kind = "a whole number" if parameter.kind.value == "int" else choices
-        raise EditError(f"{name} cannot be {show(text, _MOST_VALUE)}", mend=f"it is {kind}")
+        raise EditError(f"{name} cannot be {show(text, _MOST_VALUE)}", hint=f"it is {kind}")
     return value
 
 

@@ -86,7 +86,7 @@ def _fewest(most: int, tokens: Callable[[int], int], budget: int) -> int:
         raise PolicyError(
             f"the prompt has {used} tokens without any history, and may have {budget}",
             label=Label.ERROR,
-            mend="raise context_tokens for a model that can read as much, or make the editable files shorter",
+            hint="raise context_tokens for a model that can read as much, or make the editable files shorter",
         )
     while high - low > 1 and budget - used > CLOSE_ENOUGH * budget:
         middle = (low + high) // 2

@@ -78,7 +78,7 @@ def look(
     if text.startswith("\ufeff"):
         raise PolicyError(
             f"{path} cannot be searched for constants: it begins with a byte order mark",
-            mend="save it as UTF-8 without the mark and commit it, or take another policy",
+            hint="save it as UTF-8 without the mark and commit it, or take another policy",
         )
     try:
         with warnings.catch_warnings(action="ignore"):  # a doubtful escape is the model's affair
@@ -89,7 +89,7 @@ def look(
         raise PolicyError(
             f"{path} cannot be searched for constants: it is not valid Python ({why})",
             label=Label.ERROR,
-            mend="correct the file, or take another policy",
+            hint="correct the file, or take another policy",
         ) from error
     return finder.gathered.space()
 
@@ -103,7 +103,7 @@ def _look_at_config(text: str, path: str, hints: Hints) -> Space:
         raise PolicyError(
             f"{where}: the file cannot be searched for constants: {error.what}",
             label=Label.ERROR,
-            mend="correct the file, or take another policy",
+            hint="correct the file, or take another policy",
         ) from error
     gathered = Gatherer(path, text, hints, comments=kind_of(path) != "JSON")
     for scalar in found:

@@ -92,7 +92,7 @@ def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
         return PolicyError(
             f"nothing to tune: every constant is left alone ({named(left_out)})",
             label=Label.NO_OP,
-            mend="`autoresearchd task space` says why; write what may vary as constants of its own, let the "
+            hint="`autoresearchd task space` says why; write what may vary as constants of its own, let the "
             "evaluator measure (evaluation.command), or take a policy with a model (--policy litellm:MODEL)",
         )
     files, others = ", ".join(task.editable), "a policy with a model (--policy litellm:MODEL) or a tool of your own"
@@ -104,7 +104,7 @@ def nothing_to_tune(task: Task, left_out: Sequence[str] = ()) -> PolicyError:
     return PolicyError(
         f"{files}: nothing to tune: {why}",
         label=Label.NO_OP,
-        mend=("write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or " if python else "")
+        hint=("write what may vary as constants, e.g. LEARNING_RATE = 3e-4, or " if python else "")
         + f"take {others} (--policy command:CMD)",
     )
 

@@ -299,7 +299,7 @@ class _Turn:
         raise PolicyError(
             f"all values of {counted(len(free), 'constant')} have been tried on this program{self._left_alone()}",
             label=Label.NO_OP,
-            mend="add constants to the editable file, or take a policy with a model (--policy litellm:MODEL)",
+            hint="add constants to the editable file, or take a policy with a model (--policy litellm:MODEL)",
         )
 
     # -- words

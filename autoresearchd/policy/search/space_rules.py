@@ -35,13 +35,13 @@ _WRITE_RANGE = "write the lowest and the highest value: # range: 1e-5..1e-1"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the comments of a constant say. wrong: why that cannot be followed, and mend: what would be right."""
+    """What the comments of a constant say. wrong: why that cannot be followed, and fix: what would be right."""
 
     fixed: bool = False
     bounds: tuple[float, float] | None = None
     listed: str = ""
     wrong: str = ""
-    mend: str = ""
+    hint: str = ""
 
 
 def _read_comments(beside: str, above: str) -> Said:
@@ -53,7 +53,7 @@ def _read_comments(beside: str, above: str) -> Said:
             try:
                 return Said(bounds=parse_bounds(found["bounds"]))
             except ValueError as error:
-                return Said(wrong=f"a comment gives a range, but {error}", mend=_WRITE_RANGE)
+                return Said(wrong=f"a comment gives a range, but {error}", hint=_WRITE_RANGE)
         if found := _ONE_OF.match(comment):
             return Said(listed=comment)
     return Said()
@@ -111,7 +111,7 @@ class Doubt:
     """What a person has written about a constant that cannot be followed. key: of task.yaml, empty for a comment."""
 
     what: str
-    mend: str
+    hint: str
     path: str
     line: int
     key: str = ""
@@ -234,7 +234,7 @@ class Gatherer:
         full = f"{self.path}:{label}"
         said = self.said(start, end)
         if said.wrong:
-            self._doubt(full, said.wrong, said.mend, start)
+            self._doubt(full, said.wrong, said.hint, start)
         asked = self._asked(full, value, start, self._said_range(full, value, said, start))
         reached = next((why for key, why in self._hints.reasons.items() if means(key, full)), "")
         if any(means(key, full) for key in self._hints.search.fixed):
@@ -332,6 +332,6 @@ class Gatherer:
             self._doubt(full, "the choices are too few, or not of the value's kind", "list two or more", start, key)
         return None
 
-    def _doubt(self, full: str, what: str, mend: str, start: int, key: str = "") -> None:
+    def _doubt(self, full: str, what: str, hint: str, start: int, key: str = "") -> None:
         label = full.partition(":")[2]
-        self._doubts.setdefault((full, key), Doubt(f"{label}: {what}", mend, self.path, self.line(start), key))
+        self._doubts.setdefault((full, key), Doubt(f"{label}: {what}", hint, self.path, self.line(start), key))

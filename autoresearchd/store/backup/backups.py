@@ -50,7 +50,7 @@ def make(copy: Callable[[Path], None], folder: Path, at: datetime) -> Path:
         copy(unchecked)
         found = health.faults(unchecked)
         if found:
-            raise StoreDamaged(f"a backup of the database fails its check: {found[0]}", mend=health.MEND)
+            raise StoreDamaged(f"a backup of the database fails its check: {found[0]}", hint=health.HINT)
         sync(unchecked)
         unchecked.replace(target)
         sync(folder)
@@ -59,7 +59,7 @@ def make(copy: Callable[[Path], None], folder: Path, at: datetime) -> Path:
     except OSError as error:
         raise EnvironmentFailure(
             f"no backup of the database can be made in {folder}: {error.strerror}",
-            mend="free some disk space, or make the folder writable; it is tried again",
+            hint="free some disk space, or make the folder writable; it is tried again",
         ) from error
     finally:
         if folder.is_dir():

@@ -16,7 +16,7 @@ from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 
-MEND = (
+HINT = (
     "end the daemons that use it, move {path} (with its -wal and -shm) elsewhere, and `autoresearchd doctor --repair` "
     "restores it from the newest backup and git"
 )

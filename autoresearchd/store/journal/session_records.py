@@ -59,7 +59,7 @@ class SessionRecords:
             except IntegrityError as error:
                 raise StoreError(
                     f"a session {new.tag!r} exists already",
-                    mend=f"autoresearchd resume {new.tag} goes on with it; --tag names a new one",
+                    hint=f"autoresearchd resume {new.tag} goes on with it; --tag names a new one",
                 ) from error
             zero = {column.name: 0 for column in t.columns(t.totals, "session_id")}
             c.execute(insert(t.totals).values(session_id=session_id, **zero))

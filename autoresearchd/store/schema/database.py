@@ -35,7 +35,7 @@ _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
-_MENDS = {
+_HINTS = {
     "SQLITE_FULL": "free some disk space; the loop goes on by itself",
     "SQLITE_BUSY": "another program holds the database: end it, or wait",
     "SQLITE_LOCKED": "another program holds the database: end it, or wait",
@@ -93,7 +93,7 @@ class Database:
             raise ConfigError(f"{self.name} names no database that is known here: {error}", file="store") from error
         except ModuleNotFoundError as error:
             raise MissingCapability(
-                f"the driver of {self.name} is not installed: {error}", mend="pip install 'autoresearchd[postgres]'"
+                f"the driver of {self.name} is not installed: {error}", hint="pip install 'autoresearchd[postgres]'"
             ) from error
         if self.is_sqlite:
             _prepare_sqlite(self.engine, () if readonly else _PRAGMAS)
@@ -118,7 +118,7 @@ class Database:
                 yield connection
         except codec.UNREADABLE as error:
             # What was written is always readable: a value that is not has been changed on the disk.
-            raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", mend=health.MEND) from error
+            raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", hint=health.HINT) from error
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -149,7 +149,7 @@ class Database:
         """A consistent copy of an SQLite database, complete or not there at all."""
         if not self.is_sqlite:
             raise StoreError(
-                f"{self.name} is not copied by autoresearchd", mend="use the tools of the database, e.g. pg_dump"
+                f"{self.name} is not copied by autoresearchd", hint="use the tools of the database, e.g. pg_dump"
             )
         partial = target.with_name(target.name + ".part")
         source = nullcontext(self._held) if self._held is not None else self.engine.connect()
@@ -167,7 +167,7 @@ class Database:
             except OSError as error:
                 raise EnvironmentFailure(
                     f"the copy {target} of the database cannot be written: {error}",
-                    mend="free some disk space, or make the folder writable",
+                    hint="free some disk space, or make the folder writable",
                 ) from error
             finally:
                 partial.unlink(missing_ok=True)
@@ -198,13 +198,13 @@ class Database:
         """What a fault of the database means to a user."""
         what = f"{error}: {self.name}"  # what is wrong first: a line of `status` shows the beginning
         code = str(getattr(error, "sqlite_errorname", "") or "")
-        for prefix, mend in _MENDS.items():
+        for prefix, hint in _HINTS.items():
             if code.startswith(prefix):
-                return EnvironmentFailure(what, mend=mend)
+                return EnvironmentFailure(what, hint=hint)
         if isinstance(error, sqlite3.Error) and (health.is_damage(error) or "no such table" in str(error)):
-            return StoreDamaged(what, mend=health.MEND)
+            return StoreDamaged(what, hint=health.HINT)
         if not self.is_sqlite and type(error).__name__ in ("OperationalError", "InterfaceError"):
-            return EnvironmentFailure(what, mend="make sure that the database server runs and can be reached")
+            return EnvironmentFailure(what, hint="make sure that the database server runs and can be reached")
         return StoreError(what)
 
 
@@ -217,7 +217,7 @@ def _parse(url: str) -> URL:
         parsed.get_backend_name()
     except ArgumentError as error:
         raise ConfigError(
-            f"not the URL of a database: {error}", file="store", mend=f"e.g. {_SQLITE}state.db"
+            f"not the URL of a database: {error}", file="store", hint=f"e.g. {_SQLITE}state.db"
         ) from error
     return parsed
 
@@ -232,9 +232,9 @@ def _raw(connection: Connection) -> sqlite3.Connection:
 def _connect_readonly(path: Path) -> sqlite3.Connection:
     """A connection for reading: while the daemon writes, after it died, on a read-only disk."""
     if not path.is_file():
-        raise StoreError(f"there is no database at {path}", mend="autoresearchd start begins a session")
+        raise StoreError(f"there is no database at {path}", hint="autoresearchd start begins a session")
     if not health.has_content(path):
-        raise StoreDamaged(f"{path} {health.lack_of(path)}", mend=health.MEND)
+        raise StoreDamaged(f"{path} {health.lack_of(path)}", hint=health.HINT)
     uri = path.resolve().as_uri()
     try:
         return _checked(path, f"{uri}?mode=ro")
@@ -251,15 +251,15 @@ def _checked(path: Path, uri: str) -> sqlite3.Connection:
     try:
         if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'alembic_version'").fetchone() is None:
             if db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None:  # a start was killed while it made it
-                raise StoreError(f"{path} holds nothing yet", mend="autoresearchd start begins a session in it")
-            raise StoreError(f"{path} is no database of autoresearchd", mend="autoresearchd start makes one")
+                raise StoreError(f"{path} holds nothing yet", hint="autoresearchd start begins a session in it")
+            raise StoreError(f"{path} is no database of autoresearchd", hint="autoresearchd start makes one")
         row = db.execute("SELECT version_num FROM alembic_version").fetchone()
         revision = row[0] if row else ""
         # Revisions are numbered, so that the direction is known without reading the migrations.
         if revision and revision < health.HEAD_REVISION:
             raise StoreError(
                 f"{path} was written by an older version (revision {revision}, this one reads {health.HEAD_REVISION})",
-                mend="autoresearchd resume in its repository upgrades it, after a backup",
+                hint="autoresearchd resume in its repository upgrades it, after a backup",
             )
         if revision != health.HEAD_REVISION:
             raise health.too_new(str(path), revision or "none")

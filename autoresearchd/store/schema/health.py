@@ -17,7 +17,7 @@ from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged
 HEAD_REVISION = "0005"
 """The newest file in ``migrations/versions``, with which this version works (a test holds the two together)."""
 
-MEND = "autoresearchd doctor --repair rebuilds it from the newest good backup and git"
+HINT = "autoresearchd doctor --repair rebuilds it from the newest good backup and git"
 QUICK_SECONDS = 1.0
 SHORTEST = 512
 """Bytes of the smallest database that SQLite makes; it takes a shorter file for one that has yet to be made."""
@@ -40,13 +40,13 @@ def too_new(where: str, revision: str) -> SchemaTooNew:
     return SchemaTooNew(
         f"{where} is at revision {revision}, this version of autoresearchd knows revisions up to {HEAD_REVISION}: "
         "a newer version wrote it",
-        mend="pip install --upgrade autoresearchd",
+        hint="pip install --upgrade autoresearchd",
     )
 
 
 def gone(path: Path) -> StoreDamaged:
     """The error for a database that is not there although there are backups of it."""
-    return StoreDamaged(f"{path} is gone, but there are backups of it", mend=MEND)
+    return StoreDamaged(f"{path} is gone, but there are backups of it", hint=HINT)
 
 
 def has_content(path: Path) -> bool:

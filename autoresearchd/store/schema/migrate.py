@@ -72,7 +72,7 @@ def _upgrade(database: Database, found: str | None, head: str, migrations: Path)
         kept = f"; the database is as it was, and so is its copy {backup}" if backup else ""
         raise StoreError(
             f"{database.name} could not be brought from revision {found or 'none'} to {head}: {error.what}{kept}",
-            mend=error.mend or "report this with the message above; the version that wrote the database still reads it",
+            hint=error.hint or "report this with the message above; the version that wrote the database still reads it",
         ) from error
     return backup
 
@@ -84,7 +84,7 @@ def _revision(connection: Connection, database: Database) -> str | None:
         if tables:
             raise StoreError(
                 f"{database.name} holds other tables ({', '.join(sorted(tables)[:3])}, …) and no revision of ours",
-                mend="name another database",
+                hint="name another database",
             )
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
@@ -95,5 +95,5 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFailure(
-            f"the folder {folder} of the database cannot be made: {error.strerror}", mend="make its parent writable"
+            f"the folder {folder} of the database cannot be made: {error.strerror}", hint="make its parent writable"
         ) from error

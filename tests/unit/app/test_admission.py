@@ -61,8 +61,8 @@ def test_a_policy_that_could_never_propose_anything_is_refused_before_a_baseline
         return
     with pytest.raises(UsageError, match=f"the policy {policy} cannot be used: {path}") as caught:
         require_tunable(spec, task, {path: text})
-    assert "polic" in str(caught.value.mend)
-    assert ("LEARNING_RATE" in caught.value.mend) == (text == "print(1)\n"), "a prompt has no constants to write"
+    assert "polic" in str(caught.value.hint)
+    assert ("LEARNING_RATE" in caught.value.hint) == (text == "print(1)\n"), "a prompt has no constants to write"
 
 
 def test_what_a_score_of_its_own_does_not_protect_is_said_with_what_is_left_alone(

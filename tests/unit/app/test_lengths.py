@@ -56,7 +56,7 @@ def test_states_that_are_asked_afresh_need_room_for_an_answer() -> None:
 def test_a_bound_that_leaves_nothing_is_told_with_what_would_help(most: int, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         within(PARTS, characters, most=most)
-    assert "--set max_length" in caught.value.mend
+    assert "--set max_length" in caught.value.hint
     assert "120 tokens" in caught.value.what
 
 

@@ -30,7 +30,7 @@ def test_a_file_without_a_key_is_refused_before_anything_is_asked(text: str | No
     path = str(tmp_path / "missing") if text is None else written(tmp_path, "key", text)
     with pytest.raises(UsageError, match="key") as caught:
         provider_keys(ModelSettings(key_files={"anthropic": path}))
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_keys_out_of_files_are_known_to_the_redactor(tmp_path: Path) -> None:

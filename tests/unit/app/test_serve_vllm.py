@@ -166,7 +166,7 @@ def test_a_release_without_one_of_the_options_is_given_up_with_its_own_words(ser
         keep_up(command, served.folder / "log", NEVER, lambda _: None, quick)
     assert "exit code 2" in str(caught.value)
     assert "unrecognized arguments: --logprobs-mode processed_logprobs" in str(caught.value)
-    assert str(served.folder / "log") in caught.value.mend
+    assert str(served.folder / "log") in caught.value.hint
 
 
 def test_outside_of_a_repository_adapters_below_the_folder_are_served_beside_what_the_user_allows(

@@ -81,7 +81,7 @@ def test_what_no_shell_will_find_is_refused(
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UsageError) as caught:
         check(root, command)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 TASK = read_task_text(
@@ -112,8 +112,8 @@ def test_a_script_that_was_committed_without_its_executable_bit_is_named_with_it
         require_bits(commands(key, "A=1 ./no.sh --fast"), workspace, workspace.head())
     assert key in caught.value.what
     assert "./no.sh may not be executed" in caught.value.what
-    assert "git add --chmod=+x -- no.sh" in caught.value.mend
-    assert "sh ./no.sh" in caught.value.mend
+    assert "git add --chmod=+x -- no.sh" in caught.value.hint
+    assert "sh ./no.sh" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_command_that_a_job_finds_passes_the_check(root: Path, command: str) -
 def test_an_interpreter_that_is_nowhere_is_named_before_a_night_is_lost_to_it(root: Path, command: str) -> None:
     with pytest.raises(MissingCapability, match=r"execution\.run_command begins with") as caught:
         require_programs(task_of(command), root)
-    assert caught.value.exit_code == 5 and "task.yaml" in caught.value.mend
+    assert caught.value.exit_code == 5 and "task.yaml" in caught.value.hint
     [note] = require_programs(task_of(command, setup_commands=("make tools",)), root)
     assert "setup" in note, "what set-up makes cannot be known before"
 
@@ -187,7 +187,7 @@ def test_a_command_by_uv_is_told_what_it_is_without(tmp_path: Path) -> None:
     absent = replace(absent, execution=replace(absent.execution, env={"PATH": str(tmp_path)}))
     with pytest.raises(MissingCapability, match="'poetry'") as caught:
         require_programs(absent, tmp_path)
-    assert "`python train.py`" in caught.value.mend and "execution.python" in caught.value.mend
+    assert "`python train.py`" in caught.value.hint and "execution.python" in caught.value.hint
     uv = tmp_path / "uv"
     uv.write_text("#!/bin/sh\n")
     uv.chmod(0o755)
@@ -200,4 +200,4 @@ def test_a_command_by_uv_is_told_what_it_is_without(tmp_path: Path) -> None:
     )
     with pytest.raises(MissingCapability, match="/gone/python") as caught:
         require_programs(gone, tmp_path)
-    assert "make the environment of the project: uv sync" in caught.value.mend
+    assert "make the environment of the project: uv sync" in caught.value.hint

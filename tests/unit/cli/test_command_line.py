@@ -67,7 +67,7 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what", "mend"),
+    ("arguments", "what", "hint"),
     [
         ("show one", "N: 'one' is no whole number", "in digits"),
         ("experiments --last x", "--last: 'x' is no whole number", "in digits"),
@@ -88,13 +88,13 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
 )
 @pytest.mark.usefixtures("repository")
 def test_a_slip_on_the_command_line_is_told_in_two_lines_that_name_it_and_its_remedy(
-    command: Command, arguments: str, what: str, mend: str
+    command: Command, arguments: str, what: str, hint: str
 ) -> None:
     answer = command(*arguments.split())
     assert answer.code == 2
     error, remedy = answer.err.splitlines()
     assert error.startswith("error: ") and what in error
-    assert remedy.startswith("  → ") and mend in remedy
+    assert remedy.startswith("  → ") and hint in remedy
     assert "nput should" not in answer.err, "the words of a library do not say where"
 
 
@@ -155,9 +155,9 @@ def test_each_kind_of_failure_has_its_exit_code(
     assert capsys.readouterr().out == ""
 
 
-def test_an_error_says_what_and_how_to_mend_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_says_what_and_how_to_hint_it(capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> int:
-        raise UsageError("it is \x1b[31mbroken", mend="glue it")
+        raise UsageError("it is \x1b[31mbroken", hint="glue it")
 
     guarded(fail)
     assert capsys.readouterr().err == "error: it is broken\n  → glue it\n"

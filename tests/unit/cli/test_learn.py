@@ -268,7 +268,7 @@ def test_a_dry_run_needs_neither_torch_nor_transformers_nor_the_daemon(empty_rep
     add_session(empty_repository)
     program = (
         "import sys\n"
-        "for name in ('torch', 'transformers', 'trl', 'peft', 'datasets', 'sqlalchemy', 'git', 'numpy', 'scipy'):\n"
+        "for name in ('torch', 'transformers', 'trl', 'peft', 'datasets', 'sqlalchemy.orm', 'git', 'numpy', 'scipy'):\n"
         "    sys.modules[name] = None\n"
         "from autoresearchd.cli.main import run\n"
         f"sys.exit(run({[*DRY, '--set', 'share=0.25']!r}))\n"

@@ -213,7 +213,7 @@ def test_doctor_finds_out_and_changes_nothing(command: Command, monkeypatch: pyt
     assert sorted(Path().iterdir()) == before
 
 
-def test_doctor_tells_people_how_to_mend(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tells_people_how_to_hint(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     out = command("doctor").out
     assert "✗ git" in out

@@ -66,7 +66,7 @@ def test_show_lists_each_answer_with_what_it_gave_and_cost(command: Command) -> 
     assert any(line.split() == ["cost", "$0.0423"] for line in lines)
 
 
-def test_a_repair_is_told_with_what_it_was_to_mend(command: Command) -> None:
+def test_a_repair_is_told_with_what_it_was_to_hint(command: Command) -> None:
     assert "attempt 2 of 2: a repair after error: NameError: math" in command("show", str(ASKED)).out
     assert "attempt" not in command("show", "1").out
 

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def problem(task: Task, folder: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         check_files(task, folder)
-    assert caught.value.mend
+    assert caught.value.hint
     return str(caught.value)
 
 
@@ -164,7 +164,7 @@ def test_no_text_becomes_a_path_that_leaves_the_folder(text: str) -> None:
     try:
         plain = inside_path(text)
     except PathError as error:
-        assert error.mend
+        assert error.hint
         return
     path = PurePosixPath("/task") / plain
     assert path.is_relative_to("/task")

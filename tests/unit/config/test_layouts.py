@@ -147,7 +147,7 @@ def test_a_task_of_the_distillation_is_chosen_by_its_name_or_its_file(tmp_path: 
     assert (recognise(tmp_path, "baseball-pitch") or found).text == PITCH
     with pytest.raises(UsageError, match="none is named 'chess'") as raised:
         recognise(tmp_path, "chess")
-    assert "baseball-pitch, voice-agent" in raised.value.mend
+    assert "baseball-pitch, voice-agent" in raised.value.hint
 
 
 def test_a_task_whose_folder_is_not_here_is_told(tmp_path: Path) -> None:

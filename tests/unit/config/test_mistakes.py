@@ -20,7 +20,7 @@ from tests.unit.config.test_load import HERE, MINIMAL
 def mistake(text: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         read_task_text(text)
-    assert caught.value.mend, "an error says how to mend it"
+    assert caught.value.hint, "an error says how to fix it"
     assert caught.value.exit_code == 2
     return caught.value
 
@@ -57,7 +57,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
 
 
 @pytest.mark.parametrize(
-    ("section", "addition", "key", "words", "mend"),
+    ("section", "addition", "key", "words", "hint"),
     [
         ("", "scorin: {}", "scorin", "no such key", "'scoring'"),
         ("", "Checks: []", "Checks", "no such key", "'checks'"),
@@ -173,7 +173,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
     ],
 )
 def test_a_mistake_is_told_with_its_key_and_its_remedy(
-    section: str, addition: str, key: str, words: str, mend: str
+    section: str, addition: str, key: str, words: str, hint: str
 ) -> None:
     if addition.startswith("{"):  # the whole section
         text = "".join(line + "\n" for line in MINIMAL.splitlines() if not line.startswith(section))
@@ -183,7 +183,7 @@ def test_a_mistake_is_told_with_its_key_and_its_remedy(
     error = mistake(with_line(section, addition))
     assert error.key == key
     assert words in str(error)
-    assert mend in str(error)
+    assert hint in str(error)
     assert error.line is not None
 
 
@@ -214,7 +214,7 @@ def test_a_key_beside_the_top_key_is_not_overlooked() -> None:
     text = "task:\n" + "".join(f"  {line}\n" for line in MINIMAL.splitlines()) + "history: revert\n"
     error = mistake(text)
     assert (error.key, error.line) == ("history", 6)
-    assert "below `task:`" in error.mend
+    assert "below `task:`" in error.hint
 
 
 def test_a_timeout_without_room_for_the_budget_is_told_with_the_sum() -> None:
@@ -288,7 +288,7 @@ def test_a_file_that_is_no_yaml_is_refused_with_the_place_where_it_ends(
     with pytest.raises(ConfigError) as caught:
         load_task(tmp_path)
     assert words in str(caught.value)
-    assert caught.value.mend
+    assert caught.value.hint
     assert str(tmp_path / "task.yaml") in str(caught.value)
     if line is not None:
         assert caught.value.line == line
@@ -341,7 +341,7 @@ def test_any_text_gives_a_task_or_an_error_that_can_be_read(text: str) -> None:
     try:
         read_task_text(text)
     except ConfigError as error:
-        assert error.mend
+        assert error.hint
 
 
 def _places(tree: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -383,4 +383,4 @@ def test_any_value_in_any_key_gives_a_task_or_an_error_with_a_line(
         assert isinstance(read_task_text(yaml.safe_dump(tree, allow_unicode=True), profile="cuda"), Task)
     except ConfigError as error:
         assert error.line is not None
-        assert error.mend
+        assert error.hint

@@ -39,7 +39,7 @@ group: 4
 def mistake(text: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         read_settings_text(text)
-    assert caught.value.mend, "an error says how to mend it"
+    assert caught.value.hint, "an error says how to fix it"
     assert caught.value.exit_code == 2
     return caught.value
 
@@ -85,7 +85,7 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_told_because_its_caps_wou
     with pytest.raises(ConfigError) as caught:
         load_settings({"AUTORESEARCHD_CONFIG": str(gone)})
     assert str(gone) in str(caught.value)
-    assert "AUTORESEARCHD_CONFIG" in caught.value.mend
+    assert "AUTORESEARCHD_CONFIG" in caught.value.hint
 
 
 def test_no_settings_at_all_can_be_asked_for(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_key_file_is_found_from_home_or_from_the_settings(key_file: str, found
 
 # ---------------------------------------------------------------------- mistakes
 @pytest.mark.parametrize(
-    ("text", "key", "words", "mend"),
+    ("text", "key", "words", "hint"),
     [
         ("polcy: search", "polcy", "no such key", "'policy'"),
         ("max-tokens: 5", "max-tokens", "no such key", "'max_tokens'"),
@@ -209,11 +209,11 @@ def test_a_key_file_is_found_from_home_or_from_the_settings(key_file: str, found
         ("group: 1\ngroup: 2", "group", "given twice", ""),
     ],
 )
-def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, key: str, words: str, mend: str) -> None:
+def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, key: str, words: str, hint: str) -> None:
     error = mistake(text)
     assert error.key == key
     assert words in error.what.replace("config.yaml", "") or words in str(error)
-    assert mend in str(error)
+    assert hint in str(error)
 
 
 def test_all_mistakes_are_told_at_once_each_with_its_line() -> None:
@@ -254,7 +254,7 @@ def test_a_key_in_the_file_is_refused_and_never_shown(text: str) -> None:
     error = mistake("retries: 3\n" + text)
     assert error.line == 2
     assert "looks like a key" in str(error)
-    assert "ANTHROPIC_API_KEY" in error.mend and "key_file" in error.mend
+    assert "ANTHROPIC_API_KEY" in error.hint and "key_file" in error.hint
     assert SECRET not in str(error) and "pa55" not in str(error)
 
 
@@ -268,7 +268,7 @@ def test_what_only_begins_like_a_key_is_refused_too(text: str) -> None:
 @pytest.mark.parametrize("key", ["api_key", "openai_api_key", "key", "token", "password", "API_KEY"])
 def test_a_key_by_another_name_is_told_where_keys_belong(key: str) -> None:
     for text in (f"{key}: abc", f"local: {{{key}: abc}}"):
-        assert "provider's variable" in mistake(text).mend
+        assert "provider's variable" in mistake(text).hint
 
 
 @given(st.text(max_size=200))
@@ -276,7 +276,7 @@ def test_no_text_makes_more_of_it_than_settings_or_an_error_that_helps(text: str
     try:
         read_settings_text(text)
     except ConfigError as error:
-        assert error.mend
+        assert error.hint
 
 
 @pytest.mark.parametrize("cron", ["0 4 * * *", "*/15 0-6,22 1 1-12 mon-fri", "5/20 1-7/2 29 2 *", "0 0 31 1,2 SAT,sun"])
@@ -300,7 +300,7 @@ def test_a_schedule_that_could_not_be_kept_is_refused_before_a_session_begins(cr
     error = mistake(f'learn:\n  cron: "{cron}"\n')
     assert (error.key, error.line) == ("learn.cron", 2)
     assert why in error.what
-    assert "five fields" in error.mend
+    assert "five fields" in error.hint
 
 
 def test_a_schedule_is_read_with_its_constants() -> None:

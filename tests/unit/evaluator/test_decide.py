@@ -354,7 +354,7 @@ class TestBaseline:
             )
         text = str(caught.value)
         assert label.value in text and "went wrong" in text and "runs/0/0/training.log" in text
-        assert caught.value.mend and "{" not in caught.value.mend and caught.value.exit_code == 3
+        assert caught.value.hint and "{" not in caught.value.hint and caught.value.exit_code == 3
 
     def test_a_partly_failed_baseline_is_refused_because_sigma_would_be_unknown(self) -> None:
         with pytest.raises(BaselineError, match="slow"):

@@ -117,7 +117,7 @@ def test_what_a_run_may_do_is_no_tampering(folders: tuple[Path, Path]) -> None:
     assert seals.check(GOOD) is GOOD
 
 
-def test_a_pristine_copy_that_was_altered_is_mended_before_the_next_run(folders: tuple[Path, Path]) -> None:
+def test_a_pristine_copy_that_was_altered_is_fixed_before_the_next_run(folders: tuple[Path, Path]) -> None:
     pristine, worktree = folders
     files = ProtectedFiles(watched(), pristine, lambda: (pristine / "evaluate.py").write_text("score = 1\n"))
     (pristine / "evaluate.py").write_text("score = 0\n")

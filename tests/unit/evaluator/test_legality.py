@@ -26,7 +26,7 @@ OLD = {"train.py": "LR = 0.1  # rate\n\n\ndef f(x):\n    return x + 1\n"}
 def label_of(new: dict[str, str], old: dict[str, str] | None = None) -> tuple[Label, str]:
     with pytest.raises(PolicyError) as caught:
         check_edit(task(), old if old is not None else OLD, new)
-    assert caught.value.mend
+    assert caught.value.hint
     return caught.value.label, str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_a_program_may_not_bring_answers_however_it_writes_them(written: str) ->
     limited = replace(task(), max_compressed=2000)
     with pytest.raises(PolicyError, match="max_compressed_bytes allows 2,000") as caught:
         check_edit(limited, OLD, {"train.py": OLD["train.py"] + written})
-    assert caught.value.label is Label.ILLEGAL_EDIT and caught.value.mend
+    assert caught.value.label is Label.ILLEGAL_EDIT and caught.value.hint
     check_edit(task(), OLD, {"train.py": OLD["train.py"] + written})
 
 
@@ -119,7 +119,7 @@ def test_code_has_room_and_what_is_too_large_may_become_smaller() -> None:
     check_edit(limited, large, {"train.py": large["train.py"].replace(ANSWERS[:100], "")})
 
 
-def test_a_program_that_did_not_parse_before_may_be_mended() -> None:
+def test_a_program_that_did_not_parse_before_may_be_fixed() -> None:
     check_edit(task(), {"train.py": "def f(:\n"}, {"train.py": "x = 1\n"})
 
 
@@ -229,7 +229,7 @@ def verdict(new: str, old: str = PROMISED) -> Label:
     try:
         check_edit(task(), {"train.py": old}, {"train.py": new}, required=REQUIRED)
     except PolicyError as error:
-        assert error.mend
+        assert error.hint
         return error.label
     return Label.NONE
 

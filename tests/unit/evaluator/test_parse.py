@@ -163,7 +163,7 @@ def test_a_tasks_pattern_decides_alone_on_its_metric() -> None:
 def test_a_pattern_that_could_stop_the_daemon_is_refused_by_name(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"scoring\.pattern") as caught:
         parse_metrics("a" * 100, scoring(parse_mode="regex", pattern=pattern))
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_slow_pattern_on_hostile_lines_gives_up_instead_of_holding_the_night_up() -> None:

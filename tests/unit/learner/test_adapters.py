@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(shelf: AdapterShelf, folder: Pat
 
     with pytest.raises(EnvironmentFailure, match="is full") as caught:
         shelf.add(save, MADE)
-    assert "checkpoint" in caught.value.mend
+    assert "checkpoint" in caught.value.hint
     assert visible(folder) == []
 
 
@@ -181,7 +181,7 @@ def test_damage_is_found_before_use_and_named(shelf: AdapterShelf, folder: Path,
                 path.write_text("{}")
     with pytest.raises(AdapterDamaged, match=name) as caught:
         shelf.folder_of(version)
-    assert "rollback" in caught.value.mend
+    assert "rollback" in caught.value.hint
     with pytest.raises(AdapterDamaged, match=name):
         shelf.promote(version.version)
 
@@ -276,7 +276,7 @@ def test_a_version_is_found_by_its_name_or_its_number(shelf: AdapterShelf) -> No
     for word in ("3", "v", "", "v2-", "-1", "1e0"):
         with pytest.raises(UsageError, match="no version") as caught:
             shelf.find(word)
-        assert names[0] in caught.value.mend
+        assert names[0] in caught.value.hint
 
 
 # -- deciding
@@ -420,7 +420,7 @@ def test_a_rollback_passes_over_a_version_whose_files_are_gone(shelf: AdapterShe
     assert "prune" in shelf.find("v1").reason
 
 
-# -- mending
+# -- fixing
 def test_what_a_killed_learner_left_is_swept_and_what_it_finished_is_listed(
     shelf: AdapterShelf, folder: Path, store: SqlStore
 ) -> None:

@@ -173,13 +173,13 @@ def test_nothing_flows_back_over_the_end_of_a_segment() -> None:
 
 
 def test_a_session_with_rounds_solved_by_hand() -> None:
-    # Steps 0 and 1 answer one state, 2 mends 0, then 3 and 4 answer the next state, behind which the record ends.
+    # Steps 0 and 1 answer one state, 2 fixes 0, then 3 and 4 answer the next state, behind which the record ends.
     values = column(0.5, 0.5, 0.25, 1.0, 1.0)
     following = [(2,), (3, 4), (3, 4), (), ()]
     found = gae(column(-2.0, 1.0, 0.0, 3.0, -1.0), values, gamma=0.9, lam=0.8, following=following, bootstrap=2.0)
     last = [3 + 1.8 - 1, -1 + 1.8 - 1]  # 3.8, −0.2; their mean is 1.8, and γλ = 0.72
-    mended = 0 + 0.9 - 0.25 + 0.72 * 1.8
-    expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * mended, 1 + 0.9 - 0.5 + 0.72 * 1.8, mended, *last]
+    fixed = 0 + 0.9 - 0.25 + 0.72 * 1.8
+    expected = [-2 + 0.9 * 0.25 - 0.5 + 0.72 * fixed, 1 + 0.9 - 0.5 + 0.72 * 1.8, fixed, *last]
     assert found.advantages.tolist() == pytest.approx(expected, abs=1e-12)
     assert found.returns.tolist() == pytest.approx([a + float(v) for a, v in zip(expected, values, strict=True)])
 
@@ -235,7 +235,7 @@ def test_one_advantage_or_equal_ones_are_not_blown_up(values: list[float]) -> No
 def test_a_reward_that_is_no_number_is_refused_with_its_place(bad: float) -> None:
     with pytest.raises(UsageError, match=r"rewards\[1\]") as caught:
         group_advantages(column(1.0, bad, 2.0), [0, 0, 0])
-    assert caught.value.mend
+    assert caught.value.hint
     with pytest.raises(UsageError, match=r"rewards\[1\]"):
         gae(column(1.0, bad), column(0.0, 0.0))
     with pytest.raises(UsageError, match=r"values\[0\]"):

@@ -84,10 +84,10 @@ def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, mo
         patch.setattr(os, "fsync", full)
         with pytest.raises(EnvironmentFailure, match=r"cannot be written: .*No space left") as caught:
             write(checkpoint(4), place)
-        assert "goes on from the checkpoint before" in caught.value.mend
+        assert "goes on from the checkpoint before" in caught.value.hint
         with pytest.raises(EnvironmentFailure, match="cannot be written") as caught:
             write(checkpoint(1), tmp_path / "first")
-        assert "begins anew" in caught.value.mend, "there is none before"
+        assert "begins anew" in caught.value.hint, "there is none before"
     found = read(place, "run")
     assert found is not None and found.steps == 3
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

@@ -29,7 +29,7 @@ def test_texts_become_values() -> None:
 def test_what_cannot_be_is_refused_with_what_could_be(name: str, text: str) -> None:
     with pytest.raises(UsageError, match=name if name != "trackers" else "nobody") as caught:
         values_of({name: text})
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_choices_are_those_of_the_options_that_they_become() -> None:
@@ -83,7 +83,7 @@ def test_a_constant_of_another_algorithm_is_refused_with_the_one_that_has_it(alg
     text = {"level": "token", "top": "5"}.get(name, "0.5")
     with pytest.raises(UsageError, match=f"{algo} has no such constant") as caught:
         values_of({name: text}, algo)
-    assert caught.value.mend.endswith(f"one of {owners}")
+    assert caught.value.hint.endswith(f"one of {owners}")
     assert name in values_of({name: text})
 
 

@@ -230,7 +230,7 @@ def test_a_guess_is_never_compared_with_a_measurement() -> None:
 def test_options_that_make_no_gate_are_refused_with_usual_ones(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError) as caught:
         GateOptions(**wrong)  # type: ignore[arg-type]
-    assert "take " in caught.value.mend
+    assert "take " in caught.value.hint
 
 
 def test_a_state_without_a_reward_has_no_mean() -> None:

@@ -25,7 +25,7 @@ def state(*earlier: str, session: str = "one") -> HeldOutState:
 
 def legal(where: HeldOutState, files: Mapping[str, str]) -> None:
     if "seed" in str(files):
-        raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, mend="leave it")
+        raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, hint="leave it")
 
 
 def diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:

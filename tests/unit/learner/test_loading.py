@@ -164,7 +164,7 @@ def test_what_is_no_whole_adapter_is_told(
     damage(saved)
     with pytest.raises(UsageError, match=says) as caught:
         LocalModel.load(folder, ModelOptions(adapter=saved, value_head=True))
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_target_that_the_model_does_not_have_is_told(folder: Path, saved: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingCapability, match=package) as caught:
         LocalModel.load(folder, ModelOptions(adapter=saved))
-    assert "autoresearchd[learn]" in caught.value.mend
+    assert "autoresearchd[learn]" in caught.value.hint
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:

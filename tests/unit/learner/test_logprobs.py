@@ -240,4 +240,4 @@ def test_incomplete_rows_are_refused_before_they_are_learned_from(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         collate(prompts, completions, behaviour, padding=0)
-    assert caught.value.mend
+    assert caught.value.hint

@@ -23,7 +23,7 @@ def test_memory_that_runs_out_all_the_same_is_told_as_that(error: Exception) -> 
     used_up = pytest.raises(MissingCapability, match="scoring: the memory is used up")
     with used_up as caught, explain_out_of_memory("scoring"):
         raise error
-    assert "--set micro=1" in caught.value.mend
+    assert "--set micro=1" in caught.value.hint
 
 
 def test_other_failures_are_left_as_they_are() -> None:
@@ -74,4 +74,4 @@ def test_a_trial_step_leaves_no_gradient_and_explains_that_the_memory_is_used_up
     monkeypatch.setattr(model, "statistics", used_up)
     with pytest.raises(MissingCapability, match="a trial step with 1 completions: the memory is used up") as caught:
         trial_step(model, samples)
-    assert "--set micro=1" in caught.value.mend
+    assert "--set micro=1" in caught.value.hint

@@ -267,7 +267,7 @@ def test_windows_follow_the_order_of_a_session_and_know_what_comes_after_them() 
 
 
 def rounds_of_two() -> list[Trajectory]:
-    """Two rounds of two experiments; the first answer of the first one was given back to be mended."""
+    """Two rounds of two experiments; the first answer of the first one was given back to be fixed."""
     data = numbered(-2.0, 0.0, 1.0, 3.0, -1.0)
     shape = [(1, 0, "r1"), (1, 1, "r1#1.1.1"), (2, 0, "r1"), (3, 0, "r2"), (4, 0, "r2")]
     return [

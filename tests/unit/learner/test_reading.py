@@ -114,7 +114,7 @@ def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
     replay, live = material(found, filters_for("replay")), material(found, filters_for("live"))
     assert (len(replay.data.trajectories), len(live.data.trajectories)) == (0, 8)
     assert replay.problem == "none of 8 answers can be learned from"
-    assert "local:DIR" in replay.mend
+    assert "local:DIR" in replay.hint
 
 
 def test_too_few_answers_are_a_problem_and_not_an_empty_training_set(root: Path) -> None:
@@ -122,7 +122,7 @@ def test_too_few_answers_are_a_problem_and_not_an_empty_training_set(root: Path)
     found = material(read_sessions([root]), REPLAY)
     assert found.parts is None
     assert found.problem.startswith("1 trajectories of 1 sessions cannot be split")
-    assert "run more experiments" in found.mend
+    assert "run more experiments" in found.hint
 
 
 def test_a_session_whose_task_cannot_be_read_is_learned_from_without_words(root: Path) -> None:
@@ -183,7 +183,7 @@ def test_sessions_in_which_no_model_was_asked_are_named_with_their_policies(root
     add_session(root, "found", outcomes=(), policy="search")
     with pytest.raises(UsageError, match=r"no model has answered .* found \(policy search\)") as caught:
         read_sessions([root])
-    assert "start --policy local" in caught.value.mend
+    assert "start --policy local" in caught.value.hint
 
 
 def test_a_session_whose_every_question_failed_holds_no_answer(root: Path) -> None:

@@ -113,7 +113,7 @@ def test_where_no_answer_could_be_used_each_earns_its_own_penalty() -> None:
 
 
 def test_a_proposal_that_was_given_back_earns_the_penalty_of_its_failed_run_and_not_what_its_repair_earned() -> None:
-    given, mended = read(
+    given, fixed = read(
         transcript(
             answer(),
             answer(attempt=1),
@@ -123,7 +123,7 @@ def test_a_proposal_that_was_given_back_earns_the_penalty_of_its_failed_run_and_
     )
     assert (given.label, given.reward) == (Label.ERROR, PENALTIES[Label.ERROR])
     assert "NameError: x." in given.feedback
-    assert (mended.label, mended.reward) == (Label.NONE, 2.5)
+    assert (fixed.label, fixed.reward) == (Label.NONE, 2.5)
 
 
 def test_a_proposal_of_a_search_that_stood_in_for_the_model_pays_no_answer_of_the_model() -> None:
@@ -261,7 +261,7 @@ def test_the_same_question_in_another_segment_is_another_state() -> None:
 def test_the_first_answer_of_a_repaired_experiment_stays_in_its_round() -> None:
     repaired = transcript(
         answer(),
-        answer(attempt=1, asked="mend"),
+        answer(attempt=1, asked="hint"),
         number=2,
         proposals=(proposal(), proposal(1)),
         runs=(run(Label.ERROR),),

@@ -65,7 +65,7 @@ def test_an_export_comes_back_as_it_was(tmp_path: Path) -> None:
     if importlib.util.find_spec("pyarrow") is None:
         with pytest.raises(MissingCapability, match="pyarrow") as caught:
             write_parquet(data().trajectories, target)
-        assert caught.value.mend == "pip install pyarrow"
+        assert caught.value.hint == "pip install pyarrow"
         assert not target.exists()
         return
     import pyarrow.parquet

@@ -272,7 +272,7 @@ def test_nothing_of_the_held_out_part_is_seen_in_training(
 def test_too_few_to_split_is_refused_with_a_way_out(count: int) -> None:
     with pytest.raises(UsageError, match="cannot be split") as caught:
         split(kept(*many("one", count)))
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 0.6, math.nan])

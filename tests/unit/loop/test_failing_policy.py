@@ -100,7 +100,7 @@ def test_a_session_in_which_no_answer_could_be_used_is_no_success(tmp_path: Path
     with pytest.raises(PolicyError, match=r"2 experiments done.*none of 2 proposals could be used") as found:
         research(bench, 2)
     assert found.value.exit_code != 0
-    assert "show N --answers" in found.value.mend
+    assert "show N --answers" in found.value.hint
 
 
 class Refused(ByNumber):

@@ -1,4 +1,4 @@
-"""A program that runs in the user's folder and not as a job is mended in task.yaml; the hint says where."""
+"""A program that runs in the user's folder and not as a job is fixed in task.yaml; the hint says where."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.evaluator.measure.measurement import missing_paths
-from autoresearchd.loop.measuring.job_hints import mend_job
+from autoresearchd.loop.measuring.job_hints import hint_job
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_file_that_git_does_not_have_is_named_with_the_key_that_shows_it(
     folders: tuple[Path, Path], words: str
 ) -> None:
-    assert "workspace.data: [data/d.csv]" in mend_job(words, *folders)
+    assert "workspace.data: [data/d.csv]" in hint_job(words, *folders)
 
 
 def test_an_absolute_path_that_jobs_do_not_see_is_named_as_it_is(folders: tuple[Path, Path]) -> None:
     place = folders[0] / "data/d.csv"
-    hint = mend_job(f"FileNotFoundError: [Errno 2] No such file or directory: '{place}'", *folders)
+    hint = hint_job(f"FileNotFoundError: [Errno 2] No such file or directory: '{place}'", *folders)
     assert f"workspace.data: [{place}]" in hint
-    hint = mend_job(f"PermissionError: [Errno 13] Permission denied: '{place}'", *folders)
+    hint = hint_job(f"PermissionError: [Errno 13] Permission denied: '{place}'", *folders)
     assert f"workspace.data: [{place}]" in hint, "sandboxes that hide no names deny instead"
 
 
@@ -59,18 +59,18 @@ def test_an_absolute_path_that_jobs_do_not_see_is_named_as_it_is(folders: tuple[
 def test_what_is_missing_everywhere_or_not_missing_at_all_gets_no_such_hint(
     folders: tuple[Path, Path], words: str
 ) -> None:
-    assert mend_job(words, *folders) == ""
+    assert hint_job(words, *folders) == ""
 
 
 def test_a_script_without_its_executable_bit_is_named_with_the_command_that_sets_it(folders: tuple[Path, Path]) -> None:
     for folder in folders:
         (folder / "run.sh").write_text("true")
         (folder / "run.sh").chmod(0o755 if folder == folders[0] else 0o444)
-    hint = mend_job("training exited with 126: /bin/sh: 1: ./run.sh: Permission denied", *folders)
+    hint = hint_job("training exited with 126: /bin/sh: 1: ./run.sh: Permission denied", *folders)
     assert "./run.sh may not be executed as it was committed" in hint
     assert "git add --chmod=+x -- ./run.sh" in hint
     (folders[1] / "run.sh").chmod(0o555)
-    assert "chmod" not in mend_job("/bin/sh: 1: ./run.sh: Permission denied", *folders), "its interpreter, perhaps"
+    assert "chmod" not in hint_job("/bin/sh: 1: ./run.sh: Permission denied", *folders), "its interpreter, perhaps"
 
 
 def test_an_environment_in_the_folder_is_named_in_execution_python(folders: tuple[Path, Path]) -> None:
@@ -81,7 +81,7 @@ def test_an_environment_in_the_folder_is_named_in_execution_python(folders: tupl
         "training exited with 127: /bin/sh: 1: .venv/bin/python: not found",
         "training exited with 1: ModuleNotFoundError: No module named 'pandas' (train.py:1)",
     ):
-        assert f"execution.python: {python}" in mend_job(words, *folders)
+        assert f"execution.python: {python}" in hint_job(words, *folders)
 
 
 def test_a_read_only_place_is_answered_with_the_writable_one(folders: tuple[Path, Path]) -> None:
@@ -89,7 +89,7 @@ def test_a_read_only_place_is_answered_with_the_writable_one(folders: tuple[Path
         "OSError: [Errno 30] Read-only file system: 'model.pt'",
         "PermissionError: [Errno 13] Permission denied: 'm'",
     ):
-        assert "AUTORESEARCHD_OUTPUT_DIR" in mend_job(words, *folders)
+        assert "AUTORESEARCHD_OUTPUT_DIR" in hint_job(words, *folders)
 
 
 def test_a_log_made_to_be_slow_is_not() -> None:
@@ -99,13 +99,13 @@ def test_a_log_made_to_be_slow_is_not() -> None:
 def test_a_package_installed_from_the_users_checkout_is_imported_from_the_commit(folders: tuple[Path, Path]) -> None:
     """In the checkout it is another version than the one that was edited."""
     (folders[1] / "src" / "mylib").mkdir(parents=True)
-    hint = mend_job("ModuleNotFoundError: No module named 'mylib.layers' (train.py:3)", *folders)
+    hint = hint_job("ModuleNotFoundError: No module named 'mylib.layers' (train.py:3)", *folders)
     assert "execution.env: {PYTHONPATH: src}" in hint
 
 
 def test_a_package_that_is_nowhere_is_looked_for_in_the_environment_that_jobs_run_with(
     folders: tuple[Path, Path],
 ) -> None:
-    hint = mend_job("ModuleNotFoundError: No module named 'other' (train.py:3)", *folders)
+    hint = hint_job("ModuleNotFoundError: No module named 'other' (train.py:3)", *folders)
     assert "has no other: install it there" in hint
     assert "execution.python: " in hint

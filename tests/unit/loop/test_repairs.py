@@ -1,4 +1,4 @@
-"""A proposal that fails for a simple reason is given back to be mended, at most twice, within its experiment."""
+"""A proposal that fails for a simple reason is given back to be fixed, at most twice, within its experiment."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(tmp_path: Path, policy: Clumsy, log: str = NAME_ERROR) -> tuple[Bench, E
     return bench, bench.experiment(1)
 
 
-def test_a_mended_program_is_run_and_kept_under_the_same_number(tmp_path: Path) -> None:
+def test_a_fixed_program_is_run_and_kept_under_the_same_number(tmp_path: Path) -> None:
     policy = Clumsy("SCALE = 2.0\n")
     bench, first = run(tmp_path, policy)
     assert first.decision is not None
@@ -96,7 +96,7 @@ def test_what_is_no_slip_is_not_given_back(tmp_path: Path) -> None:
     assert first.decision.label is Label.OOM
 
 
-def test_a_policy_that_mends_nothing_is_not_asked(tmp_path: Path) -> None:
+def test_a_policy_that_hints_nothing_is_not_asked(tmp_path: Path) -> None:
     policy = Clumsy("SCALE = 2.0\n", repairs=0)
     _, first = run(tmp_path, policy)
     assert policy.asked == []
@@ -113,7 +113,7 @@ def test_a_repair_without_an_answer_leaves_the_crash_with_both_reasons(tmp_path:
     assert "no block was found" in first.decision.reason
 
 
-def test_a_service_that_is_away_while_mending_is_waited_for(tmp_path: Path) -> None:
+def test_a_service_that_is_away_while_fixing_is_waited_for(tmp_path: Path) -> None:
     policy = Clumsy(EnvironmentFailure("the model is away"), "SCALE = 2.0\n")
     _, first = run(tmp_path, policy)
     assert first.decision is not None
@@ -121,7 +121,7 @@ def test_a_service_that_is_away_while_mending_is_waited_for(tmp_path: Path) -> N
     assert len(policy.asked) == 2
 
 
-def test_the_runs_of_the_broken_program_do_not_count_for_the_mended_one(tmp_path: Path) -> None:
+def test_the_runs_of_the_broken_program_do_not_count_for_the_fixed_one(tmp_path: Path) -> None:
     bench, first = run(tmp_path, Clumsy("SCALE = 2.0\n"))
     assert [r.label for r in first.runs if r.attempt == 0] == [Label.ERROR]
     assert all(r.attempt == 1 for r in first.counted_runs)
@@ -129,7 +129,7 @@ def test_the_runs_of_the_broken_program_do_not_count_for_the_mended_one(tmp_path
     assert again.view.best == first.decision.value if first.decision else False
 
 
-def test_the_checkpoint_of_the_mended_program_is_what_is_left(tmp_path: Path) -> None:
+def test_the_checkpoint_of_the_fixed_program_is_what_is_left(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Clumsy("SCALE = 2.0\n")
 

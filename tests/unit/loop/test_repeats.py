@@ -319,7 +319,7 @@ def broken(request: RunRequest) -> Script | str:
 
 
 def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where_it_runs_well(bench: Bench) -> None:
-    """More would cost a user the night; and what is to be mended is still the edit, with its own log."""
+    """More would cost a user the night; and what is to be fixed is still the edit, with its own log."""
     bench.policy, bench.job = Breaking(), broken
     bench.run(10)
     experiments = bench.experiments()[2:]
@@ -330,7 +330,7 @@ def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where
     ran = [e for e in experiments if e.runs]
     assert {e.decision.label for e in ran if e.decision} == {Label.ERROR}
     assert all("NameError" in e.asi.extra["failure"] for e in ran)
-    assert [n for n, _ in bench.policy.logs] == [e.number for e in ran], "each was given back to be mended, once"
+    assert [n for n, _ in bench.policy.logs] == [e.number for e in ran], "each was given back to be fixed, once"
     assert all("NameError" in log for _, log in bench.policy.logs)
 
 

@@ -78,7 +78,7 @@ def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(tmp
 
 def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.policy = Failing(*[EnvironmentFailure("the service is down", mend="wait")] * 3)
+    bench.policy = Failing(*[EnvironmentFailure("the service is down", hint="wait")] * 3)
     states = []
     session_loop = bench.loop()
     real = bench.store.set_state
@@ -217,7 +217,7 @@ def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> Non
     def close_run(*arguments: Any, **named: Any) -> Any:
         if failures and arguments[0] == 4:
             failures.pop()
-            raise EnvironmentFailure("database is locked", mend="wait")
+            raise EnvironmentFailure("database is locked", hint="wait")
         return real(*arguments, **named)
 
     bench.store.close_run = close_run  # type: ignore[method-assign]
@@ -231,7 +231,7 @@ def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) ->
     bench = Bench(tmp_path)
     bench.run(1)
     lab = bench.laboratory()
-    real, failures = lab.workspace.tip, [EnvironmentFailure("git is locked", mend="wait")] * 2
+    real, failures = lab.workspace.tip, [EnvironmentFailure("git is locked", hint="wait")] * 2
 
     def tip() -> str:
         if failures:

@@ -55,7 +55,7 @@ def test_a_reason_too_long_for_a_description_is_told_once_too() -> None:
     told = (
         "none of 3 answers could be used, the last: the answer holds no edit: neither a diff, nor blocks of text, nor "
     )
-    error = PolicyError(f"{told}a whole file", label=Label.MALFORMED_ANSWER, mend="answer with one of them")
+    error = PolicyError(f"{told}a whole file", label=Label.MALFORMED_ANSWER, hint="answer with one of them")
     description = messages.failed_proposal(error)
     assert description.endswith("…")
     line = messages.decided(experiment(description), decide_failed_proposal(error.label, str(error)), task())

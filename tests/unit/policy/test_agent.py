@@ -234,16 +234,16 @@ def test_an_illegal_submission_gets_its_exact_error_back_and_the_second_ends_it(
     assert "the next one is the last" in agent.told(2)
 
 
-def test_a_link_in_place_of_the_program_is_refused_and_can_be_mended() -> None:
+def test_a_link_in_place_of_the_program_is_refused_and_can_be_fixed() -> None:
     def link(folder: Path) -> None:
         (folder / "train.py").unlink()
         (folder / "train.py").symlink_to("/etc/passwd")
 
-    def mend(folder: Path) -> None:
+    def hint(folder: Path) -> None:
         (folder / "train.py").unlink()
         (folder / "train.py").write_text("DEPTH = 6\n")
 
-    agent = Agent([say("link"), submit(), say("mend"), submit()], {"link": link, "mend": mend})
+    agent = Agent([say("link"), submit(), say("hint"), submit()], {"link": link, "hint": hint})
     assert agent.propose().files == {"train.py": "DEPTH = 6\n"}
     assert "symbolic link" in agent.told(2)
     assert "root:" not in str(agent.client.questions)

@@ -92,20 +92,20 @@ def test_after_the_last_retry_the_next_model_is_asked() -> None:
 
 
 @pytest.mark.parametrize("trouble", FINAL)
-def test_what_no_wait_mends_goes_to_the_next_model_at_once(trouble: Trouble) -> None:
+def test_what_no_wait_hints_goes_to_the_next_model_at_once(trouble: Trouble) -> None:
     cancel, first, second = PatientCancel(), client(failing(trouble)), client("yes", name="second")
     assert asker(first, second).ask(QUESTION, cancel).text == "yes"
     assert (len(first.questions), cancel.waits) == (1, [])
 
 
 def test_when_all_models_fail_the_error_says_why_for_each() -> None:
-    first = client(failing(Trouble.UNAUTHORISED, mend="set ANTHROPIC_API_KEY"), name="a")
-    second = client(failing(Trouble.NOT_FOUND, mend="correct the name"), name="b")
+    first = client(failing(Trouble.UNAUTHORISED, hint="set ANTHROPIC_API_KEY"), name="a")
+    second = client(failing(Trouble.NOT_FOUND, hint="correct the name"), name="b")
     with pytest.raises(Unanswered) as caught:
         asker(first, second).ask(QUESTION, PatientCancel())
     assert "a: the key was refused" in caught.value.what
     assert "b: no such model" in caught.value.what
-    assert caught.value.mend == "set ANTHROPIC_API_KEY; correct the name"
+    assert caught.value.hint == "set ANTHROPIC_API_KEY; correct the name"
     assert [f.model for f in caught.value.failures] == ["a", "b"]
     assert not caught.value.refused
 

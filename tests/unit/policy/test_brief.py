@@ -171,4 +171,4 @@ def test_a_model_is_asked_briefly_where_the_settings_say_so() -> None:
     assert proposal.changes == {"train.py:WIDTH": 128}
     assert [answer.form for answer in answers.answers] == ["", brief.FORM]
     assert sum(len(message["content"]) for message in client.questions[0].messages) < 700
-    assert policy.repairs == 0, "a failed run cannot be mended by a constant"
+    assert policy.repairs == 0, "a failed run cannot be fixed by a constant"

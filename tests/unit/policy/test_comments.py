@@ -86,7 +86,7 @@ def test_a_comment_that_cannot_be_followed_is_told_with_its_line(comment: str, w
         assert words in doubt.what
         assert doubt.what.startswith("LR: ")
         assert doubt.line == line
-        assert doubt.mend
+        assert doubt.hint
 
 
 def test_a_range_makes_a_constant_tunable_that_its_name_hides_but_never_a_seed() -> None:

@@ -266,7 +266,7 @@ def test_an_answer_may_change_several_files() -> None:
     assert edit(blocks, TWO).files == {"lib/model.py": "width = 96\nheads = 6\n", "train.py": NEW}
     diff = DIFF + "--- a/lib/model.py\n+++ b/lib/model.py\n@@ -1,2 +1,2 @@\n width = 64\n-heads = 4\n+heads = 8\n"
     assert edit(diff, TWO).files == {"train.py": NEW, "lib/model.py": "width = 64\nheads = 8\n"}
-    assert "lib/model.py" in refusal(block("depth = 4", "depth = 6"), TWO).mend
+    assert "lib/model.py" in refusal(block("depth = 4", "depth = 6"), TWO).hint
 
 
 # ---------------------------------------------------------------------- whole files
@@ -330,7 +330,7 @@ def test_an_ordinary_line_is_no_omission(line: str) -> None:
 def test_another_file_than_the_editable_ones_is_an_illegal_edit(answer: str) -> None:
     error = refusal(answer)
     assert error.label is Label.ILLEGAL_EDIT
-    assert error.mend
+    assert error.hint
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_what_is_titled_with_another_files_name_is_not_applied_to_the_only_file(
         error = refusal(block("depth = 4", "depth = 6", shape.format(name)))
         assert error.label is Label.ILLEGAL_EDIT
         assert f"SEARCH/REPLACE block 1: {name} is not one of the files that may be edited" in error.what
-        assert "edit only train.py" in error.mend
+        assert "edit only train.py" in error.hint
     for shape in ("{0}\n```python\n{1}```", "```python {0}\n{1}```", "```python\n# {0}\n{1}```"):
         assert refusal(shape.format(name, NEW)).label is Label.ILLEGAL_EDIT
 

@@ -539,7 +539,7 @@ def test_where_only_the_data_is_left_to_tune_the_message_names_it_and_the_way_ou
     program = BOTH.replace("LR = 0.1\nSTEPS = 50\n", "").replace("LR", "0.1").replace("STEPS", "50")
     with pytest.raises(PolicyError, match=r"every constant is left alone \(N, NOISE\)") as caught:
         Program().parameters(make_state(program))
-    assert "evaluation.command" in caught.value.mend
+    assert "evaluation.command" in caught.value.hint
 
 
 def test_where_the_evaluator_measures_more_rows_to_train_on_are_an_honest_edit() -> None:

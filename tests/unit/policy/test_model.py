@@ -143,15 +143,15 @@ def test_when_no_model_replies_the_experiment_stays_open() -> None:
     error = bench.fails(EnvironmentFailure)
     assert "m/one: not reachable (connection refused)" in error.what
     assert "m/two: not reachable" in error.what
-    assert "tried again by itself" in error.mend
+    assert "tried again by itself" in error.hint
     assert len(bench.cancel.waits) == 4
 
 
 @pytest.mark.parametrize(
-    ("trouble", "mend"), [(Trouble.UNAUTHORISED, "key for m/one"), (Trouble.NOT_FOUND, "correct the model m/one")]
+    ("trouble", "hint"), [(Trouble.UNAUTHORISED, "key for m/one"), (Trouble.NOT_FOUND, "correct the model m/one")]
 )
-def test_what_only_the_user_can_mend_is_told_with_the_models_name(trouble: Trouble, mend: str) -> None:
-    assert mend in Bench(ModelError(trouble, "no")).fails(EnvironmentFailure).mend
+def test_what_only_the_user_can_hint_is_told_with_the_models_name(trouble: Trouble, hint: str) -> None:
+    assert hint in Bench(ModelError(trouble, "no")).fails(EnvironmentFailure).hint
 
 
 @pytest.mark.parametrize("trouble", [Trouble.UNAUTHORISED, Trouble.NOT_FOUND])
@@ -188,7 +188,7 @@ def test_a_model_that_finds_every_prompt_too_long_is_not_asked_for_ever() -> Non
     error = bench.fails(EnvironmentFailure)
     assert len(bench.client.questions) == 4
     assert "at most 10 tokens" in error.what
-    assert "context_tokens" in error.mend
+    assert "context_tokens" in error.hint
 
 
 def test_a_prompt_that_one_model_cannot_read_goes_to_the_next_whole() -> None:
@@ -207,7 +207,7 @@ def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
     settings = ModelSettings(context_tokens=1_000)
     bench = Bench(settings=settings)
     code = CODE + "".join(f"x{i} = {i}\n" for i in range(2_000))
-    assert "context_tokens" in bench.fails(EnvironmentFailure, make_state(code)).mend
+    assert "context_tokens" in bench.fails(EnvironmentFailure, make_state(code)).hint
     failed = Repair(1, {"train.py": code}, "error", "NameError")
     assert isinstance(bench.fails(PolicyError, replace(make_state(CODE), repair=failed)), PolicyError)
 
@@ -219,7 +219,7 @@ def test_a_spend_cap_ends_the_asking_within_one_answer() -> None:
     error = bench.fails(SpendCapReached)
     assert error.whole_session
     assert len(bench.answers.items) == 2
-    assert "resume --max-cost" in error.mend
+    assert "resume --max-cost" in error.hint
 
 
 def test_once_the_session_is_to_end_no_model_is_asked() -> None:

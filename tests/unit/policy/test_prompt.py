@@ -217,7 +217,7 @@ def test_a_budget_below_the_code_itself_is_an_error_and_no_silent_cut() -> None:
     with pytest.raises(PolicyError) as raised:
         asked(full(), 500)
     assert raised.value.label is Label.ERROR
-    assert "context_tokens" in raised.value.mend
+    assert "context_tokens" in raised.value.hint
 
 
 @settings(max_examples=60)

@@ -40,4 +40,4 @@ def test_known_policies_are_parsed(text: str, spec: PolicySpec) -> None:
 def test_wrong_policies_are_usage_errors_with_a_way_out(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         parse_spec(text)
-    assert caught.value.mend
+    assert caught.value.hint

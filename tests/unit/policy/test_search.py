@@ -248,10 +248,10 @@ def test_a_better_value_that_may_not_be_kept_is_no_gain_to_go_on_from(label: Lab
 
 
 @pytest.mark.parametrize("policy", [SearchPolicy(MemoryHistory()), RandomPolicy()], ids=["search", "random"])
-def test_a_file_with_nothing_to_tune_says_how_to_mend_it(policy: SearchPolicy | RandomPolicy) -> None:
+def test_a_file_with_nothing_to_tune_says_how_to_hint_it(policy: SearchPolicy | RandomPolicy) -> None:
     with pytest.raises(PolicyError, match="nothing to tune") as caught:
         policy.propose(make_state("print('hello')\n"), threading.Event())
-    assert "LEARNING_RATE" in caught.value.mend
+    assert "LEARNING_RATE" in caught.value.hint
 
 
 def test_a_small_space_that_is_used_up_ends_in_a_clear_error() -> None:

@@ -373,7 +373,7 @@ def test_a_constant_with_a_reason_against_it_is_left_alone_and_listed() -> None:
 
 
 def test_everything_that_is_left_alone_is_listed_with_its_reason() -> None:
-    """A user who misses a constant sees why, and can mend it."""
+    """A user who misses a constant sees why, and can fix it."""
     text = """
 SEED = 1
 DATA_DIR = "x"

@@ -16,7 +16,7 @@ from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers
 from tests.fakes.models import MemoryAnswers
 from tests.fakes.policies import ScriptedPolicy, Step, make_state
 
-SPENT = SpendCapReached("the cap of $1.00 a day is reached", whole_session=False, mend="wait")
+SPENT = SpendCapReached("the cap of $1.00 a day is reached", whole_session=False, hint="wait")
 
 
 def caps(
@@ -41,18 +41,18 @@ def test_a_sessions_cap_says_how_to_raise_it() -> None:
     error = reached(caps(2.5, session_cap=2.5))
     assert error.whole_session
     assert "$2.50 is reached: $2.50 spent" in error.what
-    assert "resume --max-cost" in error.mend
+    assert "resume --max-cost" in error.hint
 
 
 def test_a_days_cap_says_when_the_day_is_over_and_where_it_is_set() -> None:
     error = reached(caps(0.1, 20.004, session_cap=1.0, day_cap=20.0))
     assert not error.whole_session
     assert "$20.00 a day" in error.what
-    assert "00:00 UTC" in error.mend
-    assert "spend.per_day in config.yaml" in error.mend
+    assert "00:00 UTC" in error.hint
+    assert "spend.per_day in config.yaml" in error.hint
 
 
-def test_of_two_caps_the_one_that_no_waiting_mends_is_told() -> None:
+def test_of_two_caps_the_one_that_no_waiting_hints_is_told() -> None:
     assert reached(caps(3.0, 30.0, session_cap=1.0, day_cap=20.0)).whole_session
 
 
@@ -70,7 +70,7 @@ def answer(usd: float | None, model: str = "some/model") -> Answer:
     return Answer(model, Cost(usd), Generation())
 
 
-def test_a_cap_that_cannot_hold_is_told_once_for_each_model_with_the_way_to_mend_it() -> None:
+def test_a_cap_that_cannot_hold_is_told_once_for_each_model_with_the_way_to_hint_it() -> None:
     log, told = MemoryAnswers(), list[str]()
     watched = WatchedAnswers(log, caps(day_cap=5.0), told.append)
     for given in (answer(0.1), answer(None), answer(None), answer(None, "other/model")):
@@ -113,7 +113,7 @@ def test_once_it_is_spent_the_search_goes_on_under_its_own_name_and_that_is_told
     ]
 
 
-def test_the_models_own_failed_edit_is_not_mended_by_a_search() -> None:
+def test_the_models_own_failed_edit_is_not_fixed_by_a_search() -> None:
     told: list[str] = []
     state = replace(
         make_state("LR = 0.1\n"), repair=Repair(1, {"train.py": "LR = 0.2 +\n"}, "error", "SyntaxError: invalid syntax")

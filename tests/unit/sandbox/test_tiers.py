@@ -65,8 +65,8 @@ def test_without_any_sandbox_edited_code_does_not_run_unless_the_user_says_so(tm
     with pytest.raises(MissingCapability, match="setting up uid map: Permission denied") as refused:
         choose(tiers=broken)
     assert refused.value.exit_code == 5
-    assert "apt install bubblewrap" in refused.value.mend
-    assert "--sandbox none" in refused.value.mend
+    assert "apt install bubblewrap" in refused.value.hint
+    assert "--sandbox none" in refused.value.hint
     assert choose("none", tiers=broken) is PLAIN
 
 

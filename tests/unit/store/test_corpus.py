@@ -57,7 +57,7 @@ def fill(lab: Driver) -> None:
     e = lab.propose(e)
     e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
     e = lab.run(e, Measurement(Label.ERROR, detail="NameError: x"))
-    lab.store.record_answer(lab.id, e.number, new_answer({"role": "user", "content": "mend"}, attempt=1), AT)
+    lab.store.record_answer(lab.id, e.number, new_answer({"role": "user", "content": "hint"}, attempt=1), AT)
     e = lab.store.record_proposal(lab.id, e.number, new_proposal(2, attempt=1), diff="+x\n", code_hash="h2b")
     e = lab.store.record_commit(lab.id, e.number, commit_of(e.number))
     lab.decide(lab.run(e, Measurement(Label.NONE, 1.2)), DECISION)
@@ -226,14 +226,14 @@ def test_a_broken_experiment_loses_its_own_answers_alone(filled: Path, statement
     assert [len(t.answers) for t in found] == [2, 2, 1]
 
 
-def test_a_damaged_file_is_an_error_that_says_how_to_mend_it(filled: Path) -> None:
+def test_a_damaged_file_is_an_error_that_says_how_to_hint_it(filled: Path) -> None:
     size = filled.stat().st_size
     with filled.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xa5" * (size - 4096))
     with pytest.raises(StoreDamaged) as caught:
         read(filled)
-    assert "doctor --repair" in caught.value.mend
+    assert "doctor --repair" in caught.value.hint
 
 
 COLUMNS = {

@@ -1,4 +1,4 @@
-"""Faults of the disk and of other programs are told apart from faults of the journal, and say how to mend them."""
+"""Faults of the disk and of other programs are told apart from faults of the journal, and say how to fix them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_database_held_by_another_program_is_a_fault_of_the_surroundings(lab: 
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(EnvironmentFailure, match="locked") as caught:
         lab.open()
-    assert "another program" in caught.value.mend
+    assert "another program" in caught.value.hint
     other.execute("ROLLBACK")
     other.close()
     assert lab.open().number == 0
@@ -63,7 +63,7 @@ def test_a_full_disk_is_a_fault_of_the_surroundings_and_loses_nothing(lab: Drive
         lab.store.record_proposal(
             lab.id, e.number, new_proposal(), diff="".join(map(str, range(90_000))), code_hash="h"
         )
-    assert "disk space" in caught.value.mend
+    assert "disk space" in caught.value.hint
     assert lab.store.experiment(lab.id, e.number) == e
     with lab.store._db.engine.connect() as c:
         c.exec_driver_sql("PRAGMA max_page_count = 1000000")
@@ -75,7 +75,7 @@ def test_a_read_only_database_is_a_fault_of_the_surroundings(lab: Driver) -> Non
         c.exec_driver_sql("PRAGMA query_only = ON")
     with pytest.raises(EnvironmentFailure, match="readonly") as caught:
         lab.open()
-    assert "writable" in caught.value.mend
+    assert "writable" in caught.value.hint
 
 
 def test_a_folder_that_cannot_be_made_is_a_fault_of_the_surroundings(tmp_path: Path) -> None:

@@ -387,7 +387,7 @@ def test_a_database_that_a_killed_start_has_just_begun_is_not_called_somebody_el
     db.close()
     with pytest.raises(StoreError, match="holds nothing yet") as caught:
         Reader(tmp_path / "state.db")
-    assert "autoresearchd start" in caught.value.mend
+    assert "autoresearchd start" in caught.value.hint
 
 
 @pytest.mark.parametrize(
