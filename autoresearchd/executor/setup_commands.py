@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
+import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Interrupted, MissingCapability
@@ -17,6 +17,7 @@ from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.interpreter import inspect, resolve_python
 from autoresearchd.sandbox.environment import setup_environment
+from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.launch import Plan, Program, Stage, launch
 from autoresearchd.sandbox.leftovers import reap
 from autoresearchd.sandbox.trees import remove_tree
@@ -46,7 +47,9 @@ def run_setup(
     try:
         setup.parent.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(setup.with_name(setup.name + ".lock"), cancel):
+        lock = setup.with_name(setup.name + ".lock")
+        stopped = partial(Interrupted, "the setup was stopped while another daemon ran it")
+        with hold(lock, patience=math.inf, pause=cancel.wait, busy=stopped):
             if (setup / MARKER).exists():  # another daemon has done it meanwhile
                 return
             _copy(pristine, setup)
@@ -57,19 +60,6 @@ def run_setup(
         raise EnvironmentFailure(
             f"cannot set up {setup}: {error}", hint="free disk space, or check permissions"
         ) from error
-
-
-@contextmanager
-def _locked(path: Path, cancel: Cancel) -> Iterator[None]:
-    with path.open("w") as stream:
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if cancel.wait(_LOOK_EVERY):
-                    raise Interrupted("the setup was stopped while another daemon ran it") from None
-        yield
 
 
 def _copy(pristine: Path, setup: Path) -> None:

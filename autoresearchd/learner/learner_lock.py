@@ -2,65 +2,47 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from autoresearchd.domain.errors import SessionLocked
+from autoresearchd.sandbox.file_locks import hold
 
 NAME = "learner.lock"
 
 
-class LearnerLock:
-    """Held by a learner for as long as its process lives; SessionLocked where another one holds it.
+@contextlib.contextmanager
+def hold_learner_lock(folder: Path) -> Iterator[None]:
+    """Be the only learner; SessionLocked where another one is at work. folder: of the locks."""
 
-    Args:
-        folder: of the locks.
-    """
+    def busy() -> SessionLocked:
+        pid = learner_pid(folder)
+        return SessionLocked(
+            f"another learner is at work here{'' if pid is None else f', process {pid}'}",
+            hint="wait for its end; `autoresearchd adapters list` then shows what came of it",
+        )
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
-        self._handle = -1
-
-    def __enter__(self) -> LearnerLock:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._handle)
-            pid = holder(self._path.parent)
-            raise SessionLocked(
-                f"another learner is at work here{'' if pid is None else f', process {pid}'}",
-                hint="wait for its end; `autoresearchd adapters list` then shows what came of it",
-            ) from None
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, str(os.getpid()).encode(), 0)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._handle)
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(folder / NAME, busy=busy) as descriptor:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
 
 
-def held(folder: Path) -> bool:
+def is_learning(folder: Path) -> bool:
     """Whether a learner is at work."""
     try:
-        handle = os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with hold(folder / NAME, shared=True):
+            return False
     except BlockingIOError:
         return True
-    finally:
-        os.close(handle)
-    return False
+    except FileNotFoundError:  # there is no such folder
+        return False
 
 
-def holder(folder: Path) -> int | None:
+def learner_pid(folder: Path) -> int | None:
     """Process id of the learner that was the last to begin, which is the one at work where one is; None: not known."""
     try:
         text = (folder / NAME).read_text("ascii", "replace").strip()

@@ -8,7 +8,6 @@ whole tree at its end, at its deadline, and when the daemon dies; a copy that a 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Task
 from autoresearchd.sandbox.environment import search_path
+from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, launch
 from autoresearchd.sandbox.tiers import PLAIN, Tier
 from autoresearchd.sandbox.view import View
@@ -104,25 +104,27 @@ class AgentShells:
     def open(self, state: ResearchState) -> Iterator[SandboxedShell]:
         """A shell over a fresh copy; the copy is gone at the end, whatever is in it."""
         _remove_stale(self._scratch)
-        try:
-            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch)).resolve()
-            lock = _lock(folder)
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"the agent's copy of the workspace could not be made in {self._scratch}: {error}",
-                hint="see to the disk",
-            ) from error
-        try:
-            with _disk_trouble(folder):
-                shell = SandboxedShell(
-                    folder, state.task, self._tier, self._surroundings(folder / "tools"), self._limits
-                )
-                self._materialise(state, shell.folder)
-                _withhold(shell.folder, state.task)
-            yield shell
-        finally:
-            _remove(folder)
-            os.close(lock)
+        with contextlib.ExitStack() as own:
+            try:
+                folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch)).resolve()
+                # A lock ends with this process, so that a dead daemon's folder can be told from a living one's.
+                own.enter_context(hold(folder / "lock.new"))
+                (folder / "lock.new").rename(folder / "lock")  # it is never there without being held
+            except OSError as error:
+                raise EnvironmentFailure(
+                    f"the agent's copy of the workspace could not be made in {self._scratch}: {error}",
+                    hint="see to the disk",
+                ) from error
+            try:
+                with _disk_trouble(folder):
+                    shell = SandboxedShell(
+                        folder, state.task, self._tier, self._surroundings(folder / "tools"), self._limits
+                    )
+                    self._materialise(state, shell.folder)
+                    _withhold(shell.folder, state.task)
+                yield shell
+            finally:
+                _remove(folder)
 
 
 class SandboxedShell:
@@ -281,28 +283,15 @@ def _above(parts: tuple[str, ...]) -> list[Path]:
     return [Path(*parts[:depth]) for depth in range(1, len(parts))]
 
 
-def _lock(folder: Path) -> int:
-    """Hold a folder: a lock that ends with this process, so that a dead daemon's can be told from a living one's."""
-    making = folder / "lock.new"
-    lock = os.open(making, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    making.rename(folder / "lock")  # it is never there without being held
-    return lock
-
-
 def _remove_stale(scratch: Path) -> None:
     """Remove the copies that dead daemons of this user left behind."""
     with contextlib.suppress(OSError):
-        for folder in scratch.glob(_PREFIX + "*"):
+        for lock in scratch.glob(f"{_PREFIX}*/lock"):
+            folder = lock.parent
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
                 continue
-            with contextlib.suppress(OSError):
-                lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its daemon lives
-                    _remove(folder)
-                finally:
-                    os.close(lock)
+            with contextlib.suppress(OSError), hold(lock):  # raises where its daemon lives
+                _remove(folder)
 
 
 def _remove(folder: Path) -> None:

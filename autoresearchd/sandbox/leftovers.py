@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.sandbox.process_tree import send, start_time
 from autoresearchd.sandbox.trees import remove_tree
 
 TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
@@ -34,7 +35,7 @@ PROBE_PREFIX = "autoresearchd-probe-"
 
 def owner() -> str:
     """A name for this process that no other process of this machine has, or will have until it starts anew."""
-    return f"{_pid_namespace()}.{os.getpid()}.{_started(os.getpid())}"
+    return f"{_pid_namespace()}.{os.getpid()}.{start_time(os.getpid()) or 0}"
 
 
 def new_token() -> str:
@@ -68,7 +69,7 @@ def _is_abandoned(name: str) -> bool:
         namespace, pid, start = map(int, name.split(".")[:3])
     except ValueError:
         return False
-    return start > 0 and namespace == _pid_namespace() and (_started(pid) != start or _is_dead(str(pid)))
+    return start > 0 and namespace == _pid_namespace() and start_time(pid) != start
 
 
 def _pid_namespace() -> int:
@@ -76,12 +77,6 @@ def _pid_namespace() -> int:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return 0
-
-
-def _started(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 where there is none."""
-    fields = _stat(str(pid))
-    return int(fields[19]) if len(fields) > 19 else 0
 
 
 def _supervisors() -> Iterator[tuple[int, str]]:
@@ -97,7 +92,7 @@ def _marked() -> Iterator[tuple[int, str]]:
     mark = f"{TOKEN_VARIABLE}=".encode()
     for pid in _own():
         for variable in _words(pid, "environ"):
-            if variable.startswith(mark) and not _is_dead(pid):
+            if variable.startswith(mark) and start_time(int(pid)) is not None:
                 yield int(pid), variable.removeprefix(mark).decode("utf-8", "replace")
 
 
@@ -136,7 +131,7 @@ def sweep(tokens: set[str]) -> set[str]:
             break
         for pid, token in carriers.items():
             found.add(token)
-            _signal(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         time.sleep(0.002)
     return found
 
@@ -149,18 +144,6 @@ def _words(pid: str, file: str) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
     except OSError:  # another user's, or gone
-        return []
-
-
-def _is_dead(pid: str) -> bool:
-    fields = _stat(pid)
-    return not fields or fields[0] in (b"Z", b"X")
-
-
-def _stat(pid: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
         return []
 
 
@@ -189,7 +172,7 @@ def _end_process(pid: int, start: int | None = None) -> bool:
     except OSError:
         return False
     try:
-        if (start is not None and _started(pid) != start) or BOOT.encode() not in _words(str(pid), "cmdline"):
+        if (start is not None and start_time(pid) != start) or BOOT.encode() not in _words(str(pid), "cmdline"):
             return False
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
@@ -202,13 +185,6 @@ def _end_process(pid: int, start: int | None = None) -> bool:
     finally:
         os.close(pidfd)
     return True
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except OSError:  # gone meanwhile
-        return
 
 
 def remove(paths: Iterable[Path]) -> None:

@@ -123,6 +123,14 @@ def kernel_kills() -> int:
     return 0
 
 
-def start_time(pid: int) -> int:
-    """When a process started, in clock ticks since boot (field 22 of /proc/<pid>/stat): with its pid, its identity."""
-    return int(stat_fields(pid)[19])
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot: with its pid, its identity. None for one that has ended.
+
+    Not psutil's, which is a time of day and moves when the clock is set: see
+    docs/adr/0043-locks-and-process-identity-without-a-library.md.
+    """
+    try:
+        fields = stat_fields(pid)
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])  # its field 22
+    except (OSError, IndexError):
+        return None

@@ -6,21 +6,20 @@ A repository's journal holds its own answers with their prices; a cap on a day i
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import io
 import json
 import math
 import os
 import stat
-import time
 from datetime import UTC, datetime
 from pathlib import Path
+
+from autoresearchd.sandbox.file_locks import hold
 
 _MOST_BYTES = 64 * 2**20
 _MOST_WORDS = 500
 _MOST_USD = 1e12
-_LOOK_S = 0.01
-"""Between two looks at a lock that another daemon holds."""
 
 
 class DailySpend:
@@ -52,10 +51,11 @@ class DailySpend:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self.path(at)
         new = not path.exists()
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        try:
+        # The lock of the file itself: a daemon of an earlier version takes it, too.
+        busy = BlockingIOError(errno.EAGAIN, f"{path} is locked by another program")
+        flags = os.O_APPEND | os.O_NONBLOCK
+        with hold(path, patience=self._patience, busy=lambda: busy, flags=flags) as file:
             _check_regular(file, path)
-            self._lock(file, path)
             if again and (at, usd) in self.entries(at):
                 return
             end = os.lseek(file, 0, os.SEEK_END)
@@ -66,8 +66,6 @@ class DailySpend:
                 with contextlib.suppress(OSError):
                     os.ftruncate(file, end)  # what is added again must not count twice
                 raise
-        finally:
-            os.close(file)
         if new:
             with contextlib.suppress(OSError):  # some file systems cannot; the amount is written, and counts
                 _sync_folder(self._folder)
@@ -94,19 +92,6 @@ class DailySpend:
     def path(self, at: datetime) -> Path:
         """The file of a day."""
         return self._folder / f"spend-{at.astimezone(UTC):%Y-%m-%d}.jsonl"
-
-    def _lock(self, file: int, path: Path) -> None:
-        """Have the file to oneself; OSError where another one does not let go of it."""
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    raise BlockingIOError(error.errno, f"{path} is locked by another program") from error
-                time.sleep(_LOOK_S)
-            else:
-                return
 
 
 def _append(file: int, written: bytes, path: Path) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
 import re
-import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
-from autoresearchd.sandbox import trees
+from autoresearchd.sandbox import file_locks, trees
 
 PASSING = frozenset(
     {
@@ -66,30 +63,19 @@ def is_placeholder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[int]:
-    """Hold a file lock; yields its descriptor.
+    """Hold a lock of git; yields its descriptor.
 
     Handed to a child process, the descriptor keeps the lock until that process has ended, also when its parent is
     killed. So whoever holds it knows that no git of an earlier daemon is still at work, and that a lock *file* left
     there is stale.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        deadline = time.monotonic() + _LOCK_PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise EnvironmentFailure(
-                        f"git is locked: another process has held {path} for {_LOCK_PATIENCE_S:.0f} s",
-                        hint="wait until the git of an earlier daemon has ended, or end it",
-                    ) from None
-                time.sleep(0.02)
+    busy = EnvironmentFailure(
+        f"git is locked: another process has held {path} for {_LOCK_PATIENCE_S:.0f} s",
+        hint="wait until the git of an earlier daemon has ended, or end it",
+    )
+    with file_locks.hold(path, patience=_LOCK_PATIENCE_S, busy=lambda: busy) as descriptor:
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def split_path(path: str) -> tuple[bytes, ...]:

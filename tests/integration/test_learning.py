@@ -24,7 +24,7 @@ from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.learner.data.learned_from import TRAINED
 from autoresearchd.learner.data.read_sessions import base_model
-from autoresearchd.learner.learner_lock import LearnerLock
+from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.loop.proposing.edit_check import EditCheck
@@ -223,7 +223,10 @@ def test_bad_requests_are_told_before_anything_is_loaded(place: Path, tmp_path: 
     other = tiny.write_model(tmp_path / "other", seed=1)
     with pytest.raises(UsageError, match="none of 4 answers can be learned from"):
         learn(replace(asked, model=str(other)), bench.root, print)
-    with LearnerLock(bench.root / ".git/autoresearchd/locks"), pytest.raises(SessionLocked, match="another learner"):
+    with (
+        hold_learner_lock(bench.root / ".git/autoresearchd/locks"),
+        pytest.raises(SessionLocked, match="another learner"),
+    ):
         learn(asked, bench.root, print)
     with pytest.raises(MissingCapability, match="not installed"):
         learn(replace(asked, options={"trackers": "wandb"}), bench.root, print)

@@ -15,7 +15,7 @@ from autoresearchd.domain.errors import AdapterDamaged, AutoresearchdError, Stor
 from autoresearchd.domain.policy_versions import BaseModel, PolicyVersion, Rewarded, ServedAdapter, VersionStatus
 from autoresearchd.domain.ports import Shelf
 from autoresearchd.learner.data.read_sessions import base_model
-from autoresearchd.learner.learner_lock import LearnerLock
+from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Pruned
 from autoresearchd.learner.versions.base_names import cached, described, for_others, same_name
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
@@ -252,7 +252,7 @@ def prune(directory: Path, keep: int, *, dry_run: bool = False) -> tuple[Pruned,
     learner is at work here, EnvironmentFailure where the files cannot be removed.
     """
     project = Project.of_session(directory)
-    with project.existing_store() as store, LearnerLock(project.locks):
+    with project.existing_store() as store, hold_learner_lock(project.locks):
         shelf = shelf_of(project, store)
         shelf.sweep()
         return tuple(shelf.prune(keep, store.versions_at_work(), dry_run=dry_run))

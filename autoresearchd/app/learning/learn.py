@@ -38,7 +38,7 @@ from autoresearchd.learner.data.read_sessions import (
 from autoresearchd.learner.data.token_lengths import Lengths, prompt_tokens, within
 from autoresearchd.learner.data.trajectories import Split, Trajectory
 from autoresearchd.learner.gate.compare_policies import Verdict
-from autoresearchd.learner.learner_lock import LearnerLock
+from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.training import checkpoint
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.training.out_of_memory import trial_step
@@ -78,7 +78,7 @@ def learn(request: LearnRequest, directory: Path, tell: Tell) -> Mapping[str, An
             f"there is no session in {project.root}, whose policy could use what is learned",
             hint="go to the repository whose policy is to learn; a session begins there with start --policy local",
         )
-    with project.existing_store() as store, LearnerLock(project.locks), stoppable(request.mode, tell) as cancel:
+    with project.existing_store() as store, hold_learner_lock(project.locks), stoppable(request.mode, tell) as cancel:
         now = SystemClock().now
         for run in store.learner_runs():
             if run.status is LearnerStatus.RUNNING:  # nobody else can be at work: the lock is ours

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,6 +19,7 @@ from autoresearchd.domain.ports import Cancel, Executor, RunHandle, RunRequest
 from autoresearchd.domain.task import Task
 from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.training.out_of_memory import lift_memory_limit
+from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.leftovers import reap
 from autoresearchd.workspace.files import disk_errors, remove_tree
 
@@ -130,40 +130,24 @@ def apart(held: Grounds, names: Iterable[str]) -> Iterator[None]:
 @contextmanager
 def own_folder(home: Path) -> Iterator[Path]:
     """A new folder below ``home``, gone at the end; those of learners that were killed go first, with their jobs."""
-    with disk_errors(f"making a folder in {home}"):
-        home.mkdir(parents=True, exist_ok=True)
-        with _locked(home / _LOCK, wait=True):  # nobody sweeps what has no lock yet
-            _sweep(home)
-            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
-            mine = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(mine, fcntl.LOCK_EX)
-    try:
-        yield folder
-    finally:
-        # Under the lock, so that nobody sweeps what is half gone; without one where all of it went meanwhile.
-        with suppress(OSError), _locked(home / _LOCK, wait=True):
-            remove_tree(folder)
-        os.close(mine)
+    with ExitStack() as own:
+        with disk_errors(f"making a folder in {home}"):
+            home.mkdir(parents=True, exist_ok=True)
+            with hold(home / _LOCK, patience=math.inf):  # nobody sweeps what has no lock yet
+                _sweep(home)
+                folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
+                own.enter_context(hold(folder / _LOCK))
+        try:
+            yield folder
+        finally:
+            # Under the lock, so that nobody sweeps what is half gone; without one where all of it went meanwhile.
+            with suppress(OSError), hold(home / _LOCK, patience=math.inf):
+                remove_tree(folder)
 
 
 def _sweep(home: Path) -> None:
     """End and remove what is left in folders whose process has died: their locks died with it."""
     for folder in home.glob(f"{_PREFIX}*"):
-        with _locked(folder / _LOCK, wait=False) as dead:
-            if dead:
-                reap(list(folder.glob("*/*/run")))
-                remove_tree(folder)
-
-
-@contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """With a lock on a file; whether it could be had, which it always can where it is waited for."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
-    finally:
-        os.close(handle)
+        with suppress(BlockingIOError), hold(folder / _LOCK):
+            reap(list(folder.glob("*/*/run")))
+            remove_tree(folder)

@@ -27,7 +27,7 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.model_settings import LearnSettings
 from autoresearchd.domain.ports import Cancel, Learning, Store
-from autoresearchd.learner.learner_lock import held, holder
+from autoresearchd.learner.learner_lock import is_learning, learner_pid
 from autoresearchd.learner.training.constant_values import values_of
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.workspace import layout
@@ -123,11 +123,11 @@ class LearnSchedule:
 
     # -- waiting
     def _at_work(self) -> bool:
-        return self._child is not None or held(self._locks)
+        return self._child is not None or is_learning(self._locks)
 
     def _wait(self) -> None:
         """Until no learner is at work, or the session is to end."""
-        pid = holder(self._locks) if self._child is None else self._child.pid
+        pid = learner_pid(self._locks) if self._child is None else self._child.pid
         who = "a learner" if pid is None else f"a learner, process {pid},"
         reason = f"experiments wait: {who} is at work in this repository"
         self._tell(EventKind.WAITING, reason)
@@ -141,7 +141,7 @@ class LearnSchedule:
     # -- one run
     def _is_due(self) -> bool:
         # Where the lock is held, somebody learns by hand, or a learner of a daemon that was killed.
-        if not self._settings.scheduled or held(self._locks):
+        if not self._settings.scheduled or is_learning(self._locks):
             return False
         if self._due.is_set() or self._mark.exists():
             return True

@@ -180,8 +180,9 @@ def _cpu() -> Finding:
 
 
 def _memory() -> Finding:
-    figures = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii", "replace"), re.MULTILINE))
-    free, total = int(figures.get("MemAvailable", 0)) / 2**20, int(figures.get("MemTotal", 0)) / 2**20
+    from autoresearchd.sandbox.ceilings import memory_of_machine
+
+    total, free = (size / 2**30 for size in memory_of_machine())
     value = f"{free:.1f} of {total:.1f} GiB free"
     if free < _LEAST_MEMORY_GB:
         return Finding("memory", "warning", value, "close other programs, or choose a smaller model in the task")

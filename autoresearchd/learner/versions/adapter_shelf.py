@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
+import math
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from autoresearchd.domain.policy_versions import BaseModel, NewVersion, PolicyVe
 from autoresearchd.domain.ports import Shelf
 from autoresearchd.learner.versions import adapter_manifest
 from autoresearchd.learner.versions.adapter_manifest import Manifest
+from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.store.schema import health
 
 _LOCK = ".lock"
@@ -322,12 +322,8 @@ class AdapterShelf:
     def _held(self, *, wait: bool = True) -> Iterator[None]:
         """Nobody else makes or sweeps versions; the lock dies with its process."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        with hold(self._folder / _LOCK, patience=math.inf if wait else 0):
             yield
-        finally:
-            os.close(handle)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ always takes the same room, so that a full disk does not refuse it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -17,29 +16,27 @@ from types import TracebackType
 from typing import Any
 
 from autoresearchd.domain.errors import EnvironmentFailure, SessionLocked, StoreDamaged
+from autoresearchd.sandbox.file_locks import hold
+from autoresearchd.sandbox.process_tree import start_time
 
 NOTE_BYTES = 4096
 _REASON = 300
 """Characters of what a daemon waits for: the note has room for them even where each takes twelve bytes of JSON."""
 
 
-def process_start(pid: int) -> str | None:
-    """Start time of a process in clock ticks, None when there is none; with its pid it names a process for ever."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else fields[19]
+def _process_start(pid: int) -> str | None:
+    """A process's start time as the note has it."""
+    ticks = start_time(pid)
+    return None if ticks is None else str(ticks)
 
 
 def process_began(pid: int) -> datetime | None:
     """When a process of this machine started; None where the system does not say."""
-    ticks = process_start(pid)
+    ticks = start_time(pid)
     if ticks is None:
         return None
     # Not /proc/uptime, which in a container may be the container's own; both clocks go on while the machine sleeps.
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return datetime.fromtimestamp(time.time() - age, UTC)
 
 
@@ -65,20 +62,15 @@ def announce(path: Path, pid: int) -> None:
 
     Nothing where a daemon has the session, or the disk takes no writing: the process will say so itself.
     """
-    begun = process_start(pid)
+    begun = _process_start(pid)
     if begun is None:  # it has ended already
         return
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with hold(path) as descriptor:
+            os.ftruncate(descriptor, 0)
             # Without "ready": nobody holds the session yet.
-            note = json.dumps({"pid": pid, "start": begun, "starts": True})
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, note.encode("ascii").ljust(NOTE_BYTES), 0)
-        finally:
-            os.close(fd)
+            _write(descriptor, {"pid": pid, "start": begun, "starts": True})
 
 
 def waiting(path: Path) -> str:
@@ -119,7 +111,7 @@ def _living(path: Path) -> dict[str, Any] | None:
     """The note of a live process, of one that is announced as well."""
     try:
         note = json.loads(path.read_text())
-        begun = process_start(int(note["pid"]))
+        begun = _process_start(int(note["pid"]))
         alive = begun is not None and begun == note["start"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -138,12 +130,17 @@ class SessionLock:
     def __init__(self, path: Path, tag: str, *, starts: bool = False) -> None:
         self.path = path
         self.tag = tag
-        self._fd: int | None = None
+        self._lock = contextlib.ExitStack()
+        self._descriptor: int | None = None
         self._facts: dict[str, Any] = {"ready": False, "waits": "", "starts": starts}
 
     def __enter__(self) -> SessionLock:
         try:
-            self._take()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = hold(self.path, busy=lambda: already_held(self.tag, holder(self.path)))
+            self._descriptor = self._lock.enter_context(lock)
+            os.ftruncate(self._descriptor, 0)
+            self._note()
         except OSError as error:
             self.__exit__(None, None, None)
             raise EnvironmentFailure(
@@ -151,18 +148,6 @@ class SessionLock:
                 hint="free some disk space, or make the folder writable; then try again",
             ) from error
         return self
-
-    def _take(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            self._fd = None
-            raise already_held(self.tag, holder(self.path)) from None
-        os.ftruncate(self._fd, 0)
-        self._note(ready=False, waits="")
 
     def begun(self) -> None:
         """Note that the database tells of the daemon from now on."""
@@ -182,18 +167,21 @@ class SessionLock:
 
     def _note(self, **facts: Any) -> None:
         self._facts |= facts
-        note = json.dumps({"pid": os.getpid(), "start": process_start(os.getpid()), **self._facts})
-        if self._fd is not None:
-            os.pwrite(self._fd, note.encode("ascii").ljust(NOTE_BYTES), 0)
+        if self._descriptor is not None:
+            _write(self._descriptor, {"pid": os.getpid(), "start": _process_start(os.getpid()), **self._facts})
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._fd is not None:
+        if self._descriptor is not None:
             with contextlib.suppress(OSError):  # a note that stays on a disk that has failed names a dead process
-                os.ftruncate(self._fd, 0)
-            os.close(self._fd)
-            self._fd = None
+                os.ftruncate(self._descriptor, 0)
+            self._descriptor = None
+            self._lock.close()
+
+
+def _write(descriptor: int, note: dict[str, Any]) -> None:
+    os.pwrite(descriptor, json.dumps(note).encode("ascii").ljust(NOTE_BYTES), 0)
 
 
 def already_held(tag: str, pid: int | None) -> SessionLocked:

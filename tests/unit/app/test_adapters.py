@@ -18,7 +18,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter, VersionStatus
 from autoresearchd.learner.data.read_sessions import base_model
-from autoresearchd.learner.learner_lock import LearnerLock
+from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.repository import SqlStore
@@ -257,7 +257,7 @@ def test_an_experiment_under_way_keeps_the_version_that_proposed_it(tmp_path: Pa
         assert [each.version.version for each in prune(root, 0)] == [second]
         bench.lab.decide(e, Decision(Status.DISCARD, Label.NO_GAIN, 1.0, reward=0.0))
         assert [each.version.version for each in prune(root, 0)] == [first]
-        with LearnerLock(root / ".git/autoresearchd/locks"), pytest.raises(SessionLocked):
+        with hold_learner_lock(root / ".git/autoresearchd/locks"), pytest.raises(SessionLocked):
             prune(root, 0)
 
 

@@ -25,7 +25,7 @@ from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
 from autoresearchd.domain.ports import Cancel, NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.task import Task
-from autoresearchd.learner.learner_lock import LearnerLock
+from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor
 from tests.fakes.models import PatientCancel
@@ -166,7 +166,7 @@ def test_experiments_wait_for_a_learner_that_somebody_started_by_hand_and_that_i
     with ExitStack() as learner:
         stopping = Releasing(learner)
         with watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w:
-            learner.enter_context(LearnerLock(w.locks))
+            learner.enter_context(hold_learner_lock(w.locks))
             w.schedule.between()
         assert len(stopping.waits) == 1
     reason = f"experiments wait: a learner, process {os.getpid()}, is at work in this repository"
@@ -176,7 +176,7 @@ def test_experiments_wait_for_a_learner_that_somebody_started_by_hand_and_that_i
 
 def test_a_session_that_is_to_end_waits_for_no_learner(tmp_path: Path) -> None:
     stopping = PatientCancel(stop_after=1)
-    with watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w, LearnerLock(w.locks):
+    with watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w, hold_learner_lock(w.locks):
         w.schedule.between()
         assert len(w.told) == 1
         assert len(w.waits) == 1, "it is said by then that it stops"
@@ -308,7 +308,7 @@ def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(
 def test_no_second_learner_begins_beside_one_that_somebody_started(tmp_path: Path) -> None:
     with watched(tmp_path, WRITE, LearnSettings(every=1)) as w:
         w.count = 1
-        with LearnerLock(w.locks):
+        with hold_learner_lock(w.locks):
             w.schedule.between()
             assert w.told == []
         w.schedule.between()

@@ -13,7 +13,7 @@ from autoresearchd.sandbox.tiers import Tier, available
 from autoresearchd.sandbox.view import View
 
 CONFINED = [pytest.param(tier, id=tier.name.value) for tier in available() if tier.confines]
-TOP = str(Path(confine.__file__).parents[2])
+TOP = str(Path(confine.__file__).parents[3])
 
 
 def run(tier: Tier, view: View, *command: str) -> subprocess.CompletedProcess[str]:
@@ -48,7 +48,7 @@ def test_a_restriction_that_cannot_be_put_up_keeps_the_job_from_running(tier: Ti
     broken = f"""
 import sys
 sys.path.append(sys.argv[1])
-from autoresearchd.sandbox import confine, landlock, seccomp
+from autoresearchd.sandbox.isolation import confine
 def refuse(*arguments, **more):
     raise OSError(1, "refused by a test")
 {"confine." + name} = refuse
