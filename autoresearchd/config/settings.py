@@ -31,9 +31,6 @@ _KEYS_BELONG = (
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
 _LONGEST_OPTION = 200
-_MOST_MONEY = 1_000_000_000
-_HIGHEST_PRICE = 1_000_000
-"""Far above what anybody charges or has: what is beyond is a slip, and sums of it would be no money any more."""
 
 
 def _between(low: float, high: float) -> AfterValidator:
@@ -45,23 +42,15 @@ def _between(low: float, high: float) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _money(value: float) -> float:
-    if value < 0:
-        raise wrong(f"{shown(value)} is no amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
-    if value > _MOST_MONEY:
-        raise wrong(
-            f"{shown(value)} is more than {_MOST_MONEY:,} US dollars", "write less, or leave the key out for no cap"
-        )
-    return value
+def _money(most: float, too_much: str, hint: str) -> AfterValidator:
+    def check(value: float) -> float:
+        if value < 0:
+            raise wrong(f"{shown(value)} is no amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
+        if value > most:
+            raise wrong(f"{shown(value)} is {too_much}", hint)
+        return value
 
-
-def _price(value: float) -> float:
-    if value > _HIGHEST_PRICE:
-        raise wrong(
-            f"{shown(value)} is no price: it is more than a dollar for each token",
-            f"write US dollars for a million tokens, e.g. 3.0; at most {_HIGHEST_PRICE:,}",
-        )
-    return value
+    return AfterValidator(check)
 
 
 def _where_known(value: object) -> bool | None:
@@ -84,8 +73,18 @@ def _url(text: str) -> str:
 
 
 Whole = Annotated[int, Strict()]
-Dollars = Annotated[Number, AfterValidator(_money)]
-PerMillion = Annotated[Number, AfterValidator(_price), AfterValidator(_money)]
+# Far above what anybody charges or has: what is beyond is a slip, and sums of it would be no money any more.
+Dollars = Annotated[
+    Number, _money(1e9, "more than 1,000,000,000 US dollars", "write less, or leave the key out for no cap")
+]
+PerMillion = Annotated[
+    Number,
+    _money(
+        1e6,
+        "no price: it is more than a dollar for each token",
+        "write US dollars for a million tokens, e.g. 3.0; at most 1,000,000",
+    ),
+]
 Url = Annotated[Line, AfterValidator(_url)]
 
 
@@ -233,10 +232,14 @@ def load_settings(environment: Mapping[str, str]) -> ModelSettings:
     path = settings_path(environment)
     if path is None or str(path) == os.devnull:
         return ModelSettings()
-    if not _is_there(path):
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         if not environment.get(VARIABLE):
             return ModelSettings()
-        raise ConfigError("there is no such file", file=str(path), hint=f"write it, or unset {VARIABLE}")
+        raise ConfigError("there is no such file", file=str(path), hint=f"write it, or unset {VARIABLE}") from None
+    except OSError:
+        pass  # reading it says why
     with _own_words():
         text = read_text(path)
     return read_settings_text(text, file=str(path), environment=environment)
@@ -261,18 +264,6 @@ def read_settings_text(
         raise_all(file, [*problems, *explain(error, document, "", frozenset())])
     _refuse(file, problems)
     return _settings(checked, Path(file).parent, environment or {})
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}", file=str(path), hint="make it a file that you may read"
-        ) from None
-    return True
 
 
 @contextmanager
@@ -354,42 +345,22 @@ def _advice(key: str, place: Place, section: type[Section]) -> str:
 
 # ---------------------------------------------------------------------- the settings after validation
 def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
-    key_file = file.local.key_file
+    values = {key: value for key, value in dict(file).items() if key not in _SECTIONS}
+    local, learn = file.local, file.learn
     return ModelSettings(
-        policy=file.policy or "",
-        fallbacks=file.fallbacks,
-        context_tokens=file.context_tokens,
-        max_tokens=file.max_tokens,
-        temperature=file.temperature,
-        timeout=file.timeout,
-        retries=file.retries,
-        reasks=file.reasks,
-        repairs=file.repairs,
-        feedback=file.feedback,
-        prompt=file.prompt,
-        structured=file.structured,
-        prices={model: Price(price.input, price.output) for model, price in file.prices.items()},
+        **values
+        | {"policy": file.policy or "", "prices": {m: Price(p.input, p.output) for m, p in file.prices.items()}}
+        | {"key_files": {name: str(_path(place, folder, environment)) for name, place in file.key_files.items()}}
+        | {f"agent_{key}": value for key, value in file.agent},
         per_day=file.spend.per_day,
         when_spent=file.spend.when_reached,
-        base_url=file.local.base_url,
-        local_model=file.local.model or "",
-        key_file=str(_path(key_file, folder, environment)) if key_file else "",
-        key_files={name: str(_path(place, folder, environment)) for name, place in file.key_files.items()},
-        roles=file.roles,
-        parents=file.parents,
-        group=file.group,
-        agent_turns=file.agent.turns,
-        agent_seconds=file.agent.seconds,
-        agent_output_bytes=file.agent.output_bytes,
-        agent_usd=file.agent.usd,
+        base_url=local.base_url,
+        local_model=local.model or "",
+        key_file=str(_path(local.key_file, folder, environment)) if local.key_file else "",
         learn=LearnSettings(
-            every=file.learn.every,
-            cron=file.learn.cron or "",
-            algo=file.learn.algo,
-            steps=file.learn.steps,
-            memory_mb=file.learn.memory_mb,
-            pause=file.learn.pause,
-            model=file.learn.model or "",
-            options=dict(file.learn.set),
+            **{key: value for key, value in learn if key not in ("set", "cron", "model")},
+            cron=learn.cron or "",
+            model=learn.model or "",
+            options=dict(learn.set),
         ),
     )

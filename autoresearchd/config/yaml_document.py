@@ -74,9 +74,9 @@ def dotted(place: Place) -> str:
 def read_text(path: Path) -> str:
     """Text of a file; ConfigError when there is none, or when it is too large or not UTF-8."""
     file = str(path)
-    if path.exists() and not path.is_file():
-        raise ConfigError("not a regular file", file=file, hint="put a text file there")
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError("not a regular file", file=file, hint="put a text file there")
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
