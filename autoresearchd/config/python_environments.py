@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.config.task_paths import start_of
+
 _READ = 64 * 1024
 _WORD = re.compile(r"\s*([\w./~:@%+=,-]+)(?=\s|$)")
 _ASSIGNMENTS = re.compile(r"\s*(?:[A-Za-z_]\w*=[\w./~:@%+,-]*\s+)*")
@@ -95,7 +97,7 @@ def environment_of(
     there = prefix is not None and (prefix / "bin" / "python").exists()
     if asked is None and not there and prefix is not None:
         prefix = None  # nobody asked for it: it is told, and not written
-    if there and prefix is not None and _same(prefix, running):
+    if there and prefix is not None and prefix.resolve() == running.resolve():
         prefix = None
     new = command[:start] + rest
     python = prefix / "bin" / "python" if prefix is not None else None
@@ -206,7 +208,7 @@ class _Finder:
 
     def tool(self) -> str:
         """What keeps the project's environment, as its files say."""
-        project = _read(self.folder / "pyproject.toml")
+        project = _text(self.folder / "pyproject.toml")
         for tool, lock, section in (
             ("uv", "uv.lock", "[tool.uv"),
             ("poetry", "poetry.lock", "[tool.poetry]"),
@@ -265,13 +267,13 @@ class _Finder:
         if _is_environment(own):
             return own, make
         place = Path(self._environ.get("WORKON_HOME") or self._home / ".local" / "share" / "virtualenvs")
-        return next((p for p in _folders(place) if _read(p / ".project").strip() == str(self.folder)), None), make
+        return next((p for p in _folders(place) if _text(p / ".project").strip() == str(self.folder)), None), make
 
     def _conda(self, named: str) -> tuple[Path | None, str]:
         """By path, or by name among the environments that conda has listed or keeps beside the active one."""
         file = self._conda_file()
         if not named and file is not None:
-            told = _NAME.search(_read(file))
+            told = _NAME.search(_text(file))
             named = told[1] if told else ""
         make = f"conda env create -f {file.name}" if file is not None else f"conda create -n {named or 'NAME'} python"
         if "/" in named:
@@ -279,7 +281,7 @@ class _Finder:
         if not named:
             return None, make
         active = self._environ.get("CONDA_PREFIX")
-        listed = [Path(row) for row in _read(self._home / ".conda" / "environments.txt").split("\n") if row]
+        listed = [Path(row) for row in _text(self._home / ".conda" / "environments.txt").split("\n") if row]
         roots = [Path(program).parent.parent for program in (self._environ.get("CONDA_EXE"),) if program]
         candidates = [*([Path(active)] if active else []), *listed, *(root / "envs" / named for root in roots)]
         candidates = roots if named == "base" else [path for path in candidates if path.name == named]
@@ -290,16 +292,13 @@ class _Finder:
         return next((path for path in files if path.is_file()), None)
 
 
+def _text(path: Path) -> str:
+    return start_of(path, _READ)
+
+
 def _is_environment(prefix: Path) -> bool:
     marked = (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
     return marked and (prefix / "bin" / "python").exists()
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 def _folders(place: Path) -> list[Path]:
@@ -307,12 +306,3 @@ def _folders(place: Path) -> list[Path]:
         return sorted(path for path in place.iterdir() if path.is_dir())
     except OSError:
         return []
-
-
-def _read(path: Path) -> str:
-    """The start of a file, empty where there is none."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(_READ).decode("utf-8", "replace")
-    except OSError:
-        return ""

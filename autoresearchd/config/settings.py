@@ -318,8 +318,7 @@ def _known(document: Document, values: Mapping[str, Any], place: Place, section:
     for key, value in values.items():
         here = (*place, key)
         if key not in section.model_fields:
-            what = "there is no such key"
-            document.problems.append(Problem(what, _advice(key, place, section), dotted(here), document.line(here)))
+            document.complain(here, "there is no such key", _advice(key, place, section))
         elif not place and key in _SECTIONS and isinstance(value, dict):
             kept[key] = _known(document, value, here, _SECTIONS[key])
         elif not place and key == "prices" and isinstance(value, dict):

@@ -6,17 +6,18 @@ The text may come from a model: aliases are not expanded, no tag makes anything,
 from __future__ import annotations
 
 import json
+import operator
 import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
-from autoresearchd.config.yaml_document import Place, PlainLoader, dotted
+from autoresearchd.config.yaml_document import Place, PlainLoader, dotted, syntax_message
 
 MOST_CHARACTERS = 64 * 1024
 """Of a file that is looked at: one with the constants of a recipe is far smaller."""
@@ -99,21 +100,15 @@ def scalars(path: str, text: str) -> tuple[Scalar, ...]:
             found = list(_Scalars(text).of(nodes[0], (), (), 0)) if nodes else []
     except RecursionError:
         raise MarkupError("it is nested too deeply") from None
-    ends = _Bytes(text)
+    if text.isascii():
+        return tuple(found)
+
+    def at(place: int) -> int:
+        return len(text[:place].encode())
+
     return tuple(
-        Scalar(s.name, s.value, ends.at(s.start), ends.at(s.end), tuple((ends.at(a), ends.at(b)) for a, b in s.heads))
-        for s in found
+        Scalar(s.name, s.value, at(s.start), at(s.end), tuple((at(a), at(b)) for a, b in s.heads)) for s in found
     )
-
-
-class _Bytes:
-    """Places in the UTF-8 bytes of a text, of places in its characters."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._ascii = text, text.isascii()
-
-    def at(self, place: int) -> int:
-        return place if self._ascii else len(self._text[:place].encode())
 
 
 # ---------------------------------------------------------------------- reading
@@ -123,8 +118,7 @@ def _composed(text: str) -> list[yaml.Node]:
         return [node for node in yaml.compose_all(text, Loader=PlainLoader) if node is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = ", ".join(part for part in (error.context, error.problem) if part)
-        raise MarkupError(f"not YAML: {what}", mark.line + 1 if mark else None) from None
+        raise MarkupError(syntax_message(error), mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
         raise MarkupError(f"not YAML: {str(error).splitlines()[0]}") from None
 
@@ -281,17 +275,12 @@ def _proved(text: str, data: dict[str, Any], place: Place, value: object, start:
     other = "false" if value is True else "true" if value is False else '"~"' if isinstance(value, str) else "-97531"
     try:
         changed = tomllib.loads(text[:start] + other + text[end:])
-        was, now = _taken(data, place), _taken(changed, place)
+        trees: tuple[Any, Any] = (data, changed)
+        was, now = (reduce(operator.getitem, place, tree) for tree in trees)
     except (ValueError, KeyError, IndexError, TypeError):
         return False
     same = was == value and type(was) is type(value) and now != was
     return same and _without(data, place) == _without(changed, place)
-
-
-def _taken(data: Any, place: Place) -> Any:
-    for step in place:
-        data = data[step]
-    return data
 
 
 def _without(data: Any, place: Place) -> Any:
