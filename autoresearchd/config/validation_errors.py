@@ -13,7 +13,7 @@ from autoresearchd.config.problems import MISSING, Problem, did_you_mean, neares
 from autoresearchd.config.task_schema import RULE, TaskFile
 from autoresearchd.config.yaml_document import Document, Place, dotted
 
-EXAMPLES: Mapping[str, str] = {
+_EXAMPLES: Mapping[str, str] = {
     "name": "name: my-task",
     "workspace": "workspace: {target_file: train.py}",
     "workspace.target_file": "target_file: train.py",
@@ -59,15 +59,7 @@ def explain(
     *,
     top: type[BaseModel] = TaskFile,
 ) -> list[Problem]:
-    """Problems out of a validation error.
-
-    Args:
-        error: what pydantic found.
-        document: what it was given, with lines.
-        profile: the profile that was laid upon the file.
-        from_profile: the places that come from it.
-        top: what the whole of the file was to be.
-    """
+    """Problems out of a validation error; ``from_profile``: the places that come from ``profile``."""
     teller = _Teller(document, profile, from_profile, top)
     return [problem for details in error.errors(include_url=False) for problem in teller.tell(details)]
 
@@ -80,11 +72,11 @@ class _Teller:
         place: Place = details["loc"]
         context = details.get("ctx", {})
         if details["type"] == "missing":
-            yield self._missing(place)
+            keys = [step for step in place if isinstance(step, str)]
+            yield self._problem(place, MISSING, f"add `{_EXAMPLES.get('.'.join(keys), f'{place[-1]}: …')}`")
         elif details["type"] == "extra_forbidden":
-            yield self._problem(
-                place, "there is no such key", did_you_mean(str(place[-1]), _known_at(place[:-1], self._top))
-            )
+            hint = did_you_mean(str(place[-1]), _known_at(place[:-1], self._top))
+            yield self._problem(place, "there is no such key", hint)
         elif details["type"] == RULE and "conflicts" in context:
             for key, what, hint in context["conflicts"]:
                 yield self._problem(self._below(place, key), self._of_profile(place, what), hint)
@@ -92,10 +84,6 @@ class _Teller:
             yield self._problem(place, context["what"], context["hint"])
         else:
             yield self._problem(self._written(place), *_kind(details, self._document.texts.get(place)))
-
-    def _missing(self, place: Place) -> Problem:
-        example = EXAMPLES.get(".".join(step for step in place if isinstance(step, str)), f"{place[-1]}: …")
-        return self._problem(place, MISSING, f"add `{example}`")
 
     def _problem(self, place: Place, what: str, hint: str) -> Problem:
         written = self._written(place)
@@ -128,10 +116,8 @@ def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
     if details["type"] in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         near = nearest(value, choices) if isinstance(value, str) else ""
-        return (
-            f"{shown(value)} is not among {', '.join(choices)}",
-            f"did you mean {near!r}?" if near else "write one of them",
-        )
+        hint = f"did you mean {near!r}?" if near else "write one of them"
+        return f"{shown(value)} is not among {', '.join(choices)}", hint
     if details["type"] in _KINDS:
         expected, hint = _KINDS[details["type"]]
         if expected == "text" and text is not None:
