@@ -129,7 +129,7 @@ def load_check(folder: Path) -> TaskCheck | None:
     try:
         found = CheckFile.model_validate(document.root)
     except ValidationError as error:
-        raise_all(file, explain(error, document, "", frozenset(), top=CheckFile))
+        raise_all(file, explain(error, document, top=CheckFile))
     return TaskCheck(
         baseline={name: _documented(figures, document, name) for name, figures in found.baseline.items()},
         budget=found.budget,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from autoresearchd.config.problems import Problem, raise_all
 from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, Execution, TaskFile
 from autoresearchd.config.validation_errors import explain
-from autoresearchd.config.yaml_document import Document, Place, merged, parse_yaml, read_text
+from autoresearchd.config.yaml_document import Document, Place, merged, parse_yaml, read_text, without_empty
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import (
     Budget,
@@ -145,23 +145,12 @@ def _validate(base: Document, profile: str, over: Document | dict[str, Any]) -> 
         from_profile = frozenset(p for p in over.lines if p not in base.lines or not isinstance(over.at(p), dict))
         lines = {place: line for place, line in over.lines.items() if place in from_profile}
         document = Document(merged(base.root, over.root), base.lines | lines, base.texts | over.texts)
-    document = replace(document, root=_without_empty(document.root))
+    document = replace(document, root=without_empty(document.root, keep={("execution", "env")}))
     _numbers_as_written(document)
     try:
         return TaskFile.model_validate(document.root)
     except ValidationError as error:
         return explain(error, document, profile, from_profile)
-
-
-def _without_empty(values: dict[str, Any], place: Place = ()) -> dict[str, Any]:
-    """Keys without a value are as if they were not there, but for variables: there it is more likely a mistake."""
-    if place == ("execution", "env"):
-        return dict(values)
-    return {
-        key: _without_empty(value, (*place, key)) if isinstance(value, dict) else value
-        for key, value in values.items()
-        if value is not None
-    }
 
 
 def _numbers_as_written(document: Document) -> None:

@@ -87,11 +87,11 @@ def environment_of(
         running: the environment of this process, which jobs have without being told.
     """
     finder = _Finder(folder.resolve(), environ)
-    lead = _ASSIGNMENTS.match(command)
-    start = lead.end() if lead else 0
-    asked = _by_activation(command[start:]) or _by_runner(command[start:]) or _by_path(command[start:], finder)
-    tool, rest, named = asked if asked is not None else (finder.tool(), command[start:], "")
-    if not tool or (asked is None and tool != "venv" and _begins(command[start:]) in RUNNERS):
+    start = _end_of_assignments(command)
+    given = command[start:]
+    asked = _by_activation(given) or _by_runner(given) or _by_path(given, finder)
+    tool, rest, named = asked if asked is not None else (finder.tool(), given, "")
+    if not tool or (asked is None and tool != "venv" and _begins(given) in RUNNERS):
         return None
     prefix, make = finder.find(tool, named)
     there = prefix is not None and (prefix / "bin" / "python").exists()
@@ -108,8 +108,7 @@ def environment_of(
 
 def how_to_run(command: str, folder: Path) -> str:
     """What to write in place of a command by one of ``RUNNERS``; empty for any other."""
-    lead = _ASSIGNMENTS.match(command)
-    first = _begins(command[lead.end() if lead else 0 :])
+    first = _begins(command[_end_of_assignments(command) :])
     if first not in RUNNERS:
         return ""
     found = environment_of(command, folder)
@@ -133,6 +132,11 @@ def how_to_make(folder: Path) -> str:
 
 
 # ---------------------------------------------------------------------- what a command says
+def _end_of_assignments(command: str) -> int:
+    lead = _ASSIGNMENTS.match(command)
+    return lead.end() if lead else 0
+
+
 def _begins(command: str) -> str:
     """The program of a command like ``uv run …``; empty for any other."""
     words = command.split(maxsplit=2)
@@ -141,10 +145,9 @@ def _begins(command: str) -> str:
 
 def _by_activation(command: str) -> tuple[str, str, str] | None:
     """(tool, the rest, the environment as it is named)."""
-    if found := _ACTIVATE.match(command):
-        return "venv", _plain(command[found.end() :]), found[1]
-    if found := _CONDA_ACTIVATE.match(command):
-        return "conda", _plain(command[found.end() :]), found[1]
+    for tool, pattern in (("venv", _ACTIVATE), ("conda", _CONDA_ACTIVATE)):
+        if found := pattern.match(command):
+            return tool, _plain(command[found.end() :]), found[1]
     return None
 
 
@@ -282,7 +285,8 @@ class _Finder:
             return None, make
         active = self._environ.get("CONDA_PREFIX")
         listed = [Path(row) for row in _text(self._home / ".conda" / "environments.txt").split("\n") if row]
-        roots = [Path(program).parent.parent for program in (self._environ.get("CONDA_EXE"),) if program]
+        executable = self._environ.get("CONDA_EXE")
+        roots = [Path(executable).parent.parent] if executable else []
         candidates = [*([Path(active)] if active else []), *listed, *(root / "envs" / named for root in roots)]
         candidates = roots if named == "base" else [path for path in candidates if path.name == named]
         return next((path for path in candidates if (path / "conda-meta").is_dir()), None), make

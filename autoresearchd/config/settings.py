@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
 
 from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
 from autoresearchd.config.task_schema import Conflict, Flag, Line, Number, Seconds, Section, in_conflict, wrong
 from autoresearchd.config.validation_errors import explain
-from autoresearchd.config.yaml_document import Document, Place, dotted, parse_yaml, read_text
+from autoresearchd.config.yaml_document import Document, Place, dotted, parse_yaml, read_text, without_empty
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings, Price
 from autoresearchd.domain.secrets import find_secrets
@@ -257,12 +257,12 @@ def read_settings_text(
     with _own_words():
         document = parse_yaml(text, file)
     _refuse(file, _pasted_keys(document, document.root, ()))
-    values, problems = _known(document, document.root, (), SettingsFile), document.problems
     try:
-        checked = SettingsFile.model_validate(values)
+        checked = SettingsFile.model_validate(without_empty(document.root, keep={("prices",), ("learn", "set")}))
     except ValidationError as error:
-        raise_all(file, [*problems, *explain(error, document, "", frozenset())])
-    _refuse(file, problems)
+        found = explain(error, document, top=SettingsFile, advise=_advise)
+        raise_all(file, [*document.problems, *found])
+    _refuse(file, document.problems)
     return _settings(checked, Path(file).parent, environment or {})
 
 
@@ -309,37 +309,16 @@ def _pasted_keys(document: Document, value: object, place: Place) -> Iterator[Pr
 
 
 # ---------------------------------------------------------------------- keys that are not known
-def _known(document: Document, values: Mapping[str, Any], place: Place, section: type[Section]) -> dict[str, Any]:
-    """What a section knows of ``values``, with a problem for every other key.
-
-    Keys without a value are as if they were not there.
-    """
-    kept: dict[str, Any] = {}
-    for key, value in values.items():
-        here = (*place, key)
-        if key not in section.model_fields:
-            document.complain(here, "there is no such key", _advice(key, place, section))
-        elif not place and key in _SECTIONS and isinstance(value, dict):
-            kept[key] = _known(document, value, here, _SECTIONS[key])
-        elif not place and key == "prices" and isinstance(value, dict):
-            kept[key] = {
-                model: _known(document, price, (*here, model), PriceFile) if isinstance(price, dict) else price
-                for model, price in value.items()
-            }
-        elif value is not None:
-            kept[key] = value
-    return kept
-
-
-def _advice(key: str, place: Place, section: type[Section]) -> str:
+def _advise(place: Place, known: list[str]) -> str:
     """What would be right in place of a key that is not known."""
+    key = str(place[-1])
     if _KEY_NAMES.fullmatch(key):
         return _KEYS_BELONG
-    if not place and key == "model":
+    if place == ("model",):
         return "write `policy: litellm:MODEL`, or for an endpoint of your own `local: {model: MODEL}`"
-    if not place and key in _MOVED:
+    if len(place) == 1 and key in _MOVED:
         return f"it belongs to {_MOVED[key]}: `{_MOVED[key]}: {{{_RENAMED.get(key, key)}: …}}`"
-    return did_you_mean(key, section.model_fields)
+    return did_you_mean(key, known)
 
 
 # ---------------------------------------------------------------------- the settings after validation

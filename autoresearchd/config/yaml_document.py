@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -295,3 +295,14 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         below = result.get(key)
         result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def without_empty(values: dict[str, Any], keep: Container[Place], place: Place = ()) -> dict[str, Any]:
+    """Keys without a value are as if they were not there, but in the mappings at ``keep``: there it is a mistake."""
+    if place in keep:
+        return dict(values)
+    return {
+        key: without_empty(value, keep, (*place, key)) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
