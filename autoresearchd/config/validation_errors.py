@@ -63,13 +63,8 @@ def explain(
 ) -> list[Problem]:
     """Problems out of a validation error.
 
-    Args:
-        error: what pydantic says.
-        document: what it was given, with lines.
-        profile: what was laid upon the file, where from_profile has the places that come from it.
-        from_profile: see there.
-        top: what the whole of the file was to be.
-        advise: what to write in place of a key that is not known among those that are; usually the nearest.
+    from_profile: the places that come from ``profile``, which was laid upon the file; top: what all of the file was to
+    be; advise: what to write in place of a key that is not known, usually the nearest of the known ones.
     """
     teller = _Teller(document, profile, from_profile, top, advise or _usual_advice)
     return [problem for details in error.errors(include_url=False) for problem in teller.tell(details)]

@@ -97,7 +97,7 @@ def scalars(path: str, text: str) -> tuple[Scalar, ...]:
                 _json(text)
                 text = text.replace("\t", " ")  # to YAML a tab is no space; in strings JSON has none
             nodes = _composed(text)
-            found = list(_Scalars(text).of(nodes[0], (), (), 0)) if nodes else []
+            found = list(_yaml_scalars(text, nodes[0])) if nodes else []
     except RecursionError:
         raise MarkupError("it is nested too deeply") from None
     if text.isascii():
@@ -178,33 +178,32 @@ def _of_value(value: Any, without: re.Pattern[str] | None) -> object:
 
 
 # ---------------------------------------------------------------------- places
-class _Scalars:
-    """Finds the scalars of a YAML document; JSON is one, too."""
+def _yaml_scalars(text: str, root: yaml.Node) -> Iterator[Scalar]:
+    """The scalars of a YAML document; JSON is one, too."""
+    seen: set[int] = set()
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._seen: set[int] = set()
-
-    def of(self, node: yaml.Node, place: Place, heads: tuple[tuple[int, int], ...], depth: int) -> Iterator[Scalar]:
-        if id(node) in self._seen or depth > _MOST_DEPTH or len(self._seen) > _MOST_NODES:
+    def of(node: yaml.Node, place: Place, heads: tuple[tuple[int, int], ...], depth: int) -> Iterator[Scalar]:
+        if id(node) in seen or depth > _MOST_DEPTH or len(seen) > _MOST_NODES:
             return  # an alias: the value is the anchor's
-        self._seen.add(id(node))
+        seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 if isinstance(key, yaml.ScalarNode) and _KEY.fullmatch(key.value):
                     span = (key.start_mark.index, key.end_mark.index)
                     inner = heads if isinstance(value, yaml.ScalarNode) else (*heads, span)
-                    yield from self.of(value, (*place, key.value), inner, depth + 1)
+                    yield from of(value, (*place, key.value), inner, depth + 1)
         elif isinstance(node, yaml.SequenceNode):
             numbers = all(isinstance(i, yaml.ScalarNode) and _NUMBER.fullmatch(i.value) for i in node.value)
             for index, item in enumerate(node.value[:_MOST_IN_LIST]):
                 if not isinstance(item, yaml.ScalarNode) or (numbers and len(node.value) <= _MOST_IN_LIST):
-                    yield from self.of(item, (*place, index), heads, depth + 1)
+                    yield from of(item, (*place, index), heads, depth + 1)
         elif isinstance(node, yaml.ScalarNode) and place and node.style not in ("|", ">"):
             start, end = node.start_mark.index, node.end_mark.index
-            value = value_of(self._text[start:end])
+            value = value_of(text[start:end])
             if value is not None and not (isinstance(value, str) and value != node.value):
                 yield Scalar(dotted(place), value, start, end, heads)
+
+    return of(root, (), (), 0)
 
 
 def value_of(source: str) -> int | float | str | bool | None:

@@ -143,6 +143,11 @@ EVALUATED = "evaluation: {command: python evaluate.py}\n"
         (with_keys("needs_gpu: yes"), "execution.needs_gpu", True),
         (with_keys("env: {LR: 0.10, N: 007, ON: on}"), "execution.env", {"LR": "0.10", "N": "007", "ON": "on"}),
         (with_keys(more="checks: [&c {command: pytest}, *c]"), "checks", (Check("pytest"), Check("pytest"))),
+        (
+            with_keys(more="fleet: {slots: [{host: me@box-1, gpu_id: 3}]}"),
+            "fleet",
+            (FleetSlot("me@box-1", "3", "me@box-1-gpu3", "~"),),
+        ),
         (MINIMAL.replace("tiny", "no"), "name", "no"),
         (MINIMAL.replace("val_loss", "2026-01-01"), "metric.name", "2026-01-01"),
         (with_keys(more="prompt: {system: 12:30}"), "prompt.system", "12:30"),
@@ -188,15 +193,6 @@ def test_a_profile_that_only_another_machine_uses_is_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"profiles\.cuda\.execution\.needs_gpus") as caught:
         read_task_text(PROFILES.replace("needs_gpu:", "needs_gpus:"), profile="cpu")
     assert caught.value.line == 12
-
-
-def test_a_gpu_may_be_named_by_its_bare_number_and_slots_fill_in_from_the_workspace() -> None:
-    text = MINIMAL.replace("train.py}\nexec", "train.py, remote_dir: ~/work}\nexec")
-    text += "fleet: {slots: [{host: me@box-1, gpu_id: 3}, {host: box-2}]}\n"
-    assert read_task_text(text).fleet == (
-        FleetSlot("me@box-1", "3", "me@box-1-gpu3", "~/work"),
-        FleetSlot("box-2", "0", "box-2-gpu0", "~/work"),
-    )
 
 
 def test_a_file_from_windows_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ spend: {per_day: 20, when_reached: search}
 local: {base_url: "http://127.0.0.1:9000/v1/", model: smollm2, key_file: keys/local}
 agent: {turns: 10, seconds: 5m, output_bytes: 5000, usd: 0.5}
 structured: false
-key_files: {anthropic: keys/anthropic}
+key_files: {anthropic: ~/keys/anthropic}
 roles: on
 parents: puct
 group: 4
@@ -91,7 +91,8 @@ def test_a_file_that_cannot_be_read_is_told_and_its_remedy_speaks_of_this_file(t
 
 # ---------------------------------------------------------------------- what it says
 def test_every_key_reaches_the_settings() -> None:
-    found = read_settings_text(FULL, file="/home/me/config.yaml")
+    home = {"HOME": "/home/me"}
+    found = read_settings_text(FULL, file="/etc/ar/config.yaml", environment=home)
     assert found == ModelSettings(
         policy="litellm:anthropic/claude-x",
         fallbacks=("openai/gpt-x", "local-model"),
@@ -107,7 +108,7 @@ def test_every_key_reaches_the_settings() -> None:
         when_spent="search",
         base_url="http://127.0.0.1:9000/v1",
         local_model="smollm2",
-        key_file="/home/me/keys/local",
+        key_file="/etc/ar/keys/local",
         structured=False,
         key_files={"anthropic": "/home/me/keys/anthropic"},
         roles=True,
@@ -125,48 +126,27 @@ def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
     assert read_settings_text(text) == ModelSettings()
 
 
-@pytest.mark.parametrize(
-    ("key_file", "found"),
-    [("~/.keys/local", "/home/me/.keys/local"), ("/etc/key", "/etc/key"), ("key", "/etc/ar/key")],
-)
-def test_a_key_file_is_found_from_home_or_from_the_settings(key_file: str, found: str) -> None:
-    text = f"local: {{key_file: {key_file}}}"
-    settings = read_settings_text(text, file="/etc/ar/config.yaml", environment={"HOME": "/home/me"})
-    assert settings.key_file == found
-
-
 # ---------------------------------------------------------------------- mistakes
 @pytest.mark.parametrize(
     ("text", "key", "words", "hint"),
     [
-        ("polcy: search", "polcy", "no such key", "'policy'"),
         ("max_token: 5", "max_token", "no such key", "'max_tokens'"),
         ("per_day: 5", "per_day", "no such key", "`spend: {per_day: …}`"),
-        ("when_spent: stop", "when_spent", "no such key", "`spend: {when_reached: …}`"),
         ("agent_turns: 5", "agent_turns", "no such key", "`agent: {turns: …}`"),
         ("model: claude-x", "model", "no such key", "policy: litellm:MODEL"),
-        ("prices: {m: {in: 1, input: 1, output: 1}}", "prices.m.in", "no such key", ""),
         ("prices: {m: {input: -1, output: 1}}", "prices.m.input", "no amount of money", "zero or more"),
         ("prices: {m: {input: 1, output: 1.0e+308}}", "prices.m.output", "more than a dollar", "1,000,000"),
+        ("learn: {set: {batch: 8, lr: [1, 2]}}", "learn.set.lr", "no single value", "one number"),
+        ('learn: {set: {lr: "two\\nlines"}}', "learn.set.lr", "no single value", ""),
         ("spend: {per_day: 1.0e+308}", "spend.per_day", "more than 1,000,000,000", "no cap"),
         ("agent: {usd: 1.0e+10}", "agent.usd", "more than 1,000,000,000", ""),
-        ("spend: 20", "spend", "a mapping", ""),
-        ("spend: {per_day: '20'}", "spend.per_day", "a number", ""),
         ("spend: {when_reached: pause}", "spend.when_reached", "not among stop, search", ""),
-        ("agent: {turns: 0}", "agent.turns", "not between 1 and 1,000", "in between"),
         ("context_tokens: 10", "context_tokens", "not between 1,000 and 10,000,000", ""),
-        ("max_tokens: true", "max_tokens", "whole number", ""),
         ("temperature: 3", "temperature", "not between 0 and 2", ""),
-        ("timeout: 0", "timeout", "no duration", "5m"),
-        ("reasks: many", "reasks", "whole number", ""),
         ("fallbacks: openai/gpt-x", "fallbacks", "a list", "[openai/gpt-x]"),
         ("policy: ''", "policy", "not a short line", ""),
         ("policy: 5", "policy", "found the number 5", '"5"'),
-        ("parents: best", "parents", "not among incumbent, puct", ""),
-        ("group: 65", "group", "not between 1 and 64", ""),
         ("local: {base_url: 127.0.0.1:8000}", "local.base_url", "no http address", "http://127.0.0.1:8000/v1"),
-        ("local: {base_url: 'ftp://a'}", "local.base_url", "no http address", ""),
-        ("local: {base_url: 'http://[a'}", "local.base_url", "no http address", ""),
         ("group: 1\ngroup: 2", "group", "given twice", ""),
     ],
 )
@@ -236,9 +216,6 @@ def test_a_cron_schedule_is_read(cron: str) -> None:
     [
         ("4 o'clock", "not a valid cron schedule: Wrong number of fields"),
         ("61 * * * *", "higher than the maximum value (59)"),
-        ("*/0 * * * *", "Increment must be higher than 0"),
-        ("5-1 * * * *", "must not be higher than the maximum"),
-        ("0 4 * * noday", "Invalid weekday"),
         ("0 4 * * 0", "a number for the day of the week"),
         ("0 4 31 4,6,9,11 *", "is never due"),
     ],
@@ -256,10 +233,3 @@ def test_a_schedule_is_read_with_its_constants() -> None:
     learn = read_settings_text(text).learn
     assert (learn.every, learn.algo, learn.model, learn.scheduled) == (20, "ppo", "models/small", True)
     assert dict(learn.options) == {"learning_rate": "0.0001", "checkpointing": "true"}
-
-
-@pytest.mark.parametrize("value", ["[1, 2]", "{a: 1}", "''", '"two\\nlines"', "x" * 201])
-def test_a_constant_that_is_no_single_value_is_named_with_its_line(value: str) -> None:
-    error = mistake(f"learn:\n  every: 20\n  set:\n    batch: 8\n    learning_rate: {value}\n")
-    assert (error.key, error.line) == ("learn.set.learning_rate", 5)
-    assert "no single value" in error.what
