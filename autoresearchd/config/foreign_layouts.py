@@ -75,11 +75,7 @@ class Layout:
 
 
 def recognise(folder: Path, name: str) -> Layout | None:
-    """The layout of a folder, None where it is none of those that are known.
-
-    Args:
-        folder: the project.
-        name: of its tasks, the one that is meant.
+    """The layout of a folder, None where it is none of those that are known; ``name``: which of its tasks is meant.
 
     Raises:
         UsageError: it has several tasks, and none of that name.

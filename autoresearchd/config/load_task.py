@@ -67,24 +67,17 @@ class Overrides:
 def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> Task:
     """The task of ``folder``, from its task.yaml (with or without a top key ``task:``).
 
-    Args:
-        folder: the folder that holds task.yaml.
-        profile: ``cpu`` (default) or ``cuda``: which of the file's ``profiles`` is laid upon it; all are checked.
-        overrides: what the command line says instead of the file.
+    profile: ``cpu`` (default) or ``cuda``: which of the file's ``profiles`` is laid upon it; all are checked.
 
     Raises:
-        ConfigError: the file cannot be used; all its problems are told, each with line, key and remedy.
+        ConfigError: the file cannot be used; all its problems are told, each with line, key and hint.
     """
     path = folder / FILE_NAME
     return read_task_text(read_text(path), file=str(path), profile=profile, overrides=overrides)
 
 
 def read_task_text(
-    text: str,
-    *,
-    file: str = FILE_NAME,
-    profile: str | None = None,
-    overrides: Overrides = Overrides(),
+    text: str, *, file: str = FILE_NAME, profile: str | None = None, overrides: Overrides = Overrides()
 ) -> Task:
     """As ``load_task``, from the text of a task.yaml; ``file``: how messages call it."""
     chosen = profile or DEFAULT_PROFILE

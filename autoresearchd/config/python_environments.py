@@ -78,13 +78,10 @@ class Environment:
 def environment_of(
     command: str, folder: Path, *, environ: Mapping[str, str] = os.environ, running: Path = Path(sys.prefix)
 ) -> Environment | None:
-    """What a command needs to run as a job; None where no tool keeps an environment for it that is known.
+    """What a shell's command needs to run as a job; None where no tool keeps an environment for it that is known.
 
-    Args:
-        command: a shell's; only what it begins with is read.
-        folder: where it runs: the task's folder.
-        environ: where the tools themselves look for their folders.
-        running: the environment of this process, which jobs have without being told.
+    Only its beginning is read. environ: where the tools look for their folders; running: the environment of this
+    process, which jobs have without being told.
     """
     finder = _Finder(folder.resolve(), environ)
     start = _end_of_assignments(command)

@@ -120,10 +120,7 @@ def find_overlaps(
 def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     """Check that the task's files are there and are what they have to be; all problems are told together.
 
-    Args:
-        task: the task.
-        root: its source folder.
-        file: the task.yaml that names them, to say the lines of what is wrong; it need not be there.
+    root: the task's source folder; file: the task.yaml that names them, to say lines; it need not be there.
 
     Raises:
         ConfigError: an editable file is missing, no regular UTF-8 text file, or reached through a symbolic link; a

@@ -68,12 +68,7 @@ def kind_of(path: str) -> str:
 
 @lru_cache(maxsize=8)  # one edit is looked at several times
 def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str:
-    """What a file holds, whatever its comments and layout: the same for files that mean the same.
-
-    Args:
-        path: of the file, which says its kind.
-        text: of the file.
-        without: keys that do not count.
+    """What a file holds, whatever its comments and layout, but for the keys ``without``: equal for equal files.
 
     Raises:
         MarkupError: it cannot be read.

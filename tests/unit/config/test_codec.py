@@ -68,6 +68,12 @@ def test_a_reader_without_this_package_finds_what_status_shows() -> None:
     assert values["execution"]["budget"] == 300
 
 
+def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
+    task = read_task_text(MINIMAL)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dump_task(dataclasses.replace(task, scoring=dataclasses.replace(task.scoring, reference=math.inf)))
+
+
 def test_a_task_stored_before_a_key_existed_has_its_default() -> None:
     values = json.loads(dump_task(read_task_text(MINIMAL)))
     for key in ("source_dir", "history", "checks", "roles", "prompt", "curve", "evaluation", "fleet"):
@@ -83,13 +89,6 @@ def test_a_limit_in_a_session_of_an_older_version_is_taken_as_named_where_it_is_
     del values["execution"]["timeout_named"]
     values["execution"]["timeout"] = timeout
     assert parse_task(json.dumps(values)).execution.timeout_named is named
-
-
-def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
-    task = read_task_text(MINIMAL)
-    scoring = dataclasses.replace(task.scoring, reference=math.inf)
-    with pytest.raises(ValueError, match="JSON compliant"):
-        dump_task(dataclasses.replace(task, scoring=scoring))
 
 
 @pytest.mark.parametrize(

@@ -59,19 +59,15 @@ def test_what_uv_runs_is_run_by_the_interpreter_of_its_environment(folder: Path,
 
 
 def test_an_environment_that_is_yet_to_be_made_is_told_with_its_command(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    env = found("uv run train.py", folder)
-    assert not env.there
-    assert env.python == folder / ".venv/bin/python" and "`uv sync` makes it" in env.told
-    (folder / "pyproject.toml").unlink()
     (folder / "requirements.txt").write_text("numpy\n")
     assert found("uv run train.py", folder).make == "uv venv && uv pip install -r requirements.txt"
-
-
-def test_what_nobody_asked_for_and_is_not_there_is_told_and_not_written(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    env = found("uv run train.py", folder)
+    assert (env.there, env.python) == (False, folder / ".venv/bin/python") and "`uv sync` makes it" in env.told
     (folder / "uv.lock").write_text("")
     env = found("python train.py", folder)
-    assert env.python is None and not env.changed and "`uv sync` makes it" in env.told
+    assert env.python is None and not env.changed, "nobody asked for it: it is told, and not written"
+    assert "`uv sync` makes it" in env.told
 
 
 def test_a_member_of_a_workspace_has_the_environment_at_its_top(folder: Path) -> None:
@@ -92,6 +88,9 @@ def test_what_cannot_be_had_without_uv_is_not_rewritten(folder: Path, command: s
     assert look(command, folder) is None
     if command != "uv run":
         assert "execution.python" in how_to_run(command, folder)
+    written = how_to_run("uv run train.py", folder)
+    assert "`python train.py`" in written and f"execution.python: {folder / '.venv/bin/python'}" in written
+    assert how_to_make(folder) == "uv sync"
 
 
 def test_poetrys_environment_is_in_the_project_or_in_its_cache(folder: Path) -> None:
@@ -172,11 +171,3 @@ def test_a_project_without_an_environment_is_left_alone(folder: Path) -> None:
         assert look(command, folder) is None
         assert how_to_run(command, folder) == ""
     assert how_to_make(folder) == ""
-
-
-def test_whoever_kept_the_tool_in_the_command_is_told_what_to_write(folder: Path) -> None:
-    python = make(folder / ".venv")
-    (folder / "uv.lock").write_text("")
-    told = how_to_run("uv run train.py", folder)
-    assert "`python train.py`" in told and f"execution.python: {python}" in told
-    assert how_to_make(folder) == "uv sync"

@@ -40,6 +40,8 @@ def problem(task: Task, folder: Path) -> str:
 def test_files_that_are_what_they_should_be_pass(folder: Path) -> None:
     check_files(replace(TASK, editable=("train.py", "lib/model.py"), protected=("prepare.py",)), folder)
     check_files(replace(TASK, editable=("train.py",), protected=("lib",)), folder)
+    made = replace(TASK.execution, setup_commands=("python prepare.py",))
+    check_files(replace(TASK, data=("data/nope.bin",), execution=made), folder)
     assert "workspace.source_dir" in problem(TASK, folder / "none")
 
 
@@ -52,6 +54,9 @@ EVALUATION = Evaluation("python e.py", private=("lib",))
         ({"editable": ("gone.py", "b.py"), "protected": ("c.py",)}, ["'gone.py' is not there (looked in", "'c.py'"]),
         ({"editable": ("train.py/x",)}, ["is not there"]),
         ({"protected": ("evaluate.py", "*.bin")}, ["workspace.protected: 'evaluate.py'", "patterns are not expanded"]),
+        ({"data": ("lib", "data/nope.bin")}, ["data: 'data/nope.bin'", "relative to the folder of task.yaml"]),
+        ({"data": ("/nowhere/x.bin",)}, ["'/nowhere/x.bin' is not there", "let execution.setup_commands make it"]),
+        ({"evaluation": Evaluation("python e.py", private=("val.bin",))}, ["evaluation.private: 'val.bin'"]),
         ({"editable": ("binary",)}, ["not UTF-8"]),
         ({"editable": ("nul",)}, ["NUL"]),
         ({"editable": ("huge",)}, ["larger than 2 MiB"]),
@@ -92,19 +97,6 @@ def test_a_misspelt_file_is_told_with_its_line(folder: Path) -> None:
         with pytest.raises(ConfigError, match=rf"task\.yaml:{where}: workspace\.target_file: 'trian\.py' is not there"):
             check_files(read_task_text(written), folder, folder / "task.yaml")
         assert where > line
-
-
-def test_missing_data_is_named_unless_set_up_may_make_it(folder: Path) -> None:
-    task = replace(TASK, data=("lib/model.py", "data/nope.bin", "/nowhere/x.bin"))
-    text = problem(task, folder)
-    assert "workspace.data: 'data/nope.bin' is not there" in text
-    assert "relative to the folder of task.yaml" in text
-    assert "'/nowhere/x.bin' is not there" in text
-    assert "lib/model.py" not in text
-    evaluation = Evaluation("python e.py", private=("data/val.bin",))
-    assert "evaluation.private: 'data/val.bin'" in problem(replace(TASK, evaluation=evaluation), folder)
-    made = replace(task.execution, setup_commands=("python prepare.py",))
-    check_files(replace(task, evaluation=evaluation, execution=made), folder)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def put(folder: Path, files: dict[str, str]) -> Path:
 
 def test_a_folder_of_nobody_is_not_taken_for_one(tmp_path: Path) -> None:
     assert recognise(tmp_path / "gone", "x") is None
+    assert recognise(put(tmp_path / "notes", {".auto/prompt.md": PROMPT}), "x") is None, "there is no script"
     assert recognise(put(tmp_path, {"train.py": "print('loss: 1')\n", "README.md": "METRIC a=1"}), "x") is None
 
 
@@ -151,10 +152,6 @@ def test_the_skill_s_own_project_is_both_and_keeps_the_script(tmp_path: Path) ->
     assert found.draft.direction is None
 
 
-def test_notes_without_a_script_are_no_project(tmp_path: Path) -> None:
-    assert recognise(put(tmp_path, {".auto/prompt.md": PROMPT}), "x") is None
-
-
 # ---------------------------------------------------------------------- autoresearch-distillation
 PITCH = """\
 task:
@@ -175,9 +172,7 @@ def test_a_task_of_the_distillation_is_chosen_by_its_name_or_its_file(tmp_path: 
     with pytest.raises(UsageError, match="none is named 'chess'") as raised:
         recognise(tmp_path, "chess")
     assert "baseball-pitch, voice-agent" in raised.value.hint
-
-
-def test_a_task_whose_folder_is_not_here_is_told(tmp_path: Path) -> None:
-    put(tmp_path, {"tasks/pitch.yaml": PITCH})
+    (tmp_path / "pitch/model.py").unlink()
+    (tmp_path / "pitch").rmdir()
     with pytest.raises(ConfigError, match="'pitch' is not in"):
-        recognise(tmp_path, "pitch")
+        recognise(tmp_path, "baseball-pitch")
