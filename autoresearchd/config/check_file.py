@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from autoresearchd.config.problems import raise_all
+from autoresearchd.config.problems import raise_all, raise_any
 from autoresearchd.config.task_schema import (
     PROFILES,
     Conflict,
@@ -124,8 +124,7 @@ def load_check(folder: Path) -> TaskCheck | None:
         return None
     file = str(path)
     document = parse_yaml(read_text(path), file)
-    if document.problems:
-        raise_all(file, document.problems)
+    raise_any(file, document.problems)
     try:
         found = CheckFile.model_validate(document.root)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from autoresearchd.config.problems import Problem, raise_all
+from autoresearchd.config.problems import Problem, raise_any
 from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, Execution, TaskFile
 from autoresearchd.config.validation_errors import explain
 from autoresearchd.config.yaml_document import Document, Place, merged, parse_yaml, read_text, without_empty
@@ -93,8 +93,7 @@ def read_task_text(
             results[name] = result
         else:
             problems += result
-    if problems:
-        raise_all(file, problems)
+    raise_any(file, problems)
     return _task(results[chosen], chosen, overrides)
 
 

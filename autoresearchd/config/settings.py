@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
 
-from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
+from autoresearchd.config.problems import Problem, did_you_mean, raise_all, raise_any, shown
 from autoresearchd.config.task_schema import Conflict, Flag, Line, Number, Seconds, Section, in_conflict, wrong
 from autoresearchd.config.validation_errors import explain
 from autoresearchd.config.yaml_document import Document, Place, dotted, parse_yaml, read_text, without_empty
@@ -251,18 +251,18 @@ def read_settings_text(
     """As ``load_settings``, from the text of a config.yaml; ``file``: its path, and how messages call it."""
     # Before anything else is said of the file: other messages quote it.
     spans = find_secrets(text)
-    _refuse(file, (Problem(*_key(kind), line=text.count("\n", 0, begin) + 1) for begin, _, kind in spans))
+    raise_any(file, (Problem(*_key(kind), line=text.count("\n", 0, begin) + 1) for begin, _, kind in spans))
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return ModelSettings()
     with _own_words():
         document = parse_yaml(text, file)
-    _refuse(file, _pasted_keys(document, document.root, ()))
+    raise_any(file, _pasted_keys(document, document.root, ()))
     try:
         checked = SettingsFile.model_validate(without_empty(document.root, keep={("prices",), ("learn", "set")}))
     except ValidationError as error:
         found = explain(error, document, top=SettingsFile, advise=_advise)
         raise_all(file, [*document.problems, *found])
-    _refuse(file, document.problems)
+    raise_any(file, document.problems)
     return _settings(checked, Path(file).parent, environment or {})
 
 
@@ -275,12 +275,6 @@ def _own_words() -> Iterator[None]:
         if "task" in error.hint:
             error.hint = "write lines of `key: value`, e.g. `max_tokens: 8192`"
         raise
-
-
-def _refuse(file: str, problems: Iterable[Problem]) -> None:
-    found = list(problems)
-    if found:
-        raise_all(file, found)
 
 
 def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from autoresearchd.config.problems import Problem, raise_all
+from autoresearchd.config.problems import Problem, raise_all, raise_any
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.file_content import compressed_size
@@ -142,8 +142,7 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     except OSError as error:
         what = f"{error.filename!r} cannot be looked at: {error.strerror}"
         problems.append(Problem(what, "check the permissions of the folders on the way to it", "workspace"))
-    if problems:
-        raise_all("task.yaml", [replace(problem, line=_line(file, problem.key)) for problem in problems])
+    raise_any("task.yaml", (replace(problem, line=_line(file, problem.key)) for problem in problems))
 
 
 def _line(file: Path | None, key: str) -> int | None:
