@@ -61,7 +61,7 @@ class Environment:
     make: str
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """The sentence about it; empty where everything is as it was given."""
         parts = []
         if self.changed:

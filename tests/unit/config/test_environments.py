@@ -55,7 +55,7 @@ def test_what_uv_runs_is_run_by_the_interpreter_of_its_environment(folder: Path,
     python = make(folder / ".venv")
     env = found(command, folder)
     assert (env.command, env.python, env.there) == (job, python, True)
-    assert str(python) in env.told and (f"`{job}`" in env.told) == (job != command)
+    assert str(python) in env.note and (f"`{job}`" in env.note) == (job != command)
 
 
 def test_an_environment_that_is_yet_to_be_made_is_told_with_its_command(folder: Path) -> None:
@@ -63,11 +63,11 @@ def test_an_environment_that_is_yet_to_be_made_is_told_with_its_command(folder: 
     assert found("uv run train.py", folder).make == "uv venv && uv pip install -r requirements.txt"
     (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     env = found("uv run train.py", folder)
-    assert (env.there, env.python) == (False, folder / ".venv/bin/python") and "`uv sync` makes it" in env.told
+    assert (env.there, env.python) == (False, folder / ".venv/bin/python") and "`uv sync` makes it" in env.note
     (folder / "uv.lock").write_text("")
     env = found("python train.py", folder)
     assert env.python is None and not env.changed, "nobody asked for it: it is told, and not written"
-    assert "`uv sync` makes it" in env.told
+    assert "`uv sync` makes it" in env.note
 
 
 def test_a_member_of_a_workspace_has_the_environment_at_its_top(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_poetrys_environment_is_in_the_project_or_in_its_cache(folder: Path) -> 
     (folder / "poetry.lock").write_text("")
     env = found("poetry run python train.py", folder)
     assert (env.command, env.python, env.make) == ("python train.py", None, "poetry install")
-    assert "execution.python" in env.told
+    assert "execution.python" in env.note
     mark = base64.urlsafe_b64encode(hashlib.sha256(str(folder).encode()).digest()).decode()[:8]
     cached = make(folder.parent / f".cache/pypoetry/virtualenvs/my-project-{mark}-py3.11")
     make(folder.parent / ".cache/pypoetry/virtualenvs/other-AAAAAAAA-py3.11")
@@ -163,7 +163,7 @@ def test_the_environment_that_runs_already_is_not_named(folder: Path) -> None:
     assert environment_of("python train.py", folder, environ={}, running=folder / ".venv") is None
     env = environment_of("uv run train.py", folder, environ={}, running=folder / ".venv")
     assert env is not None and (env.command, env.python) == ("python train.py", None)
-    assert "execution.python" not in env.told
+    assert "execution.python" not in env.note
 
 
 def test_a_project_without_an_environment_is_left_alone(folder: Path) -> None:
