@@ -53,7 +53,7 @@ class Overrides:
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < 1e9:
             raise UsageError(
-                f"--budget: {self.budget:g} s is no time to train in", hint="give a time such as 90s or 5m"
+                f"--budget: {self.budget:g} s is not a time to train in", hint="give a time such as 90s or 5m"
             )
         if self.group is not None and not 1 <= self.group <= MAX_GROUP:
             raise UsageError(

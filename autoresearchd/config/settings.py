@@ -45,7 +45,7 @@ def _between(low: float, high: float) -> AfterValidator:
 def _money(most: float, too_much: str, hint: str) -> AfterValidator:
     def check(value: float) -> float:
         if value < 0:
-            raise wrong(f"{shown(value)} is no amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
+            raise wrong(f"{shown(value)} is not an amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
         if value > most:
             raise wrong(f"{shown(value)} is {too_much}", hint)
         return value
@@ -68,7 +68,7 @@ def _url(text: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise wrong(f"{shown(text)} is no http address", "write it as http://127.0.0.1:8000/v1")
+        raise wrong(f"{shown(text)} is not an http address", "write it as http://127.0.0.1:8000/v1")
     return text.rstrip("/")
 
 
@@ -129,7 +129,7 @@ def _plain_options(given: object) -> object:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if isinstance(value, (list, dict)) or not text.isprintable() or not 0 < len(text) <= _LONGEST_OPTION:
             problems.append(
-                (str(name), f"{shown(value)} is no single value", "write one number, one word, or true or false")
+                (str(name), f"{shown(value)} is not a single value", "write one number, one word, or true or false")
             )
         elif value is not None:
             found[str(name)] = text

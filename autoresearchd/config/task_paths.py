@@ -180,7 +180,7 @@ def _editable_problems(name: str, root: Path) -> Iterator[Problem]:
     elif not path.exists():
         yield Problem(f"{name!r} is not there (looked in {root})", _missing_hint(name), key)
     elif not stat.S_ISREG(path.stat().st_mode):
-        yield Problem(f"{name!r} is no regular file", "name a text file", key)
+        yield Problem(f"{name!r} is not a regular file", "name a text file", key)
     elif problem := _text_problem(path):
         yield Problem(f"{name!r} {problem}", "policies edit text: name a UTF-8 text file", key)
 

@@ -43,7 +43,7 @@ def _duration(value: Any) -> float:
             return parse_duration(value)
         except (ValueError, OverflowError):
             pass
-    raise wrong(f"{shown(value)} is no duration", "write seconds, or a text like 90s, 5m, 1h30m; more than zero")
+    raise wrong(f"{shown(value)} is not a duration", "write seconds, or a text like 90s, 5m, 1h30m; more than zero")
 
 
 def _duration_or_zero(value: Any) -> float:
@@ -134,15 +134,15 @@ def _bounds(value: Any) -> tuple[float, float]:
             return ordered(float(value[0]), float(value[1]))
     except (ValueError, OverflowError) as error:
         raise wrong(str(error), hint) from None
-    raise wrong(f"{shown(value)} is no range", hint)
+    raise wrong(f"{shown(value)} is not a range", hint)
 
 
 def _choices(value: Any) -> Any:
     if not isinstance(value, (list, tuple)) or len(set(map(repr, value))) < 2:
-        raise wrong(f"{shown(value)} is no list of two or more values", "write all values: [adam, sgd]")
+        raise wrong(f"{shown(value)} is not a list of two or more values", "write all values: [adam, sgd]")
     for item in value:
         if not isinstance(item, (int, float, str)) or (isinstance(item, float) and not math.isfinite(item)):
-            raise wrong(f"{shown(item)} is no number and no text", "list plain values: [adam, sgd]")
+            raise wrong(f"{shown(item)} is neither a number nor text", "list plain values: [adam, sgd]")
         if isinstance(item, str) and (not item.isprintable() or set(item) & set("\"'\\")):
             raise wrong(f"{shown(item)} cannot be put in quotes", "leave quotes and backslashes out")
     return value
@@ -150,7 +150,7 @@ def _choices(value: Any) -> Any:
 
 def _host(text: str) -> str:
     if not re.fullmatch(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", text, re.ASCII):
-        raise wrong(f"{shown(text)} is no host name", "write a name, an address or user@host, as ssh knows it")
+        raise wrong(f"{shown(text)} is not a host name", "write a name, an address or user@host, as ssh knows it")
     return text
 
 
@@ -158,7 +158,7 @@ def _environment(env: dict[str, str]) -> dict[str, str]:
     conflicts = []
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            conflicts.append((name, f"{shown(name)} is no name of a variable", "use letters, digits and _"))
+            conflicts.append((name, f"{shown(name)} is not a variable name", "use letters, digits and _"))
         elif name.startswith("AUTORESEARCHD_"):
             what = "variables that begin with AUTORESEARCHD_ are set by the daemon itself"
             conflicts.append((name, what, "take another name"))

@@ -273,7 +273,7 @@ class _Walk:
             return self._foreign_tag(node, place)
         except ValueError:
             self._problem(
-                node, place, f"{shown(node.value)} is no usable value", "leave out its tag, or put it in quotes"
+                node, place, f"{shown(node.value)} is not a usable value", "leave out its tag, or put it in quotes"
             )
             return None
         if isinstance(value, (int, float)):
