@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from autoresearchd.config.problems import raise_all
-from autoresearchd.config.task_schema import PROFILES, Conflict, InsidePath, Line, Number, Seconds, Section, Share, Text
+from autoresearchd.config.problems import raise_all, raise_any
+from autoresearchd.config.task_schema import (
+    PROFILES,
+    Conflict,
+    InsidePath,
+    Line,
+    Number,
+    Seconds,
+    Section,
+    Share,
+    Text,
+    one_or_many,
+    repeated,
+)
 from autoresearchd.config.validation_errors import explain
 from autoresearchd.config.yaml_document import Document, parse_yaml, read_text
 from autoresearchd.domain.labels import RULES, Label
@@ -18,10 +30,6 @@ from autoresearchd.domain.task import Documented, Replacement, TaskCheck, Varian
 CHECK_FILE = "check.yaml"
 EXPECTABLE = tuple(label for label in Label if RULES[label].status is not None and label is not Label.NONE)
 _SEARCHED, _WHOLE = ("replace", "before", "after"), ("append", "prepend", "text")
-
-
-def _one_or_many(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
 
 
 class Step(Section):
@@ -39,8 +47,7 @@ class Step(Section):
     def conflicts(self) -> Iterator[Conflict]:
         given = [name for name in (*_SEARCHED, *_WHOLE) if getattr(self, name) is not None]
         if len(given) != 1:
-            found = " and ".join(given) or "none of them"
-            yield "", f"{found}", f"give one of {', '.join((*_SEARCHED, *_WHOLE))}"
+            yield "", " and ".join(given) or "none of them", f"give one of {', '.join((*_SEARCHED, *_WHOLE))}"
         elif (given[0] in _SEARCHED) != bool(self.search):
             hint = "give the text that is there once as `search`" if not self.search else "leave `search` out"
             yield "search", f"does not go with {given[0]}" if self.search else f"{given[0]} needs it", hint
@@ -68,7 +75,7 @@ class Edit(Section):
 class Cheat(Edit):
     """A dishonest one, and how it may end."""
 
-    expect: Annotated[tuple[Line, ...], BeforeValidator(_one_or_many)] = (Label.NO_GAIN.value,)
+    expect: Annotated[tuple[Line, ...], BeforeValidator(one_or_many)] = (Label.NO_GAIN.value,)
 
     def conflicts(self) -> Iterator[Conflict]:
         known = {label.value for label in EXPECTABLE}
@@ -102,9 +109,8 @@ class CheckFile(Section):
     def conflicts(self) -> Iterator[Conflict]:
         for profile in self.baseline.keys() - set(PROFILES):
             yield f"baseline.{profile}", "there is no such profile", f"the profiles are {' and '.join(PROFILES)}"
-        names = [variant.name for variant in (*self.edits, *self.cheats)]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            yield "cheats", f"two edits are named {name!r}", "give each a name of its own"
+        names = (variant.name for variant in (*self.edits, *self.cheats))
+        yield from (("cheats", *problem) for problem in repeated("edits", names))
 
 
 def load_check(folder: Path) -> TaskCheck | None:
@@ -118,12 +124,11 @@ def load_check(folder: Path) -> TaskCheck | None:
         return None
     file = str(path)
     document = parse_yaml(read_text(path), file)
-    if document.problems:
-        raise_all(file, document.problems)
+    raise_any(file, document.problems)
     try:
         found = CheckFile.model_validate(document.root)
     except ValidationError as error:
-        raise_all(file, explain(error, document, "", frozenset(), top=CheckFile))
+        raise_all(file, explain(error, document, top=CheckFile))
     return TaskCheck(
         baseline={name: _documented(figures, document, name) for name, figures in found.baseline.items()},
         budget=found.budget,

@@ -17,7 +17,7 @@ from typing import Any
 
 from autoresearchd.config.load_task import FILE_NAME, MAX_CHECK_EVERY, Overrides, clock, read_task_text
 from autoresearchd.config.python_environments import RUNNERS, environment_of, how_to_run
-from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, PathError, inside_path
+from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES, PathError, inside_path, start_of
 from autoresearchd.config.task_schema import DEFAULT_BUDGET
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.cleaning import printable
@@ -75,11 +75,7 @@ class Layout:
 
 
 def recognise(folder: Path, name: str) -> Layout | None:
-    """The layout of a folder, None where it is none of those that are known.
-
-    Args:
-        folder: the project.
-        name: of its tasks, the one that is meant.
+    """The layout of a folder, None where it is none of those that are known; ``name``: which of its tasks is meant.
 
     Raises:
         UsageError: it has several tasks, and none of that name.
@@ -91,15 +87,46 @@ def recognise(folder: Path, name: str) -> Layout | None:
 
 
 # ---------------------------------------------------------------------- karpathy/autoresearch
+METRIC = "val_bpb"
+SUMMARY_KEYS = (METRIC, "training_seconds", "total_seconds", "peak_vram_mb", "mfu_percent", "total_tokens_M",
+                "num_steps", "num_params_M", "depth")  # fmt: skip
+CACHE = "~/.cache/autoresearch"
+
+
+def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None:  # noqa: B008
+    """The task of a folder laid out like https://github.com/karpathy/autoresearch, None for any other.
+
+    There ``train.py`` is edited, ``prepare.py`` is not, and the job prints its metric itself: it is self-reported.
+    """
+    if not (METRIC in start_of(folder / "train.py", MAX_EDITABLE_BYTES) and (folder / "prepare.py").is_file()):
+        return None
+    by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
+    python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
+    budget = clock(overrides.budget or DEFAULT_BUDGET)
+    name = printable(folder.resolve().name, instead="-")
+    return Task(
+        name=name or "autoresearch",
+        editable=("train.py",),
+        protected=("prepare.py",),
+        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
+        execution=Execution(run_command="python train.py", budget=budget, python=python),
+        scoring=Scoring(
+            metric=Metric(METRIC, Direction.MINIMIZE),
+            source=MetricSource.STDOUT,
+            metrics=SUMMARY_KEYS,
+            display_metrics=("peak_vram_mb",),
+        ),
+        curve=Curve(check_every=min(MAX_CHECK_EVERY, budget.training / 10)),
+    )
+
+
 def _karpathy(folder: Path) -> Layout | None:
     task = detect(folder)
     if task is None:
         return None
-    found = _TIME_BUDGET.search(_text(folder / "prepare.py"))
-    factors = [float(factor.replace("_", "")) for factor in found[1].split("*")] if found else []
-    budget = math.prod(factors) if factors else task.execution.budget.training
-    notes = []
-    if found:
+    budget, notes = task.execution.budget.training, []
+    if found := _TIME_BUDGET.search(_text(folder / "prepare.py")):
+        budget = math.prod(float(factor.replace("_", "")) for factor in found[1].split("*"))
         notes.append(f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}")
     draft = Draft(
         target_file=task.editable,
@@ -117,86 +144,63 @@ def _karpathy(folder: Path) -> Layout | None:
 
 
 # ---------------------------------------------------------------------- pi-autoresearch
-@dataclass(frozen=True, slots=True)
-class _PiFiles:
-    """Where a project of pi-autoresearch has its files, relative to its folder."""
-
-    measure: str
-    prompt: str
-    log: str
-    checks: str
-    ideas: str
-    config: str
-
-
-_PI_NOW = _PiFiles(
-    ".auto/measure.sh", ".auto/prompt.md", ".auto/log.jsonl", ".auto/checks.sh", ".auto/ideas.md", ".auto/config.json"
-)
-_PI_BEFORE = _PiFiles(
+_PI_PARTS = ("measure.sh", "prompt.md", "log.jsonl", "checks.sh", "ideas.md", "config.json")
+_PI_NOW = tuple(f".auto/{part}" for part in _PI_PARTS)
+_PI_BEFORE = (
     "autoresearch.sh",
     "autoresearch.md",
     "autoresearch.jsonl",
-    "autoresearch.checks.sh",
-    "autoresearch.ideas.md",
-    "autoresearch.config.json",
+    *(f"autoresearch.{part}" for part in _PI_PARTS[3:]),
 )
 
 
 def _pi(folder: Path) -> Layout | None:
     """Files under ``.auto/`` hide those of older versions, as they do for pi-autoresearch itself."""
-    names = (_PI_NOW.measure, _PI_NOW.prompt, _PI_NOW.log, _PI_NOW.checks, _PI_NOW.ideas, _PI_NOW.config)
-    files = _PI_NOW if any((folder / name).is_file() for name in names) else _PI_BEFORE
-    if not (folder / files.measure).is_file():
+    files = _PI_NOW if any((folder / name).is_file() for name in _PI_NOW) else _PI_BEFORE
+    measure, prompt, log, checks, ideas, config_file = files
+    if not (folder / measure).is_file():
         return None
     inner = _karpathy(folder)
-    told = _sections(_text(folder / files.prompt))
-    config = _last_config(folder / files.log)
-    printed = list(dict.fromkeys(_METRIC_LINE.findall(_text(folder / files.measure))))
-    protected = tuple(name for name in (files.measure, files.checks) if (folder / name).is_file())
-    scope = _in_scope(folder, told.get("files in scope", ""), (*protected, *_names(files)))
+    sections = _sections(_text(folder / prompt))
+    config = _last_config(folder / log)
+    printed = list(dict.fromkeys(_METRIC_LINE.findall(_text(folder / measure))))
+    protected = tuple(name for name in (measure, checks) if (folder / name).is_file())
+    scope = _in_scope(folder, sections.get("files in scope", ""), files)
     if not scope and inner is not None:
         scope = inner.draft.target_file
     others = inner.draft.protected if inner is not None else ()
     metric = config.get("metricName") or (printed[0] if len(printed) == 1 else None)
     draft = Draft(
         target_file=scope,
-        run_command=f"bash {files.measure}",
+        run_command=f"bash {measure}",
         metric=str(metric) if metric else None,
-        direction=_direction(config),
+        # pi-autoresearch takes a metric for one to be minimised unless it is told otherwise.
+        direction=("maximize" if config.get("bestDirection") == "higher" else "minimize") if config else None,
         budget=_PI_TIMEOUT,
         protected=tuple(path for path in (*protected, *others) if path not in scope),
         data=inner.draft.data if inner is not None else (),
         metrics=tuple(name for name in printed if name != metric),
-        checks=(f"bash {files.checks}",) if (folder / files.checks).is_file() else (),
-        system=_words(told, _text(folder / files.ideas)),
+        checks=(f"bash {checks}",) if (folder / checks).is_file() else (),
+        system=_words(sections, _text(folder / ideas)),
     )
-    log = folder / files.log
-    return Layout(PI, draft, log if _has_lines(log, 1) else None, notes=tuple(_pi_notes(folder, files)))
+    has_log = _has_lines(folder / log, 1)
+    notes = tuple(_pi_notes(folder, measure, prompt, config_file))
+    return Layout(PI, draft, folder / log if has_log else None, notes=notes)
 
 
-def _names(files: _PiFiles) -> tuple[str, ...]:
-    return files.prompt, files.log, files.ideas, files.config
-
-
-def _pi_notes(folder: Path, files: _PiFiles) -> Iterator[str]:
-    called = _RUNNER.search(_text(folder / files.measure))
+def _pi_notes(folder: Path, measure: str, prompt: str, config_file: str) -> Iterator[str]:
+    called = _RUNNER.search(_text(folder / measure))
     if called:
-        yield f"{files.measure} calls `{called[0]}`, which jobs cannot: {how_to_run(called[0] + ' python', folder)}"
-    config = _json(_text(folder / files.config))
+        yield f"{measure} calls `{called[0]}`, which jobs cannot: {how_to_run(called[0] + ' python', folder)}"
+    config = _json(_text(folder / config_file))
     most, elsewhere = config.get("maxIterations"), config.get("workingDir")
     if isinstance(most, (int, float)) and most >= 1:
         ends = counted(int(most), "experiment")
-        yield f"{files.config} ends after {ends}: `start --max-experiments {int(most)}` does the same"
+        yield f"{config_file} ends after {ends}: `start --max-experiments {int(most)}` does the same"
     if isinstance(elsewhere, str) and elsewhere.strip(" ./"):
-        yield f"{files.config} works in {elsewhere!r}: this task works here"
-    if (folder / Path(files.prompt).parent / "hooks").is_dir() or (folder / "autoresearch.hooks").is_dir():
+        yield f"{config_file} works in {elsewhere!r}: this task works here"
+    if (folder / Path(prompt).parent / "hooks").is_dir() or (folder / "autoresearch.hooks").is_dir():
         yield "its hooks are not run"
-
-
-def _direction(config: Mapping[str, Any]) -> str | None:
-    """pi-autoresearch takes a metric for one to be minimised unless it is told otherwise."""
-    known = {"higher": "maximize", "lower": "minimize"}
-    return known.get(str(config.get("bestDirection", "lower")), "minimize") if config else None
 
 
 def _last_config(log: Path) -> dict[str, Any]:
@@ -288,12 +292,7 @@ def _distillation(folder: Path, name: str) -> Layout | None:
 
 # ---------------------------------------------------------------------- reading
 def _text(path: Path) -> str:
-    """The start of a file, empty where there is none."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(_READ_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return start_of(path, _READ_BYTES)
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -311,53 +310,3 @@ def _has_lines(path: Path, number: int) -> bool:
 def with_answers(draft: Draft, **answers: Any) -> Draft:
     """The draft with what was asked for in place of what was found; None leaves it."""
     return replace(draft, **{key: value for key, value in answers.items() if value is not None})
-
-
-METRIC = "val_bpb"
-SUMMARY_KEYS = (
-    METRIC,
-    "training_seconds",
-    "total_seconds",
-    "peak_vram_mb",
-    "mfu_percent",
-    "total_tokens_M",
-    "num_steps",
-    "num_params_M",
-    "depth",
-)
-CACHE = "~/.cache/autoresearch"
-
-
-def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None:  # noqa: B008
-    """The task of a folder laid out like https://github.com/karpathy/autoresearch, None for any other.
-
-    There ``train.py`` is edited, ``prepare.py`` is not, and the job prints its metric itself: it is self-reported.
-    """
-    if not (_mentions_metric(folder / "train.py") and (folder / "prepare.py").is_file()):
-        return None
-    by_uv = environment_of("uv run train.py", folder) if (folder / "uv.lock").is_file() else None
-    python = str(by_uv.python) if by_uv is not None and by_uv.python is not None else None
-    budget = clock(overrides.budget or DEFAULT_BUDGET)
-    name = printable(folder.resolve().name, instead="-")
-    return Task(
-        name=name or "autoresearch",
-        editable=("train.py",),
-        protected=("prepare.py",),
-        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
-        execution=Execution(run_command="python train.py", budget=budget, python=python),
-        scoring=Scoring(
-            metric=Metric(METRIC, Direction.MINIMIZE),
-            source=MetricSource.STDOUT,
-            metrics=SUMMARY_KEYS,
-            display_metrics=("peak_vram_mb",),
-        ),
-        curve=Curve(check_every=min(MAX_CHECK_EVERY, budget.training / 10)),
-    )
-
-
-def _mentions_metric(path: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            return METRIC.encode() in stream.read(MAX_EDITABLE_BYTES)
-    except OSError:
-        return False

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from autoresearchd.config.problems import Problem, raise_all
+from autoresearchd.config.problems import Problem, raise_any
 from autoresearchd.config.task_schema import DEFAULT_BUDGET, DEFAULT_GRACE, PROFILES, Execution, TaskFile
 from autoresearchd.config.validation_errors import explain
-from autoresearchd.config.yaml_document import Document, Place, dotted, merged, parse_yaml, read_text
+from autoresearchd.config.yaml_document import Document, Place, merged, parse_yaml, read_text, without_empty
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import (
     Budget,
@@ -52,7 +53,7 @@ class Overrides:
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < 1e9:
             raise UsageError(
-                f"--budget: {self.budget:g} s is no time to train in", hint="give a time such as 90s or 5m"
+                f"--budget: {self.budget:g} s is not a time to train in", hint="give a time such as 90s or 5m"
             )
         if self.group is not None and not 1 <= self.group <= MAX_GROUP:
             raise UsageError(
@@ -66,24 +67,17 @@ class Overrides:
 def load_task(folder: Path, *, profile: str | None = None, overrides: Overrides = Overrides()) -> Task:
     """The task of ``folder``, from its task.yaml (with or without a top key ``task:``).
 
-    Args:
-        folder: the folder that holds task.yaml.
-        profile: ``cpu`` (default) or ``cuda``: which of the file's ``profiles`` is laid upon it; all are checked.
-        overrides: what the command line says instead of the file.
+    profile: ``cpu`` (default) or ``cuda``: which of the file's ``profiles`` is laid upon it; all are checked.
 
     Raises:
-        ConfigError: the file cannot be used; all its problems are told, each with line, key and remedy.
+        ConfigError: the file cannot be used; all its problems are told, each with line, key and hint.
     """
     path = folder / FILE_NAME
     return read_task_text(read_text(path), file=str(path), profile=profile, overrides=overrides)
 
 
 def read_task_text(
-    text: str,
-    *,
-    file: str = FILE_NAME,
-    profile: str | None = None,
-    overrides: Overrides = Overrides(),
+    text: str, *, file: str = FILE_NAME, profile: str | None = None, overrides: Overrides = Overrides()
 ) -> Task:
     """As ``load_task``, from the text of a task.yaml; ``file``: how messages call it."""
     chosen = profile or DEFAULT_PROFILE
@@ -99,8 +93,7 @@ def read_task_text(
             results[name] = result
         else:
             problems += result
-    if problems:
-        raise_all(file, problems)
+    raise_any(file, problems)
     return _task(results[chosen], chosen, overrides)
 
 
@@ -110,15 +103,11 @@ def _below_task(document: Document) -> Document:
     if "task" not in document.root:
         return document
     for key in document.root.keys() - {"task"}:
-        document.problems.append(
-            Problem("this key stands beside `task:`", "move it below `task:`", key, document.line((key,)))
-        )
+        document.complain((key,), "this key stands beside `task:`", "move it below `task:`")
     if not isinstance(document.root["task"], dict):
         document.root["task"] = {}
-        document.problems.append(
-            Problem("a mapping is needed", "write `name:`, `workspace:` … below it", "task", document.line(("task",)))
-        )
-    return document.beneath(("task",))
+        document.complain(("task",), "a mapping is needed", "write `name:`, `workspace:` … below it")
+    return document.beneath(("task",), document.root["task"])
 
 
 def _take_profiles(document: Document) -> dict[str, Document]:
@@ -127,24 +116,18 @@ def _take_profiles(document: Document) -> dict[str, Document]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        _complain(document, ("profiles",), "a mapping is needed", "write `profiles: {cpu: {…}, cuda: {…}}`")
+        document.complain(("profiles",), "a mapping is needed", "write `profiles: {cpu: {…}, cuda: {…}}`")
         return {}
-    document.root["profiles"] = found
     profiles = {}
     for name, values in found.items():
         place = ("profiles", name)
         if name not in PROFILES:
-            _complain(document, place, "there is no such profile", f"the profiles are {' and '.join(PROFILES)}")
+            document.complain(place, "there is no such profile", f"the profiles are {' and '.join(PROFILES)}")
         elif isinstance(values, dict):
-            profiles[name] = document.beneath(place)
+            profiles[name] = document.beneath(place, values)
         elif values is not None:
-            _complain(document, place, "a mapping is needed", "write the keys that differ: {execution: {budget: 60}}")
-    del document.root["profiles"]
+            document.complain(place, "a mapping is needed", "write the keys that differ: {execution: {budget: 60}}")
     return profiles
-
-
-def _complain(document: Document, place: Place, what: str, hint: str) -> None:
-    document.problems.append(Problem(what, hint, dotted(place), document.line(place)))
 
 
 def _validate(base: Document, profile: str, over: Document | dict[str, Any]) -> TaskFile | list[Problem]:
@@ -154,47 +137,32 @@ def _validate(base: Document, profile: str, over: Document | dict[str, Any]) -> 
         from_profile = frozenset(p for p in over.lines if p not in base.lines or not isinstance(over.at(p), dict))
         lines = {place: line for place, line in over.lines.items() if place in from_profile}
         document = Document(merged(base.root, over.root), base.lines | lines, base.texts | over.texts)
-    values = _without_empty(document.root)
-    _numbers_as_written(values, document.texts)
+    document = replace(document, root=without_empty(document.root, keep={("execution", "env")}))
+    _numbers_as_written(document)
     try:
-        return TaskFile.model_validate(values)
+        return TaskFile.model_validate(document.root)
     except ValidationError as error:
         return explain(error, document, profile, from_profile)
 
 
-def _without_empty(values: dict[str, Any], place: Place = ()) -> dict[str, Any]:
-    """Keys without a value are as if they were not there, but for variables: there it is more likely a mistake."""
-    if place == ("execution", "env"):
-        return dict(values)
-    return {
-        key: _without_empty(value, (*place, key)) if isinstance(value, dict) else value
-        for key, value in values.items()
-        if value is not None
-    }
-
-
-def _numbers_as_written(values: dict[str, Any], texts: dict[Place, str]) -> None:
+def _numbers_as_written(document: Document) -> None:
     """Where numbers stand for text (variables, GPUs), the text is what was written: ``0.10`` stays ``0.10``."""
-    for place, text in texts.items():
+    for place, text in document.texts.items():
         match place:
             case ("execution", "env", str()) | ("fleet", "slots", int(), "gpu_id"):
-                _replace_number(values, place, text)
-
-
-def _replace_number(values: Any, place: Place, text: str) -> None:
-    for step in place[:-1]:
-        inside = isinstance(values, dict) and step in values
-        if not inside and not (isinstance(values, list) and isinstance(step, int) and step < len(values)):
-            return  # a profile has put something else there
-        values = values[step]
-    if isinstance(values, dict) and type(values.get(place[-1])) in (int, float):
-        values[place[-1]] = text
+                with suppress(KeyError, IndexError, TypeError):  # a profile has put something else there
+                    around = document.at(place[:-1])
+                    if type(around[place[-1]]) in (int, float):
+                        around[place[-1]] = text
 
 
 # ---------------------------------------------------------------------- the task after validation
 def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
-    execution, workspace = file.execution, file.workspace
-    budget = _clock(execution, overrides)
+    workspace = file.workspace
+    budget = _clock(file.execution, overrides)
+    execution = {key: value for key, value in file.execution if key not in ("budget", "startup_grace", "timeout")}
+    timeout = file.execution.timeout
+    named = timeout is not None and budget.wall == timeout
     return Task(
         name=file.name,
         editable=workspace.target_file,
@@ -203,19 +171,7 @@ def _task(file: TaskFile, profile: str, overrides: Overrides) -> Task:
         source_dir=workspace.source_dir,
         remote_dir=workspace.remote_dir,
         max_compressed=workspace.max_compressed_bytes,
-        execution=TaskExecution(
-            run_command=execution.run_command,
-            budget=budget,
-            setup_commands=execution.setup_commands,
-            python=execution.python,
-            needs_gpu=execution.needs_gpu,
-            clear_torch_cache=execution.clear_torch_cache,
-            memory_mb=execution.memory_mb,
-            env=dict(execution.env),
-            network=execution.network,
-            timeout_named=execution.timeout is not None and budget.wall == execution.timeout,
-            training_time=execution.training_time,
-        ),
+        execution=TaskExecution(**execution, budget=budget, timeout_named=named),
         scoring=_scoring(file),
         evaluation=Evaluation(**dict(file.evaluation)) if file.evaluation else None,
         checks=tuple(Check(**dict(check)) for check in file.checks),
@@ -269,18 +225,15 @@ def _check_every(file: TaskFile, budget: Budget, overrides: Overrides) -> float:
 
 def _scoring(file: TaskFile) -> Scoring:
     scoring = file.scoring
+    named = ("metric", "direction", "metric_source", "baseline", "constraints", "cacheable_crash_patterns")
+    values = {key: value for key, value in scoring if key not in named}
+    if scoring.pattern is not None:  # one that was given is meant to be used
+        values["parse_mode"] = "regex"
     evaluated = scoring.metric_source != "stdout" and file.evaluation is not None
     return Scoring(
         metric=Metric(scoring.metric, scoring.direction),
         source=MetricSource.EVALUATOR if evaluated else MetricSource.STDOUT,
-        # A pattern that was given is meant to be used.
-        parse_mode="regex" if scoring.pattern is not None else scoring.parse_mode,
-        pattern=scoring.pattern,
-        result_file=scoring.result_file,
-        metrics=scoring.metrics,
-        display_metrics=scoring.display_metrics,
-        degradation_threshold=scoring.degradation_threshold,
         reference=scoring.baseline,
         constraints=tuple(Constraint(**dict(constraint)) for constraint in scoring.constraints),
-        min_delta=scoring.min_delta,
+        **values,
     )

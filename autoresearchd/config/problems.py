@@ -40,6 +40,12 @@ def raise_all(file: str, problems: Iterable[Problem]) -> NoReturn:
     raise error
 
 
+def raise_any(file: str, problems: Iterable[Problem]) -> None:
+    """As ``raise_all``; nothing is raised where there is no problem."""
+    if known := list(problems):
+        raise_all(file, known)
+
+
 def _only_misspelt(problem: Problem, meant: set[tuple[str, str]]) -> bool:
     """Whether a key is missing because the one that stands for it is misspelt, which another problem says."""
     within, _, key = problem.key.rpartition(".")

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoresearchd.config.task_paths import start_of
+
 _READ = 64 * 1024
 _WORD = re.compile(r"\s*([\w./~:@%+=,-]+)(?=\s|$)")
 _ASSIGNMENTS = re.compile(r"\s*(?:[A-Za-z_]\w*=[\w./~:@%+,-]*\s+)*")
@@ -59,7 +61,7 @@ class Environment:
     make: str
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """The sentence about it; empty where everything is as it was given."""
         parts = []
         if self.changed:
@@ -76,26 +78,23 @@ class Environment:
 def environment_of(
     command: str, folder: Path, *, environ: Mapping[str, str] = os.environ, running: Path = Path(sys.prefix)
 ) -> Environment | None:
-    """What a command needs to run as a job; None where no tool keeps an environment for it that is known.
+    """What a shell's command needs to run as a job; None where no tool keeps an environment for it that is known.
 
-    Args:
-        command: a shell's; only what it begins with is read.
-        folder: where it runs: the task's folder.
-        environ: where the tools themselves look for their folders.
-        running: the environment of this process, which jobs have without being told.
+    Only its beginning is read. environ: where the tools look for their folders; running: the environment of this
+    process, which jobs have without being told.
     """
     finder = _Finder(folder.resolve(), environ)
-    lead = _ASSIGNMENTS.match(command)
-    start = lead.end() if lead else 0
-    asked = _by_activation(command[start:]) or _by_runner(command[start:]) or _by_path(command[start:], finder)
-    tool, rest, named = asked if asked is not None else (finder.tool(), command[start:], "")
-    if not tool or (asked is None and tool != "venv" and _begins(command[start:]) in RUNNERS):
+    start = _end_of_assignments(command)
+    given = command[start:]
+    asked = _by_activation(given) or _by_runner(given) or _by_path(given, finder)
+    tool, rest, named = asked if asked is not None else (finder.tool(), given, "")
+    if not tool or (asked is None and tool != "venv" and _begins(given) in RUNNERS):
         return None
     prefix, make = finder.find(tool, named)
     there = prefix is not None and (prefix / "bin" / "python").exists()
     if asked is None and not there and prefix is not None:
         prefix = None  # nobody asked for it: it is told, and not written
-    if there and prefix is not None and _same(prefix, running):
+    if there and prefix is not None and prefix.resolve() == running.resolve():
         prefix = None
     new = command[:start] + rest
     python = prefix / "bin" / "python" if prefix is not None else None
@@ -106,8 +105,7 @@ def environment_of(
 
 def how_to_run(command: str, folder: Path) -> str:
     """What to write in place of a command by one of ``RUNNERS``; empty for any other."""
-    lead = _ASSIGNMENTS.match(command)
-    first = _begins(command[lead.end() if lead else 0 :])
+    first = _begins(command[_end_of_assignments(command) :])
     if first not in RUNNERS:
         return ""
     found = environment_of(command, folder)
@@ -131,6 +129,11 @@ def how_to_make(folder: Path) -> str:
 
 
 # ---------------------------------------------------------------------- what a command says
+def _end_of_assignments(command: str) -> int:
+    lead = _ASSIGNMENTS.match(command)
+    return lead.end() if lead else 0
+
+
 def _begins(command: str) -> str:
     """The program of a command like ``uv run …``; empty for any other."""
     words = command.split(maxsplit=2)
@@ -139,10 +142,9 @@ def _begins(command: str) -> str:
 
 def _by_activation(command: str) -> tuple[str, str, str] | None:
     """(tool, the rest, the environment as it is named)."""
-    if found := _ACTIVATE.match(command):
-        return "venv", _plain(command[found.end() :]), found[1]
-    if found := _CONDA_ACTIVATE.match(command):
-        return "conda", _plain(command[found.end() :]), found[1]
+    for tool, pattern in (("venv", _ACTIVATE), ("conda", _CONDA_ACTIVATE)):
+        if found := pattern.match(command):
+            return tool, _plain(command[found.end() :]), found[1]
     return None
 
 
@@ -206,7 +208,7 @@ class _Finder:
 
     def tool(self) -> str:
         """What keeps the project's environment, as its files say."""
-        project = _read(self.folder / "pyproject.toml")
+        project = _text(self.folder / "pyproject.toml")
         for tool, lock, section in (
             ("uv", "uv.lock", "[tool.uv"),
             ("poetry", "poetry.lock", "[tool.poetry]"),
@@ -265,13 +267,13 @@ class _Finder:
         if _is_environment(own):
             return own, make
         place = Path(self._environ.get("WORKON_HOME") or self._home / ".local" / "share" / "virtualenvs")
-        return next((p for p in _folders(place) if _read(p / ".project").strip() == str(self.folder)), None), make
+        return next((p for p in _folders(place) if _text(p / ".project").strip() == str(self.folder)), None), make
 
     def _conda(self, named: str) -> tuple[Path | None, str]:
         """By path, or by name among the environments that conda has listed or keeps beside the active one."""
         file = self._conda_file()
         if not named and file is not None:
-            told = _NAME.search(_read(file))
+            told = _NAME.search(_text(file))
             named = told[1] if told else ""
         make = f"conda env create -f {file.name}" if file is not None else f"conda create -n {named or 'NAME'} python"
         if "/" in named:
@@ -279,8 +281,9 @@ class _Finder:
         if not named:
             return None, make
         active = self._environ.get("CONDA_PREFIX")
-        listed = [Path(row) for row in _read(self._home / ".conda" / "environments.txt").split("\n") if row]
-        roots = [Path(program).parent.parent for program in (self._environ.get("CONDA_EXE"),) if program]
+        listed = [Path(row) for row in _text(self._home / ".conda" / "environments.txt").split("\n") if row]
+        executable = self._environ.get("CONDA_EXE")
+        roots = [Path(executable).parent.parent] if executable else []
         candidates = [*([Path(active)] if active else []), *listed, *(root / "envs" / named for root in roots)]
         candidates = roots if named == "base" else [path for path in candidates if path.name == named]
         return next((path for path in candidates if (path / "conda-meta").is_dir()), None), make
@@ -290,16 +293,13 @@ class _Finder:
         return next((path for path in files if path.is_file()), None)
 
 
+def _text(path: Path) -> str:
+    return start_of(path, _READ)
+
+
 def _is_environment(prefix: Path) -> bool:
     marked = (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
     return marked and (prefix / "bin" / "python").exists()
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 def _folders(place: Path) -> list[Path]:
@@ -307,12 +307,3 @@ def _folders(place: Path) -> list[Path]:
         return sorted(path for path in place.iterdir() if path.is_dir())
     except OSError:
         return []
-
-
-def _read(path: Path) -> str:
-    """The start of a file, empty where there is none."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(_READ).decode("utf-8", "replace")
-    except OSError:
-        return ""

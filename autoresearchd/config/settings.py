@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationError
 
-from autoresearchd.config.problems import Problem, did_you_mean, raise_all, shown
+from autoresearchd.config.problems import Problem, did_you_mean, raise_all, raise_any, shown
 from autoresearchd.config.task_schema import Conflict, Flag, Line, Number, Seconds, Section, in_conflict, wrong
 from autoresearchd.config.validation_errors import explain
-from autoresearchd.config.yaml_document import Document, Place, dotted, parse_yaml, read_text
+from autoresearchd.config.yaml_document import Document, Place, dotted, parse_yaml, read_text, without_empty
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings, Price
 from autoresearchd.domain.secrets import find_secrets
@@ -31,9 +31,6 @@ _KEYS_BELONG = (
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"sk-[\w-]{5,}")
 _LONGEST_OPTION = 200
-_MOST_MONEY = 1_000_000_000
-_HIGHEST_PRICE = 1_000_000
-"""Far above what anybody charges or has: what is beyond is a slip, and sums of it would be no money any more."""
 
 
 def _between(low: float, high: float) -> AfterValidator:
@@ -45,23 +42,15 @@ def _between(low: float, high: float) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _money(value: float) -> float:
-    if value < 0:
-        raise wrong(f"{shown(value)} is no amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
-    if value > _MOST_MONEY:
-        raise wrong(
-            f"{shown(value)} is more than {_MOST_MONEY:,} US dollars", "write less, or leave the key out for no cap"
-        )
-    return value
+def _money(most: float, too_much: str, hint: str) -> AfterValidator:
+    def check(value: float) -> float:
+        if value < 0:
+            raise wrong(f"{shown(value)} is not an amount of money", "write US dollars, e.g. 20 or 0.50; zero or more")
+        if value > most:
+            raise wrong(f"{shown(value)} is {too_much}", hint)
+        return value
 
-
-def _price(value: float) -> float:
-    if value > _HIGHEST_PRICE:
-        raise wrong(
-            f"{shown(value)} is no price: it is more than a dollar for each token",
-            f"write US dollars for a million tokens, e.g. 3.0; at most {_HIGHEST_PRICE:,}",
-        )
-    return value
+    return AfterValidator(check)
 
 
 def _where_known(value: object) -> bool | None:
@@ -79,13 +68,23 @@ def _url(text: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise wrong(f"{shown(text)} is no http address", "write it as http://127.0.0.1:8000/v1")
+        raise wrong(f"{shown(text)} is not an http address", "write it as http://127.0.0.1:8000/v1")
     return text.rstrip("/")
 
 
 Whole = Annotated[int, Strict()]
-Dollars = Annotated[Number, AfterValidator(_money)]
-PerMillion = Annotated[Number, AfterValidator(_price), AfterValidator(_money)]
+# Far above what anybody charges or has: what is beyond is a slip, and sums of it would be no money any more.
+Dollars = Annotated[
+    Number, _money(1e9, "more than 1,000,000,000 US dollars", "write less, or leave the key out for no cap")
+]
+PerMillion = Annotated[
+    Number,
+    _money(
+        1e6,
+        "no price: it is more than a dollar for each token",
+        "write US dollars for a million tokens, e.g. 3.0; at most 1,000,000",
+    ),
+]
 Url = Annotated[Line, AfterValidator(_url)]
 
 
@@ -130,7 +129,7 @@ def _plain_options(given: object) -> object:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if isinstance(value, (list, dict)) or not text.isprintable() or not 0 < len(text) <= _LONGEST_OPTION:
             problems.append(
-                (str(name), f"{shown(value)} is no single value", "write one number, one word, or true or false")
+                (str(name), f"{shown(value)} is not a single value", "write one number, one word, or true or false")
             )
         elif value is not None:
             found[str(name)] = text
@@ -233,10 +232,14 @@ def load_settings(environment: Mapping[str, str]) -> ModelSettings:
     path = settings_path(environment)
     if path is None or str(path) == os.devnull:
         return ModelSettings()
-    if not _is_there(path):
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         if not environment.get(VARIABLE):
             return ModelSettings()
-        raise ConfigError("there is no such file", file=str(path), hint=f"write it, or unset {VARIABLE}")
+        raise ConfigError("there is no such file", file=str(path), hint=f"write it, or unset {VARIABLE}") from None
+    except OSError:
+        pass  # reading it says why
     with _own_words():
         text = read_text(path)
     return read_settings_text(text, file=str(path), environment=environment)
@@ -248,31 +251,19 @@ def read_settings_text(
     """As ``load_settings``, from the text of a config.yaml; ``file``: its path, and how messages call it."""
     # Before anything else is said of the file: other messages quote it.
     spans = find_secrets(text)
-    _refuse(file, (Problem(*_key(kind), line=text.count("\n", 0, begin) + 1) for begin, _, kind in spans))
+    raise_any(file, (Problem(*_key(kind), line=text.count("\n", 0, begin) + 1) for begin, _, kind in spans))
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return ModelSettings()
     with _own_words():
         document = parse_yaml(text, file)
-    _refuse(file, _pasted_keys(document, document.root, ()))
-    values, problems = _known(document, document.root, (), SettingsFile), document.problems
+    raise_any(file, _pasted_keys(document, document.root, ()))
     try:
-        checked = SettingsFile.model_validate(values)
+        checked = SettingsFile.model_validate(without_empty(document.root, keep={("prices",), ("learn", "set")}))
     except ValidationError as error:
-        raise_all(file, [*problems, *explain(error, document, "", frozenset())])
-    _refuse(file, problems)
+        found = explain(error, document, top=SettingsFile, advise=_advise)
+        raise_all(file, [*document.problems, *found])
+    raise_any(file, document.problems)
     return _settings(checked, Path(file).parent, environment or {})
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}", file=str(path), hint="make it a file that you may read"
-        ) from None
-    return True
 
 
 @contextmanager
@@ -284,12 +275,6 @@ def _own_words() -> Iterator[None]:
         if "task" in error.hint:
             error.hint = "write lines of `key: value`, e.g. `max_tokens: 8192`"
         raise
-
-
-def _refuse(file: str, problems: Iterable[Problem]) -> None:
-    found = list(problems)
-    if found:
-        raise_all(file, found)
 
 
 def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
@@ -318,78 +303,36 @@ def _pasted_keys(document: Document, value: object, place: Place) -> Iterator[Pr
 
 
 # ---------------------------------------------------------------------- keys that are not known
-def _known(document: Document, values: Mapping[str, Any], place: Place, section: type[Section]) -> dict[str, Any]:
-    """What a section knows of ``values``, with a problem for every other key.
-
-    Keys without a value are as if they were not there.
-    """
-    kept: dict[str, Any] = {}
-    for key, value in values.items():
-        here = (*place, key)
-        if key not in section.model_fields:
-            what = "there is no such key"
-            document.problems.append(Problem(what, _advice(key, place, section), dotted(here), document.line(here)))
-        elif not place and key in _SECTIONS and isinstance(value, dict):
-            kept[key] = _known(document, value, here, _SECTIONS[key])
-        elif not place and key == "prices" and isinstance(value, dict):
-            kept[key] = {
-                model: _known(document, price, (*here, model), PriceFile) if isinstance(price, dict) else price
-                for model, price in value.items()
-            }
-        elif value is not None:
-            kept[key] = value
-    return kept
-
-
-def _advice(key: str, place: Place, section: type[Section]) -> str:
+def _advise(place: Place, known: list[str]) -> str:
     """What would be right in place of a key that is not known."""
+    key = str(place[-1])
     if _KEY_NAMES.fullmatch(key):
         return _KEYS_BELONG
-    if not place and key == "model":
+    if place == ("model",):
         return "write `policy: litellm:MODEL`, or for an endpoint of your own `local: {model: MODEL}`"
-    if not place and key in _MOVED:
+    if len(place) == 1 and key in _MOVED:
         return f"it belongs to {_MOVED[key]}: `{_MOVED[key]}: {{{_RENAMED.get(key, key)}: …}}`"
-    return did_you_mean(key, section.model_fields)
+    return did_you_mean(key, known)
 
 
 # ---------------------------------------------------------------------- the settings after validation
 def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
-    key_file = file.local.key_file
+    values = {key: value for key, value in dict(file).items() if key not in _SECTIONS}
+    local, learn = file.local, file.learn
     return ModelSettings(
-        policy=file.policy or "",
-        fallbacks=file.fallbacks,
-        context_tokens=file.context_tokens,
-        max_tokens=file.max_tokens,
-        temperature=file.temperature,
-        timeout=file.timeout,
-        retries=file.retries,
-        reasks=file.reasks,
-        repairs=file.repairs,
-        feedback=file.feedback,
-        prompt=file.prompt,
-        structured=file.structured,
-        prices={model: Price(price.input, price.output) for model, price in file.prices.items()},
+        **values
+        | {"policy": file.policy or "", "prices": {m: Price(p.input, p.output) for m, p in file.prices.items()}}
+        | {"key_files": {name: str(_path(place, folder, environment)) for name, place in file.key_files.items()}}
+        | {f"agent_{key}": value for key, value in file.agent},
         per_day=file.spend.per_day,
         when_spent=file.spend.when_reached,
-        base_url=file.local.base_url,
-        local_model=file.local.model or "",
-        key_file=str(_path(key_file, folder, environment)) if key_file else "",
-        key_files={name: str(_path(place, folder, environment)) for name, place in file.key_files.items()},
-        roles=file.roles,
-        parents=file.parents,
-        group=file.group,
-        agent_turns=file.agent.turns,
-        agent_seconds=file.agent.seconds,
-        agent_output_bytes=file.agent.output_bytes,
-        agent_usd=file.agent.usd,
+        base_url=local.base_url,
+        local_model=local.model or "",
+        key_file=str(_path(local.key_file, folder, environment)) if local.key_file else "",
         learn=LearnSettings(
-            every=file.learn.every,
-            cron=file.learn.cron or "",
-            algo=file.learn.algo,
-            steps=file.learn.steps,
-            memory_mb=file.learn.memory_mb,
-            pause=file.learn.pause,
-            model=file.learn.model or "",
-            options=dict(file.learn.set),
+            **{key: value for key, value in learn if key not in ("set", "cron", "model")},
+            cron=learn.cron or "",
+            model=learn.model or "",
+            options=dict(learn.set),
         ),
     )

@@ -7,29 +7,13 @@ The top keys are those of task.yaml, so that a reader that knows nothing of this
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict
+from functools import cache
+
+from pydantic import TypeAdapter
 
 from autoresearchd.domain.errors import StoreError
-from autoresearchd.domain.task import (
-    Budget,
-    Check,
-    Constraint,
-    Curve,
-    Direction,
-    Evaluation,
-    Execution,
-    FleetSlot,
-    Metric,
-    MetricSource,
-    Prompt,
-    Proposing,
-    Role,
-    Scoring,
-    Search,
-    Task,
-)
+from autoresearchd.domain.task import Budget, Task
 
 
 def dump_task(task: Task) -> str:
@@ -53,7 +37,14 @@ def parse_task(text: str) -> Task:
         StoreError: the text is something else, e.g. that of an imported session, which has no program.
     """
     try:
-        return _task(json.loads(text))
+        values = json.loads(text)
+        scoring, execution = values["scoring"], values["execution"]
+        scoring["metric"] = {"name": scoring["metric"], "direction": scoring.pop("direction")}
+        training, grace, wall = (float(execution.pop(key)) for key in ("budget", "startup_grace", "timeout"))
+        execution["budget"] = Budget(training, grace, wall, execution.pop("most_training", None))
+        # Sessions of older versions tell of a limit that was named by its value alone.
+        execution.setdefault("timeout_named", wall != Budget.usual_wall(training, grace))
+        return _adapter().validate_python(values)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(
             f"the task stored with this session cannot be read: {type(error).__name__}: {error}",
@@ -61,38 +52,6 @@ def parse_task(text: str) -> Task:
         ) from error
 
 
-def _task(values: dict[str, Any]) -> Task:
-    execution, scoring = dict(values.pop("execution")), dict(values.pop("scoring"))
-    budget = Budget(execution.pop("budget"), execution.pop("startup_grace"), execution.pop("timeout"))
-    budget = replace(budget, most=execution.pop("most_training", None))
-    # Sessions of older versions tell of a limit that was named by its value alone.
-    execution.setdefault("timeout_named", budget.wall != Budget.usual_wall(budget.training, budget.grace))
-    metric = Metric(scoring.pop("metric"), Direction(scoring.pop("direction")))
-    source = MetricSource(scoring.pop("source"))
-    constraints = tuple(Constraint(**item) for item in scoring.pop("constraints", ()))
-    evaluation = values.pop("evaluation", None)
-    parts: dict[str, Any] = {
-        "checks": tuple(Check(**item) for item in values.pop("checks", ())),
-        "roles": tuple(Role(**item) for item in values.pop("roles", ())),
-        "fleet": tuple(FleetSlot(**item) for item in values.pop("fleet", ())),
-        "curve": Curve(**values.pop("curve", {})),
-        "proposing": Proposing(**values.pop("proposing", {})),
-        "prompt": Prompt(**values.pop("prompt", {})),
-        "search": _search(values.pop("search", {})),
-        "evaluation": Evaluation(**_tuples(evaluation)) if evaluation is not None else None,
-    }
-    return Task(
-        execution=Execution(budget=budget, **_tuples(execution)),
-        scoring=Scoring(metric=metric, source=source, constraints=constraints, **_tuples(scoring)),
-        **parts,
-        **_tuples(values),
-    )
-
-
-def _search(values: Mapping[str, Any]) -> Search:
-    return Search(tuple(values.get("fixed", ())), _tuples(values.get("ranges", {})), _tuples(values.get("choices", {})))
-
-
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists as the tuples that they were."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+@cache
+def _adapter() -> TypeAdapter[Task]:
+    return TypeAdapter(Task)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from autoresearchd.config.problems import Problem, raise_all
+from autoresearchd.config.problems import Problem, raise_all, raise_any
 from autoresearchd.config.yaml_document import parse_yaml, read_text
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.file_content import compressed_size
@@ -27,7 +27,7 @@ class PathError(ValueError):
 
 def inside_path(text: str) -> str:
     """A path inside the task's folder, in its plain form (``./a//b/`` → ``a/b``); PathError for any other."""
-    _printable(text)
+    _check_characters(text)
     if text.startswith(("/", "~")):
         raise PathError(f"{text!r} is not inside the task's folder", "write it relative to the folder of task.yaml")
     return _plain(text)
@@ -37,7 +37,7 @@ def data_path(text: str) -> str:
     """As ``inside_path``, or an absolute path, or one that starts with ``~/``."""
     if not text.startswith(("/", "~")):
         return inside_path(text)
-    _printable(text)
+    _check_characters(text)
     if text.startswith("~") and not text.startswith("~/"):
         raise PathError(f"{text!r} names another user's home or all of your own", "write ~/folder, or an absolute path")
     head, rest = ("~/", text[2:]) if text.startswith("~") else ("/", text)
@@ -68,7 +68,7 @@ def folder_path(text: str) -> str:
     return "." if text in (".", "./") else inside_path(text)
 
 
-def _printable(text: str) -> None:
+def _check_characters(text: str) -> None:
     if not text.strip():
         raise PathError("an empty path", "write a path, or leave the entry out")
     if not text.isprintable() or text != text.strip():
@@ -88,6 +88,15 @@ def _plain(text: str) -> str:
     return str(path)
 
 
+def start_of(path: Path, size: int) -> str:
+    """The first ``size`` bytes of a file as text; empty where there is none."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(size).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def covers(outer: str, inner: str) -> bool:
     """Whether ``inner`` is ``outer`` or lies in it."""
     return outer in (".", inner) or inner.startswith(outer.rstrip("/") + "/")
@@ -97,35 +106,25 @@ def find_overlaps(
     editable: Iterable[str], protected: Iterable[str], private: Iterable[str], data: Iterable[str]
 ) -> Iterator[tuple[str, str, str]]:
     """(key, what, hint) of each pair of paths that contradict each other."""
-    closed = [("workspace.protected", path) for path in protected] + [("evaluation.private", path) for path in private]
-    for target in editable:
-        for key, path in closed:
-            if covers(path, target):
-                yield (
-                    key,
-                    f"{path!r} covers the editable file {target!r}",
-                    "a file is either edited or closed: take it from one",
-                )
-    for key, path in closed:
-        if key != "evaluation.private":
-            continue
-        for entry in data:
-            if covers(path, entry):
-                yield key, f"{path!r} hides {entry!r}, which workspace.data shows to the job", "keep the two apart"
+    for key, paths in (("workspace.protected", protected), ("evaluation.private", private)):
+        for path in paths:
+            for target in editable:
+                if covers(path, target):
+                    what = f"{path!r} covers the editable file {target!r}"
+                    yield key, what, "a file is either edited or closed: take it from one"
+            for entry in data if key == "evaluation.private" else ():
+                if covers(path, entry):
+                    yield key, f"{path!r} hides {entry!r}, which workspace.data shows to the job", "keep the two apart"
 
 
 def check_files(task: Task, root: Path, file: Path | None = None) -> None:
-    """Check that the task's files are there and are what they have to be.
+    """Check that the task's files are there and are what they have to be; all problems are told together.
 
-    Args:
-        task: the task.
-        root: its source folder.
-        file: the task.yaml that names them, to say the lines of what is wrong; it need not be there.
+    root: the task's source folder; file: the task.yaml that names them, to say lines; it need not be there.
 
     Raises:
-        ConfigError: an editable file is missing, not a regular UTF-8 text file, or reached through a symbolic link;
-            a protected one is missing or leaves the folder; or one is both; data is missing, and no set-up could make
-            it. All problems are told together.
+        ConfigError: an editable file is missing, no regular UTF-8 text file, or reached through a symbolic link; a
+            protected one is missing or leaves the folder; one is both; or data is missing that no set-up could make.
     """
     if not root.is_dir():
         raise_all("task.yaml", [Problem(f"the folder {str(root)!r} is not there", "create it", "workspace.source_dir")])
@@ -143,8 +142,7 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     except OSError as error:
         what = f"{error.filename!r} cannot be looked at: {error.strerror}"
         problems.append(Problem(what, "check the permissions of the folders on the way to it", "workspace"))
-    if problems:
-        raise_all("task.yaml", [replace(problem, line=_line(file, problem.key)) for problem in problems])
+    raise_any("task.yaml", (replace(problem, line=_line(file, problem.key)) for problem in problems))
 
 
 def _line(file: Path | None, key: str) -> int | None:
@@ -173,31 +171,26 @@ def _amount_problems(task: Task, root: Path) -> Iterator[Problem]:
 
 
 def _editable_problems(name: str, root: Path) -> Iterator[Problem]:
-    key = "workspace.target_file"
-    path = root / name
-    link = _first_link(name, root)
+    key, path = "workspace.target_file", root / name
+    within = [*reversed(PurePosixPath(name).parents[:-1]), PurePosixPath(name)]
+    link = next((str(part) for part in within if (root / part).is_symlink()), None)
     if link is not None:
-        yield Problem(
-            f"{name!r}: {link!r} is a symbolic link", "put the file itself there: an edit through a link is lost", key
-        )
+        hint = "put the file itself there: an edit through a link is lost"
+        yield Problem(f"{name!r}: {link!r} is a symbolic link", hint, key)
     elif not path.exists():
         yield Problem(f"{name!r} is not there (looked in {root})", _missing_hint(name), key)
     elif not stat.S_ISREG(path.stat().st_mode):
-        yield Problem(f"{name!r} is no regular file", "name a text file", key)
+        yield Problem(f"{name!r} is not a regular file", "name a text file", key)
     elif problem := _text_problem(path):
         yield Problem(f"{name!r} {problem}", "policies edit text: name a UTF-8 text file", key)
 
 
 def _protected_problems(name: str, root: Path) -> Iterator[Problem]:
-    path = root / name
+    key, path = "workspace.protected", root / name
     if not path.exists():
-        yield Problem(f"{name!r} is not there (looked in {root})", _missing_hint(name), "workspace.protected")
+        yield Problem(f"{name!r} is not there (looked in {root})", _missing_hint(name), key)
     elif not path.resolve().is_relative_to(root.resolve()):
-        yield Problem(
-            f"{name!r} leads out of the task's folder through a symbolic link",
-            "put a copy there",
-            "workspace.protected",
-        )
+        yield Problem(f"{name!r} leads out of the task's folder through a symbolic link", "put a copy there", key)
 
 
 def _data_problems(name: str, root: Path, key: str) -> Iterator[Problem]:
@@ -207,16 +200,6 @@ def _data_problems(name: str, root: Path, key: str) -> Iterator[Problem]:
         yield Problem(
             f"{name!r} is not there (looked for {place})", f"{hint}; or let execution.setup_commands make it", key
         )
-
-
-def _first_link(name: str, root: Path) -> str | None:
-    """The first part of ``name`` that is a symbolic link."""
-    walked = PurePosixPath()
-    for part in PurePosixPath(name).parts:
-        walked /= part
-        if (root / walked).is_symlink():
-            return str(walked)
-    return None
 
 
 def _missing_hint(name: str) -> str:

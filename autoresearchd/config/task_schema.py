@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
@@ -42,7 +43,7 @@ def _duration(value: Any) -> float:
             return parse_duration(value)
         except (ValueError, OverflowError):
             pass
-    raise wrong(f"{shown(value)} is no duration", "write seconds, or a text like 90s, 5m, 1h30m; more than zero")
+    raise wrong(f"{shown(value)} is not a duration", "write seconds, or a text like 90s, 5m, 1h30m; more than zero")
 
 
 def _duration_or_zero(value: Any) -> float:
@@ -59,7 +60,8 @@ def _needs_gpu(value: Any) -> Any:
     return False if value == "auto" else _flag(value)
 
 
-def _one_or_many(value: Any) -> Any:
+def one_or_many(value: Any) -> Any:
+    """A text as a list of one."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -97,37 +99,29 @@ def _metric_name(text: str) -> str:
     return text
 
 
-def _regex(text: str) -> str:
+def _compiled(text: str) -> re.Pattern[str]:
     try:
-        groups = re.compile(text).groups
+        return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise wrong(
-            f"not a regular expression: {error}", "fix the pattern; in single quotes YAML keeps backslashes"
-        ) from None
-    if not groups:
+        hint = "fix the pattern; in single quotes YAML keeps backslashes"
+        raise wrong(f"not a regular expression: {error}", hint) from None
+
+
+def _regex(text: str) -> str:
+    if not _compiled(text).groups:
         raise wrong("the pattern has no group", "put round brackets around the number: 'score: ([0-9.]+)'")
     return text
 
 
 def _curve_pattern(text: str) -> str:
-    if text == "auto":
-        return text
-    if "loss" not in re.compile(_regex(text)).groupindex:
-        raise wrong(
-            "the pattern has no group named loss",
-            "name the groups: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'; or leave it at auto",
-        )
+    if text != "auto" and "loss" not in _compiled(text).groupindex:
+        hint = "name the groups: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'; or leave it at auto"
+        raise wrong("the pattern has no group named loss", hint)
     return text
 
 
-def _plain_regex(text: str) -> str:
-    try:
-        re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise wrong(
-            f"not a regular expression: {error}", "fix the pattern; in single quotes YAML keeps backslashes"
-        ) from None
-    return text
+def _crash_pattern(text: str) -> str:
+    return _compiled(text).pattern
 
 
 def _bounds(value: Any) -> tuple[float, float]:
@@ -140,17 +134,15 @@ def _bounds(value: Any) -> tuple[float, float]:
             return ordered(float(value[0]), float(value[1]))
     except (ValueError, OverflowError) as error:
         raise wrong(str(error), hint) from None
-    raise wrong(f"{shown(value)} is no range", hint)
+    raise wrong(f"{shown(value)} is not a range", hint)
 
 
 def _choices(value: Any) -> Any:
     if not isinstance(value, (list, tuple)) or len(set(map(repr, value))) < 2:
-        raise wrong(f"{shown(value)} is no list of two or more values", "write all values: [adam, sgd]")
+        raise wrong(f"{shown(value)} is not a list of two or more values", "write all values: [adam, sgd]")
     for item in value:
-        if not isinstance(item, (int, float, str, bool)):
-            raise wrong(f"{shown(item)} is no number and no text", "list plain values: [adam, sgd]")
-        if isinstance(item, float) and not math.isfinite(item):
-            raise wrong(f"{shown(item)} is not finite", "list plain values: [0.1, 1.0]")
+        if not isinstance(item, (int, float, str)) or (isinstance(item, float) and not math.isfinite(item)):
+            raise wrong(f"{shown(item)} is neither a number nor text", "list plain values: [adam, sgd]")
         if isinstance(item, str) and (not item.isprintable() or set(item) & set("\"'\\")):
             raise wrong(f"{shown(item)} cannot be put in quotes", "leave quotes and backslashes out")
     return value
@@ -158,7 +150,7 @@ def _choices(value: Any) -> Any:
 
 def _host(text: str) -> str:
     if not re.fullmatch(r"(?:[\w.][\w.-]*@)?[\w.\[][\w.:\[\]-]*", text, re.ASCII):
-        raise wrong(f"{shown(text)} is no host name", "write a name, an address or user@host, as ssh knows it")
+        raise wrong(f"{shown(text)} is not a host name", "write a name, an address or user@host, as ssh knows it")
     return text
 
 
@@ -166,7 +158,7 @@ def _environment(env: dict[str, str]) -> dict[str, str]:
     conflicts = []
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            conflicts.append((name, f"{shown(name)} is no name of a variable", "use letters, digits and _"))
+            conflicts.append((name, f"{shown(name)} is not a variable name", "use letters, digits and _"))
         elif name.startswith("AUTORESEARCHD_"):
             what = "variables that begin with AUTORESEARCHD_ are set by the daemon itself"
             conflicts.append((name, what, "take another name"))
@@ -178,9 +170,9 @@ def _environment(env: dict[str, str]) -> dict[str, str]:
 
 
 Text = Annotated[str, Strict()]
-Line = Annotated[str, Strict(), AfterValidator(_line)]
-Name = Annotated[str, Strict(), AfterValidator(_line), AfterValidator(_name)]
-Command = Annotated[str, Strict(), AfterValidator(_command)]
+Line = Annotated[Text, AfterValidator(_line)]
+Name = Annotated[Line, AfterValidator(_name)]
+Command = Annotated[Text, AfterValidator(_command)]
 Flag = Annotated[bool, Strict(), BeforeValidator(_flag)]
 NeedsGpu = Annotated[bool, Strict(), BeforeValidator(_needs_gpu)]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -193,10 +185,10 @@ InsidePath = Annotated[str, Strict(), AfterValidator(_path(inside_path))]
 FolderPath = Annotated[str, Strict(), AfterValidator(_path(folder_path))]
 DataPath = Annotated[str, Strict(), AfterValidator(_path(data_path))]
 HiddenPath = Annotated[str, Strict(), AfterValidator(_path(hidden_path))]
-Targets = Annotated[tuple[InsidePath, ...], BeforeValidator(_one_or_many)]
+Targets = Annotated[tuple[InsidePath, ...], BeforeValidator(one_or_many)]
 MetricName = Annotated[str, Strict(), AfterValidator(_line), AfterValidator(_metric_name)]
 Regex = Annotated[str, Strict(), AfterValidator(_regex)]
-CrashPattern = Annotated[str, Strict(), AfterValidator(_plain_regex)]
+CrashPattern = Annotated[str, Strict(), AfterValidator(_crash_pattern)]
 CurvePattern = Annotated[str, Strict(), AfterValidator(_curve_pattern)]
 Host = Annotated[str, Strict(), AfterValidator(_host)]
 Bounds = Annotated[tuple[float, float], BeforeValidator(_bounds)]
@@ -207,6 +199,12 @@ Environment = Annotated[dict[str, Text], AfterValidator(_environment)]
 DEFAULT_BUDGET = 300.0
 DEFAULT_GRACE = 60.0
 PROFILES = ("cpu", "cuda")
+
+
+def repeated(what: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(what is wrong, what would be right) for each name that is given twice."""
+    for name in sorted(name for name, number in Counter(names).items() if number > 1):
+        yield f"two {what} are named {name!r}", "give each a name of its own"
 
 
 class Section(BaseModel):
@@ -237,12 +235,13 @@ class Workspace(Section):
     max_compressed_bytes: Count | None = None
 
     def conflicts(self) -> Iterator[Conflict]:
+        hint = "name the file that policies edit"
         if not self.target_file:
-            yield "target_file", "an empty list", "name the file that policies edit"
+            yield "target_file", "an empty list", hint
         for path in {".", "task.yaml"}.intersection(self.target_file):
-            yield "target_file", f"{path!r} cannot be edited by a policy", "name the file that policies edit"
-        for path in sorted({path for path in self.target_file if self.target_file.count(path) > 1}):
-            yield "target_file", f"{path!r} is named twice", "name it once"
+            yield "target_file", f"{path!r} cannot be edited by a policy", hint
+        if len(set(self.target_file)) < len(self.target_file):
+            yield "target_file", "a file is named twice", "name it once"
 
 
 class Execution(Section):
@@ -270,16 +269,12 @@ class Execution(Section):
         if self.timeout is None or (self.budget is None and self.startup_grace is None):
             return
         grace = DEFAULT_GRACE if self.startup_grace is None else self.startup_grace
-        least = (self.budget or DEFAULT_BUDGET) + grace
-        if self.timeout < least:
-            budget = f"budget {least - grace:g} s" + (" (the default)" if self.budget is None else "")
-            needed = f"{least:g} s: {budget} and startup_grace {grace:g} s"
-            needed += " (the default)" if self.startup_grace is None else ""
-            yield (
-                "timeout",
-                f"{self.timeout:g} s is less than {needed}",
-                "leave timeout out (it is then 2 × budget + startup_grace), or raise it",
-            )
+        training = self.budget or DEFAULT_BUDGET
+        if self.timeout < training + grace:
+            usual = [" (the default)" if value is None else "" for value in (self.budget, self.startup_grace)]
+            needed = f"budget {training:g} s{usual[0]} and startup_grace {grace:g} s{usual[1]}"
+            what = f"{self.timeout:g} s is less than {training + grace:g} s: {needed}"
+            yield "timeout", what, "leave timeout out (it is then 2 × budget + startup_grace), or raise it"
 
 
 class Evaluation(Section):
@@ -309,11 +304,8 @@ class Constraint(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.max is None and self.min is None and self.max_increase is None:
-            yield (
-                "",
-                f"{self.metric}: no bound",
-                "give max, min or max_increase (0.25: a quarter more than the incumbent)",
-            )
+            hint = "give max, min or max_increase (0.25: a quarter more than the incumbent)"
+            yield "", f"{self.metric}: no bound", hint
         if self.max is not None and self.min is not None and self.max < self.min:
             yield "max", f"{self.max:g} is less than min, {self.min:g}", "exchange them"
 
@@ -344,11 +336,8 @@ class Scoring(Section):
         if self.parse_mode == "regex" and self.pattern is None:
             yield "parse_mode", "regex, but there is no pattern", "give scoring.pattern: 'score: ([0-9.]+)'"
         if self.parse_mode not in ("auto", "regex") and self.pattern is not None:
-            yield (
-                "pattern",
-                f"not used with parse_mode {self.parse_mode}",
-                "write parse_mode: regex, or leave pattern out",
-            )
+            what = f"not used with parse_mode {self.parse_mode}"
+            yield "pattern", what, "write parse_mode: regex, or leave pattern out"
 
 
 class Curve(Section):
@@ -429,9 +418,7 @@ class Fleet(Section):
     slots: tuple[Slot, ...] = ()
 
     def conflicts(self) -> Iterator[Conflict]:
-        names = [slot.full_name for slot in self.slots]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            yield "slots", f"two slots are named {name!r}", "give each a name of its own"
+        yield from (("slots", *problem) for problem in repeated("slots", (slot.full_name for slot in self.slots)))
 
 
 class TaskFile(Section):
@@ -454,19 +441,11 @@ class TaskFile(Section):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.scoring.metric_source == "evaluator" and self.evaluation is None:
-            yield (
-                "scoring.metric_source",
-                "evaluator, but there is no evaluation.command",
-                "give `evaluation: {command: python evaluate.py}`, or take metric_source: stdout",
-            )
+            hint = "give `evaluation: {command: python evaluate.py}`, or take metric_source: stdout"
+            yield "scoring.metric_source", "evaluator, but there is no evaluation.command", hint
         private = self.evaluation.private if self.evaluation else ()
         yield from find_overlaps(self.workspace.target_file, self.workspace.protected, private, self.workspace.data)
         if self.history == "revert" and (self.proposing.group > 1 or self.proposing.parents != "incumbent"):
-            yield (
-                "history",
-                "revert, but a linear history has one parent for each experiment",
-                "leave `history: revert` out, or take `proposing: {group: 1, parents: incumbent}`",
-            )
-        names = [role.name for role in self.roles]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            yield "roles", f"two roles are named {name!r}", "give each a name of its own"
+            hint = "leave `history: revert` out, or take `proposing: {group: 1, parents: incumbent}`"
+            yield "history", "revert, but a linear history has one parent for each experiment", hint
+        yield from (("roles", *problem) for problem in repeated("roles", (role.name for role in self.roles)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -13,7 +14,7 @@ from autoresearchd.config.problems import MISSING, Problem, did_you_mean, neares
 from autoresearchd.config.task_schema import RULE, TaskFile
 from autoresearchd.config.yaml_document import Document, Place, dotted
 
-EXAMPLES: Mapping[str, str] = {
+_EXAMPLES: Mapping[str, str] = {
     "name": "name: my-task",
     "workspace": "workspace: {target_file: train.py}",
     "workspace.target_file": "target_file: train.py",
@@ -54,70 +55,71 @@ _BOUNDS: Mapping[str, tuple[str, str, str]] = {
 def explain(
     error: ValidationError,
     document: Document,
-    profile: str,
-    from_profile: frozenset[Place],
+    profile: str = "",
+    from_profile: frozenset[Place] = frozenset(),
     *,
     top: type[BaseModel] = TaskFile,
+    advise: Callable[[Place, list[str]], str] | None = None,
 ) -> list[Problem]:
     """Problems out of a validation error.
 
-    Args:
-        error: what pydantic found.
-        document: what it was given, with lines.
-        profile: the profile that was laid upon the file.
-        from_profile: the places that come from it.
-        top: what the whole of the file was to be.
+    from_profile: the places that come from ``profile``, which was laid upon the file; top: what all of the file was to
+    be; advise: what to write in place of a key that is not known, usually the nearest of the known ones.
     """
-    teller = _Teller(document, profile, from_profile, top)
+    teller = _Teller(document, profile, from_profile, top, advise or _usual_advice)
     return [problem for details in error.errors(include_url=False) for problem in teller.tell(details)]
 
 
+def _usual_advice(place: Place, known: list[str]) -> str:
+    return did_you_mean(str(place[-1]), known)
+
+
+@dataclass(frozen=True, slots=True)
 class _Teller:
-    def __init__(self, document: Document, profile: str, from_profile: frozenset[Place], top: type[BaseModel]) -> None:
-        self._document, self._profile, self._from_profile, self._top = document, profile, from_profile, top
+    document: Document
+    profile: str
+    from_profile: frozenset[Place]
+    top: type[BaseModel]
+    advise: Callable[[Place, list[str]], str]
 
     def tell(self, details: ErrorDetails) -> Iterator[Problem]:
         place: Place = details["loc"]
         context = details.get("ctx", {})
         if details["type"] == "missing":
-            yield self._missing(place)
+            keys = [step for step in place if isinstance(step, str)]
+            yield self._problem(place, MISSING, f"add `{_EXAMPLES.get('.'.join(keys), f'{place[-1]}: …')}`")
         elif details["type"] == "extra_forbidden":
-            yield self._problem(
-                place, "there is no such key", did_you_mean(str(place[-1]), _known_at(place[:-1], self._top))
-            )
+            hint = self.advise(place, _known_at(place[:-1], self.top))
+            yield self._problem(place, "there is no such key", hint)
         elif details["type"] == RULE and "conflicts" in context:
             for key, what, hint in context["conflicts"]:
                 yield self._problem(self._below(place, key), self._of_profile(place, what), hint)
         elif details["type"] == RULE:
             yield self._problem(place, context["what"], context["hint"])
         else:
-            yield self._problem(self._written(place), *_kind(details, self._document.texts.get(place)))
-
-    def _missing(self, place: Place) -> Problem:
-        example = EXAMPLES.get(".".join(step for step in place if isinstance(step, str)), f"{place[-1]}: …")
-        return self._problem(place, MISSING, f"add `{example}`")
+            yield self._problem(self._written(place), *_kind(details, self.document.texts.get(place)))
 
     def _problem(self, place: Place, what: str, hint: str) -> Problem:
         written = self._written(place)
         if place and isinstance(place[-1], int):
             place = written  # one path where a list may stand: the list is ours
-        prefix: Place = ("profiles", self._profile) if written in self._from_profile else ()
-        return Problem(what, hint, dotted((*prefix, *place)), self._document.line(place))
+        prefix: Place = ("profiles", self.profile) if written in self.from_profile else ()
+        return Problem(what, hint, dotted((*prefix, *place)), self.document.line(place))
 
     def _of_profile(self, place: Place, what: str) -> str:
         """A conflict in words that name the profile, where a value that they speak of is the profile's own."""
         spoken = set(re.findall(r"\w+", what))
-        below = {step for p in self._from_profile if p[: len(place)] == place for step in p[len(place) :]}
-        return f"{what}, in the profile {self._profile}" if spoken & below else what
+        below = {step for p in self.from_profile if p[: len(place)] == place for step in p[len(place) :]}
+        return f"{what}, in the profile {self.profile}" if spoken & below else what
 
     def _below(self, place: Place, key: str) -> Place:
         """The place of a dotted key below ``place``; a name of a variable may have dots of its own."""
         whole = (*place, key)
-        return whole if whole in self._document.lines else (*place, *filter(None, key.split(".")))
+        return whole if whole in self.document.lines else (*place, *filter(None, key.split(".")))
 
     def _written(self, place: Place) -> Place:
         """The place, or what is around it, as far as the file has it."""
-        while place and place not in self._document.lines:
+        while place and place not in self.document.lines:
             place = place[:-1]
         return place
 
@@ -128,10 +130,8 @@ def _kind(details: ErrorDetails, text: str | None) -> tuple[str, str]:
     if details["type"] in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         near = nearest(value, choices) if isinstance(value, str) else ""
-        return (
-            f"{shown(value)} is not among {', '.join(choices)}",
-            f"did you mean {near!r}?" if near else "write one of them",
-        )
+        hint = f"did you mean {near!r}?" if near else "write one of them"
+        return f"{shown(value)} is not among {', '.join(choices)}", hint
     if details["type"] in _KINDS:
         expected, hint = _KINDS[details["type"]]
         if expected == "text" and text is not None:

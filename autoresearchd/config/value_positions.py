@@ -6,17 +6,18 @@ The text may come from a model: aliases are not expanded, no tag makes anything,
 from __future__ import annotations
 
 import json
+import operator
 import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
-from autoresearchd.config.yaml_document import Place, PlainLoader, dotted
+from autoresearchd.config.yaml_document import Place, PlainLoader, dotted, syntax_message
 
 MOST_CHARACTERS = 64 * 1024
 """Of a file that is looked at: one with the constants of a recipe is far smaller."""
@@ -67,12 +68,7 @@ def kind_of(path: str) -> str:
 
 @lru_cache(maxsize=8)  # one edit is looked at several times
 def meaning(path: str, text: str, without: re.Pattern[str] | None = None) -> str:
-    """What a file holds, whatever its comments and layout: the same for files that mean the same.
-
-    Args:
-        path: of the file, which says its kind.
-        text: of the file.
-        without: keys that do not count.
+    """What a file holds, whatever its comments and layout, but for the keys ``without``: equal for equal files.
 
     Raises:
         MarkupError: it cannot be read.
@@ -96,24 +92,18 @@ def scalars(path: str, text: str) -> tuple[Scalar, ...]:
                 _json(text)
                 text = text.replace("\t", " ")  # to YAML a tab is no space; in strings JSON has none
             nodes = _composed(text)
-            found = list(_Scalars(text).of(nodes[0], (), (), 0)) if nodes else []
+            found = list(_yaml_scalars(text, nodes[0])) if nodes else []
     except RecursionError:
         raise MarkupError("it is nested too deeply") from None
-    ends = _Bytes(text)
+    if text.isascii():
+        return tuple(found)
+
+    def at(place: int) -> int:
+        return len(text[:place].encode())
+
     return tuple(
-        Scalar(s.name, s.value, ends.at(s.start), ends.at(s.end), tuple((ends.at(a), ends.at(b)) for a, b in s.heads))
-        for s in found
+        Scalar(s.name, s.value, at(s.start), at(s.end), tuple((at(a), at(b)) for a, b in s.heads)) for s in found
     )
-
-
-class _Bytes:
-    """Places in the UTF-8 bytes of a text, of places in its characters."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._ascii = text, text.isascii()
-
-    def at(self, place: int) -> int:
-        return place if self._ascii else len(self._text[:place].encode())
 
 
 # ---------------------------------------------------------------------- reading
@@ -123,8 +113,7 @@ def _composed(text: str) -> list[yaml.Node]:
         return [node for node in yaml.compose_all(text, Loader=PlainLoader) if node is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = ", ".join(part for part in (error.context, error.problem) if part)
-        raise MarkupError(f"not YAML: {what}", mark.line + 1 if mark else None) from None
+        raise MarkupError(syntax_message(error), mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
         raise MarkupError(f"not YAML: {str(error).splitlines()[0]}") from None
 
@@ -184,33 +173,32 @@ def _of_value(value: Any, without: re.Pattern[str] | None) -> object:
 
 
 # ---------------------------------------------------------------------- places
-class _Scalars:
-    """Finds the scalars of a YAML document; JSON is one, too."""
+def _yaml_scalars(text: str, root: yaml.Node) -> Iterator[Scalar]:
+    """The scalars of a YAML document; JSON is one, too."""
+    seen: set[int] = set()
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._seen: set[int] = set()
-
-    def of(self, node: yaml.Node, place: Place, heads: tuple[tuple[int, int], ...], depth: int) -> Iterator[Scalar]:
-        if id(node) in self._seen or depth > _MOST_DEPTH or len(self._seen) > _MOST_NODES:
+    def of(node: yaml.Node, place: Place, heads: tuple[tuple[int, int], ...], depth: int) -> Iterator[Scalar]:
+        if id(node) in seen or depth > _MOST_DEPTH or len(seen) > _MOST_NODES:
             return  # an alias: the value is the anchor's
-        self._seen.add(id(node))
+        seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 if isinstance(key, yaml.ScalarNode) and _KEY.fullmatch(key.value):
                     span = (key.start_mark.index, key.end_mark.index)
                     inner = heads if isinstance(value, yaml.ScalarNode) else (*heads, span)
-                    yield from self.of(value, (*place, key.value), inner, depth + 1)
+                    yield from of(value, (*place, key.value), inner, depth + 1)
         elif isinstance(node, yaml.SequenceNode):
             numbers = all(isinstance(i, yaml.ScalarNode) and _NUMBER.fullmatch(i.value) for i in node.value)
             for index, item in enumerate(node.value[:_MOST_IN_LIST]):
                 if not isinstance(item, yaml.ScalarNode) or (numbers and len(node.value) <= _MOST_IN_LIST):
-                    yield from self.of(item, (*place, index), heads, depth + 1)
+                    yield from of(item, (*place, index), heads, depth + 1)
         elif isinstance(node, yaml.ScalarNode) and place and node.style not in ("|", ">"):
             start, end = node.start_mark.index, node.end_mark.index
-            value = value_of(self._text[start:end])
+            value = value_of(text[start:end])
             if value is not None and not (isinstance(value, str) and value != node.value):
                 yield Scalar(dotted(place), value, start, end, heads)
+
+    return of(root, (), (), 0)
 
 
 def value_of(source: str) -> int | float | str | bool | None:
@@ -281,17 +269,12 @@ def _proved(text: str, data: dict[str, Any], place: Place, value: object, start:
     other = "false" if value is True else "true" if value is False else '"~"' if isinstance(value, str) else "-97531"
     try:
         changed = tomllib.loads(text[:start] + other + text[end:])
-        was, now = _taken(data, place), _taken(changed, place)
+        trees: tuple[Any, Any] = (data, changed)
+        was, now = (reduce(operator.getitem, place, tree) for tree in trees)
     except (ValueError, KeyError, IndexError, TypeError):
         return False
     same = was == value and type(was) is type(value) and now != was
     return same and _without(data, place) == _without(changed, place)
-
-
-def _taken(data: Any, place: Place) -> Any:
-    for step in place:
-        data = data[step]
-    return data
 
 
 def _without(data: Any, place: Place) -> Any:

@@ -92,19 +92,15 @@ def _lines(fields: TaskFields) -> Iterator[str]:
     targets = (fields.target_file,) if isinstance(fields.target_file, str) else fields.target_file
     target = _quoted(targets[0]) if len(targets) == 1 else _listed(targets)
     yield "# What to optimise, how to run it, which number counts. `autoresearchd task check` says what is wrong here."
-    yield from (f"# {_comment(remark)}" for remark in fields.remarks)
+    yield from (f"# {one_line(remark)}" for remark in fields.remarks)
     yield ""
     yield f"name: {_quoted(fields.name)}"
     yield ""
     yield "workspace:"
     yield _line(f"target_file: {target}", "the file that may be edited; a list for several")
     yield _given("protected", fields.protected, "[prepare.py]", "files that no edit may touch")
-    yield _given(
-        "data",
-        fields.data,
-        "[data/train.bin]",
-        "what the job may read beside the repository; also /absolute or ~/paths",
-    )
+    comment = "what the job may read beside the repository; also /absolute or ~/paths"
+    yield _given("data", fields.data, "[data/train.bin]", comment)
     yield ""
     yield "execution:"
     yield f"  run_command: {_quoted(fields.run_command)}"
@@ -133,7 +129,7 @@ def _lines(fields: TaskFields) -> Iterator[str]:
     if fields.display_metrics:
         yield f"  display_metrics: {_listed(fields.display_metrics)}"
     if fields.baseline is not None:
-        yield _line(f"baseline: {fields.baseline!r}", f"{_comment(fields.measured)}: a reference, no rule")
+        yield _line(f"baseline: {fields.baseline!r}", f"{one_line(fields.measured)}: a reference, no rule")
     yield "  # constraints: [{metric: peak_vram_mb, max_increase: 0.25}]"
     yield ""
     yield _END
@@ -170,11 +166,6 @@ def _line(text: str, comment: str) -> str:
     return f"  {text:<{_COLUMN - 4}}  # {comment}"
 
 
-def _comment(text: str) -> str:
-    """A text as part of a comment: on one line."""
-    return one_line(text)
-
-
 def _listed(values: Iterable[str]) -> str:
     return f"[{', '.join(_quoted(value) for value in values)}]"
 
@@ -188,11 +179,7 @@ def _quoted(text: str) -> str:
 
 
 def _budget(budget: float | str) -> str:
-    try:
-        seconds = parse_duration(budget)
-    except ValueError:
-        return _quoted(str(budget))
-    return _quoted(budget) if isinstance(budget, str) else _seconds(seconds)
+    return _quoted(budget) if isinstance(budget, str) else _seconds(float(budget))
 
 
 def _wall(budget: float | str) -> str:

@@ -7,9 +7,11 @@ and aliases are bounded, so that a few lines cannot grow into gigabytes.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +49,21 @@ class Document:
 
     def at(self, place: Place) -> Any:
         """The value at ``place``; KeyError or IndexError where there is none."""
-        value: Any = self.root
-        for step in place:
-            value = value[step]
-        return value
+        return reduce(operator.getitem, place, self.root)  # type: ignore[arg-type]
 
-    def beneath(self, place: Place) -> Document:
-        """The mapping at ``place`` as a document of its own; problems stay with the whole."""
+    def beneath(self, place: Place, root: dict[str, Any]) -> Document:
+        """The mapping ``root``, which stands at ``place``, as a document; problems stay with the whole."""
         depth = len(place)
         return Document(
-            self.at(place),
+            root,
             {key[depth:]: line for key, line in self.lines.items() if key[:depth] == place},
             {key[depth:]: text for key, text in self.texts.items() if key[:depth] == place},
             self.problems,
         )
+
+    def complain(self, place: Place, what: str, hint: str, line: int | None = None) -> None:
+        """Add a problem."""
+        self.problems.append(Problem(what, hint, dotted(place), line or self.line(place)))
 
 
 def dotted(place: Place) -> str:
@@ -74,9 +77,9 @@ def dotted(place: Place) -> str:
 def read_text(path: Path) -> str:
     """Text of a file; ConfigError when there is none, or when it is too large or not UTF-8."""
     file = str(path)
-    if path.exists() and not path.is_file():
-        raise ConfigError("not a regular file", file=file, hint="put a text file there")
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError("not a regular file", file=file, hint="put a text file there")
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -115,9 +118,7 @@ def parse_yaml(text: str, file: str) -> Document:
             raise ConfigError(
                 "the file holds no mapping", file=file, line=_line(node), hint="begin with `name: my-task`"
             )
-        return _Walk().document(node)
-    except _TooMuchError as error:
-        raise error.problem.error(file) from None
+        return _Walk(file).document(node)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text, file) from None
     except yaml.reader.ReaderError as error:
@@ -144,8 +145,12 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, file: str) -> ConfigEr
         hint = "indent with spaces: YAML does not allow tabs"
     elif "but found another document" in (error.problem or ""):
         hint = "keep one document in the file: remove the line `---`"
-    what = ", ".join(part for part in (error.context, error.problem) if part)
-    return ConfigError(f"not YAML: {what}", file=file, line=line, hint=hint)
+    return ConfigError(syntax_message(error), file=file, line=line, hint=hint)
+
+
+def syntax_message(error: yaml.MarkedYAMLError) -> str:
+    """What PyYAML says of it, on one line."""
+    return f"not YAML: {', '.join(part for part in (error.context, error.problem) if part)}"
 
 
 def _line(node: yaml.Node) -> int:
@@ -188,24 +193,11 @@ def _scalar(tag: str, text: str) -> str | int | float | bool | None:
     raise KeyError(tag)
 
 
-class _TooMuchError(Exception):
-    """A bound was crossed: the rest of the document is not read."""
-
-    def __init__(self, what: str, place: Place, node: yaml.Node) -> None:
-        super().__init__(what)
-        hint = "write the values out, plainly: a task.yaml is a page of text"
-        self.problem = Problem(what, hint, dotted(place[:2]), _line(node))
-
-
-def _broken(text: str) -> bool:
-    """Whether an escape made text that cannot be written anywhere."""
-    return any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else False
-
-
 @dataclass(slots=True)
 class _Walk:
     """One pass over the nodes, which makes values and takes down lines."""
 
+    file: str
     made: Document = field(default_factory=Document)
     values: int = 0
     aliases: int = 0
@@ -234,11 +226,15 @@ class _Walk:
             self.aliases += id(node) in self.seen
             self.seen.add(id(node))
         if len(place) > MAX_DEPTH:
-            raise _TooMuchError("nested too deeply, or an alias holds itself", place, node)
+            raise self._too_much("nested too deeply, or an alias holds itself", place, node)
         if self.aliases > MAX_ALIASES:
-            raise _TooMuchError(f"more than {MAX_ALIASES} aliases (`*name`)", place, node)
+            raise self._too_much(f"more than {MAX_ALIASES} aliases (`*name`)", place, node)
         if self.values > MAX_VALUES:
-            raise _TooMuchError(f"more than {MAX_VALUES} values", place, node)
+            raise self._too_much(f"more than {MAX_VALUES} values", place, node)
+
+    def _too_much(self, what: str, place: Place, node: yaml.Node) -> ConfigError:
+        hint = "write the values out, plainly: a task.yaml is a page of text"
+        return Problem(what, hint, dotted(place[:2]), _line(node)).error(self.file)
 
     def _mark(self, place: Place, node: yaml.Node) -> Place:
         self.made.lines.setdefault(place, _line(node))
@@ -268,7 +264,7 @@ class _Walk:
         return None
 
     def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
-        if _broken(node.value):
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
             self._problem(node, place, "half of a surrogate pair", "write the character itself")
             return ""
         try:
@@ -277,7 +273,7 @@ class _Walk:
             return self._foreign_tag(node, place)
         except ValueError:
             self._problem(
-                node, place, f"{shown(node.value)} is no usable value", "leave out its tag, or put it in quotes"
+                node, place, f"{shown(node.value)} is not a usable value", "leave out its tag, or put it in quotes"
             )
             return None
         if isinstance(value, (int, float)):
@@ -289,7 +285,7 @@ class _Walk:
         self._problem(node, place, f"the tag {tag!r} is not allowed here", "leave it out: plain values only")
 
     def _problem(self, node: yaml.Node, place: Place, what: str, hint: str) -> None:
-        self.made.problems.append(Problem(what, hint, dotted(place), _line(node)))
+        self.made.complain(place, what, hint, _line(node))
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,3 +295,14 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         below = result.get(key)
         result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def without_empty(values: dict[str, Any], keep: Container[Place], place: Place = ()) -> dict[str, Any]:
+    """Keys without a value are as if they were not there, but in the mappings at ``keep``: there it is a mistake."""
+    if place in keep:
+        return dict(values)
+    return {
+        key: without_empty(value, keep, (*place, key)) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }

@@ -114,7 +114,7 @@ def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
     if found is None:
         return draft, ""
     python = str(found.python) if found.python is not None else None
-    return replace(draft, run_command=found.command, python=python), found.told
+    return replace(draft, run_command=found.command, python=python), found.note
 
 
 def longest(directory: Path, runs: int = RUNS) -> float:

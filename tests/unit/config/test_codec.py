@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from autoresearchd.config import dump_task, parse_task, read_task_text
 from autoresearchd.domain.errors import StoreError
 from autoresearchd.domain.task import Task
-from tests.unit.config.test_load import HERE, MINIMAL
+from tests.unit.config.test_load import MINIMAL
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=8),
@@ -38,13 +38,15 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(list(kind))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return st.builds(kind, **{name: values_of(hint) for name, hint in typing.get_type_hints(kind).items()})
+    if origin is tuple and Ellipsis not in parts:
+        return st.tuples(*(values_of(part) for part in parts))
     if origin is tuple:
         return st.lists(values_of(parts[0]), max_size=2).map(tuple)
     if origin is Mapping:
         return st.dictionaries(values_of(parts[0]), values_of(parts[1]), max_size=2)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values_of(part) for part in parts])
-    if typing.get_origin(kind) is typing.Literal:
+    if origin is typing.Literal:
         return st.sampled_from(typing.get_args(kind))
     raise AssertionError(f"no values for {kind}")
 
@@ -53,14 +55,6 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 @given(values_of(Task))
 def test_a_task_comes_back_from_the_store_as_it_was(task: Task) -> None:
     assert parse_task(dump_task(task)) == task
-
-
-@pytest.mark.parametrize("source", ["seed.yaml", "full.yaml"])
-def test_a_task_from_a_file_comes_back_as_it_was(source: str) -> None:
-    task = read_task_text((HERE / source).read_text())
-    again = parse_task(dump_task(task))
-    assert again == task
-    assert dump_task(again) == dump_task(task)
 
 
 def test_a_reader_without_this_package_finds_what_status_shows() -> None:
@@ -72,6 +66,12 @@ def test_a_reader_without_this_package_finds_what_status_shows() -> None:
         "source": "self-reported",
     }
     assert values["execution"]["budget"] == 300
+
+
+def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
+    task = read_task_text(MINIMAL)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dump_task(dataclasses.replace(task, scoring=dataclasses.replace(task.scoring, reference=math.inf)))
 
 
 def test_a_task_stored_before_a_key_existed_has_its_default() -> None:
@@ -91,26 +91,12 @@ def test_a_limit_in_a_session_of_an_older_version_is_taken_as_named_where_it_is_
     assert parse_task(json.dumps(values)).execution.timeout_named is named
 
 
-def test_a_number_that_json_has_no_word_for_is_not_written() -> None:
-    task = read_task_text(MINIMAL)
-    scoring = dataclasses.replace(task.scoring, reference=math.inf)
-    with pytest.raises(ValueError, match="JSON compliant"):
-        dump_task(dataclasses.replace(task, scoring=scoring))
-
-
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        '{"name": "x"}',
-        pytest.param("[" * 200_000, id="nested without end"),
-        '{"name": "x", "scoring": {"metric": "m", "direction": "minimize", "source": "s"}, "execution": 1e999}',
-        '{"name": "log", "scoring": {"metric": "a"}, "execution": {"budget": null}}',
-    ],
-)
+    ["", "[]", '{"name": "x"}', pytest.param("[" * 200_000, id="nested without end"),
+     '{"name": "x", "scoring": {"metric": "m", "direction": "minimize", "source": "s"}, "execution": 1e999}',
+     '{"name": "log", "scoring": {"metric": "a"}, "execution": {"budget": null}}'],
+)  # fmt: skip
 def test_a_session_without_a_program_says_so_when_it_is_resumed(text: str) -> None:
     with pytest.raises(StoreError, match="cannot be read"):
         parse_task(text)

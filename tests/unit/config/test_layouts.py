@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.config import Overrides, check_files, detect, dump_task, parse_task
 from autoresearchd.config.foreign_layouts import DISTILLATION, KARPATHY, PI, recognise
 from autoresearchd.domain.errors import ConfigError, UsageError
+from autoresearchd.domain.task import Budget, Direction, Metric, MetricSource
 
 TRAIN = "RATE = 1.0\nprint(f'val_bpb: {RATE}')\n"
 PROMPT = """\
@@ -45,6 +47,7 @@ def put(folder: Path, files: dict[str, str]) -> Path:
 
 def test_a_folder_of_nobody_is_not_taken_for_one(tmp_path: Path) -> None:
     assert recognise(tmp_path / "gone", "x") is None
+    assert recognise(put(tmp_path / "notes", {".auto/prompt.md": PROMPT}), "x") is None, "there is no script"
     assert recognise(put(tmp_path, {"train.py": "print('loss: 1')\n", "README.md": "METRIC a=1"}), "x") is None
 
 
@@ -63,6 +66,31 @@ def test_a_karpathy_project_gives_its_time_and_its_results(tmp_path: Path) -> No
     assert (recognise(tmp_path, "x") or found).log is None, "a header alone is no history"
     put(tmp_path, {"results.tsv": header + "abc1234\t1.0\t0.0\tkeep\tbaseline\n"})
     assert (recognise(tmp_path, "x") or found).log == tmp_path / "results.tsv"
+
+
+def test_a_clone_of_autoresearch_is_a_task_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    clone = put(tmp_path / "autoresearch", {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 300\n"})
+    task = detect(clone)
+    assert task is not None
+    assert (task.name, task.editable, task.protected) == ("autoresearch", ("train.py",), ("prepare.py",))
+    assert (task.metric, task.scoring.source) == (Metric("val_bpb", Direction.MINIMIZE), MetricSource.STDOUT)
+    assert {"val_bpb", "peak_vram_mb", "num_params_M"} <= set(task.scoring.metrics)
+    assert (task.execution.run_command, task.execution.budget) == ("python train.py", Budget(300, 60, 660))
+    assert task.data == ()
+    check_files(task, clone)
+    assert parse_task(dump_task(task)) == task
+    put(clone, {"uv.lock": ""})
+    (tmp_path / "home/.cache/autoresearch").mkdir(parents=True)
+    task = detect(clone, overrides=Overrides(budget=15))
+    assert task is not None and task.execution.python == str(clone / ".venv/bin/python"), "a run has no uv"
+    assert task.data == ("~/.cache/autoresearch",)
+    assert (task.execution.budget, task.curve.check_every) == (Budget(15, 60, 90), 1.5)
+
+
+@pytest.mark.parametrize("files", [{"train.py": TRAIN}, {"prepare.py": ""}, {"train.py": "print(1)", "prepare.py": ""}])
+def test_a_folder_that_lacks_a_part_is_not_taken_for_a_clone(tmp_path: Path, files: dict[str, str]) -> None:
+    assert detect(put(tmp_path, files)) is None
 
 
 @pytest.mark.parametrize(
@@ -124,10 +152,6 @@ def test_the_skill_s_own_project_is_both_and_keeps_the_script(tmp_path: Path) ->
     assert found.draft.direction is None
 
 
-def test_notes_without_a_script_are_no_project(tmp_path: Path) -> None:
-    assert recognise(put(tmp_path, {".auto/prompt.md": PROMPT}), "x") is None
-
-
 # ---------------------------------------------------------------------- autoresearch-distillation
 PITCH = """\
 task:
@@ -148,9 +172,7 @@ def test_a_task_of_the_distillation_is_chosen_by_its_name_or_its_file(tmp_path: 
     with pytest.raises(UsageError, match="none is named 'chess'") as raised:
         recognise(tmp_path, "chess")
     assert "baseball-pitch, voice-agent" in raised.value.hint
-
-
-def test_a_task_whose_folder_is_not_here_is_told(tmp_path: Path) -> None:
-    put(tmp_path, {"tasks/pitch.yaml": PITCH})
+    (tmp_path / "pitch/model.py").unlink()
+    (tmp_path / "pitch").rmdir()
     with pytest.raises(ConfigError, match="'pitch' is not in"):
-        recognise(tmp_path, "pitch")
+        recognise(tmp_path, "baseball-pitch")

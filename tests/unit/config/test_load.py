@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.config import Overrides, dump_task, load_task, parse_task, read_task_text
+from autoresearchd.config import Overrides, load_task, read_task_text
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.task import (
     Budget,
@@ -54,10 +55,7 @@ def test_a_task_file_of_autoresearch_distillation_loads_unchanged(tmp_path: Path
     assert task.scoring.source is MetricSource.STDOUT
     assert task.prompt.instance == "## Current {target_file}\n```{code_lang}\n{file_content}\n```"
     assert task.fleet == (FleetSlot("gpu-box-1", "0", "gpu1", "~/my-task"),)
-
-
-def test_a_timeout_alone_is_the_whole_time_of_the_job_as_it_was_in_autoresearch_distillation(tmp_path: Path) -> None:
-    assert load(tmp_path, "seed.yaml").execution.budget == Budget(training=300, grace=0, wall=300)
+    assert task.execution.budget == Budget(training=300, grace=0, wall=300), "a timeout alone is the job's whole time"
 
 
 def test_every_key_of_the_manual_reaches_the_task(tmp_path: Path) -> None:
@@ -80,11 +78,6 @@ def test_every_key_of_the_manual_reaches_the_task(tmp_path: Path) -> None:
     assert task.roles == (Role("optimizer", "…", "…"),)
 
 
-def test_a_least_gain_reaches_the_task_and_survives_the_journal() -> None:
-    task = read_task_text(MINIMAL.replace("direction: minimize", "direction: minimize, min_delta: 0.02"))
-    assert task.scoring.min_delta == 0.02 == parse_task(dump_task(task)).scoring.min_delta
-
-
 def test_four_keys_are_enough_and_the_rest_has_the_defaults_of_the_manual() -> None:
     task = read_task_text(MINIMAL)
     assert task.execution.budget == Budget(300, 60, 660)
@@ -97,82 +90,77 @@ def test_four_keys_are_enough_and_the_rest_has_the_defaults_of_the_manual() -> N
     assert task.evaluation is None
 
 
-@pytest.mark.parametrize(
-    ("execution", "expected"),
-    [
-        ("budget: 5m", Budget(300, 60, 660)),
-        ("budget: 90s, startup_grace: 0", Budget(90, 0, 180)),
-        ("budget: 1h30m", Budget(5400, 60, 10860)),
-        ("budget: 60, timeout: 3m", Budget(60, 60, 180)),
-        ("startup_grace: 30, timeout: 400", Budget(300, 30, 400)),
-        ("timeout: 10m", Budget(600, 0, 600)),
-        ("budget: '45'", Budget(45, 60, 150)),
-    ],
-)
-def test_times_are_seconds_or_words_and_what_is_left_out_is_derived(execution: str, expected: Budget) -> None:
-    text = MINIMAL.replace("python train.py}", f"python train.py, {execution}}}")
-    assert read_task_text(text).execution.budget == expected
+def with_keys(execution: str = "", scoring: str = "", more: str = "") -> str:
+    return MINIMAL.replace("train.py}\nsc", f"train.py, {execution}}}\nsc").replace("ize}", f"ize, {scoring}}}") + more
 
 
 @pytest.mark.parametrize(
-    ("execution", "override", "expected"),
+    ("execution", "override", "expected", "named"),
     [
-        ("", 15, Budget(15, 60, 90)),
-        ("budget: 300", 600, Budget(600, 60, 1260)),
-        ("budget: 300, timeout: 660", 15, Budget(15, 60, 660)),
-        ("budget: 300, timeout: 400", 400, Budget(400, 60, 860)),
-        ("timeout: 300", 60, Budget(60, 60, 300)),
-        ("startup_grace: 5", 10, Budget(10, 5, 25)),
+        ("budget: 5m", None, Budget(300, 60, 660), False),
+        ("budget: 90s, startup_grace: 0", None, Budget(90, 0, 180), False),
+        ("budget: '45'", None, Budget(45, 60, 150), False),
+        ("budget: 60, timeout: 3m", None, Budget(60, 60, 180), True),
+        ("startup_grace: 30, timeout: 400", None, Budget(300, 30, 400), True),
+        ("timeout: 1h30m", None, Budget(5400, 0, 5400), True),
+        ("", 15, Budget(15, 60, 90), False),
+        ("budget: 300, timeout: 660", 15, Budget(15, 60, 660), True),
+        ("budget: 300, timeout: 400", 400, Budget(400, 60, 860), False),
+        ("timeout: 300", 60, Budget(60, 60, 300), True),
+        ("startup_grace: 5", 10, Budget(10, 5, 25), False),
     ],
 )
-def test_a_budget_from_the_command_line_never_leaves_a_run_without_time_to_use_it(
-    execution: str, override: float, expected: Budget
+def test_what_is_left_out_of_a_runs_times_is_derived_and_none_is_too_short_for_the_budget(
+    execution: str, override: float | None, expected: Budget, named: bool
 ) -> None:
-    text = MINIMAL.replace("python train.py}", f"python train.py, {execution}}}")
-    assert read_task_text(text, overrides=Overrides(budget=override)).execution.budget == expected
+    found = read_task_text(with_keys(execution), overrides=Overrides(budget=override)).execution
+    assert (found.budget, found.timeout_named) == (expected, named)
 
 
 @pytest.mark.parametrize(
-    ("execution", "override", "named"),
+    ("given", "budget", "override", "expected"),
+    [("", 3000, None, 30), ("", 60, None, 6), ("", 300, 15, 1.5), ("30", 300, 15, 1.5), ("30", 60, None, 30)],
+)
+def test_a_short_run_is_still_looked_at_ten_times(
+    given: str, budget: float, override: float | None, expected: float
+) -> None:
+    text = with_keys(f"budget: {budget}", more=f"curve: {{check_every: {given}}}\n")
+    assert read_task_text(text, overrides=Overrides(budget=override)).curve.check_every == expected
+
+
+EVALUATED = "evaluation: {command: python evaluate.py}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
     [
-        ("budget: 300", None, False),
-        ("budget: 300, timeout: 660", None, True),
-        ("budget: 300, timeout: 660", 15, True),
-        ("budget: 300, timeout: 400", 400, False),
-        ("timeout: 300", None, True),
+        (with_keys(scoring="min_delta: 0.02"), "scoring.min_delta", 0.02),
+        (with_keys(scoring="pattern: 'loss=([0-9.]+)'"), "scoring.parse_mode", "regex"),
+        (with_keys(scoring="metric_source: auto"), "scoring.source", MetricSource.STDOUT),
+        (with_keys(scoring="metric_source: auto", more=EVALUATED), "scoring.source", MetricSource.EVALUATOR),
+        (with_keys(scoring="metric_source: stdout", more=EVALUATED), "scoring.source", MetricSource.STDOUT),
+        (with_keys("needs_gpu: auto"), "execution.needs_gpu", False),
+        (with_keys("needs_gpu: yes"), "execution.needs_gpu", True),
+        (with_keys("env: {LR: 0.10, N: 007, ON: on}"), "execution.env", {"LR": "0.10", "N": "007", "ON": "on"}),
+        (with_keys(more="checks: [&c {command: pytest}, *c]"), "checks", (Check("pytest"), Check("pytest"))),
+        (
+            with_keys(more="fleet: {slots: [{host: me@box-1, gpu_id: 3}]}"),
+            "fleet",
+            (FleetSlot("me@box-1", "3", "me@box-1-gpu3", "~"),),
+        ),
+        (MINIMAL.replace("tiny", "no"), "name", "no"),
+        (MINIMAL.replace("val_loss", "2026-01-01"), "metric.name", "2026-01-01"),
+        (with_keys(more="prompt: {system: 12:30}"), "prompt.system", "12:30"),
     ],
 )
-def test_a_limit_that_was_written_down_is_told_from_one_that_was_derived(
-    execution: str, override: float | None, named: bool
-) -> None:
-    text = MINIMAL.replace("python train.py}", f"python train.py, {execution}}}")
-    assert read_task_text(text, overrides=Overrides(budget=override)).execution.timeout_named is named
+def test_what_is_written_is_what_the_task_has(text: str, key: str, expected: object) -> None:
+    assert attrgetter(key)(read_task_text(text)) == expected
 
 
 @pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
 def test_a_budget_from_the_command_line_that_is_no_time_is_refused(budget: float) -> None:
     with pytest.raises(UsageError, match="--budget"):
         Overrides(budget=budget)
-
-
-@pytest.mark.parametrize(
-    ("check_every", "budget", "override", "expected"),
-    [
-        (None, 300, None, 30),
-        (None, 3000, None, 30),
-        (None, 60, None, 6),
-        (None, 300, 15, 1.5),
-        (30, 300, 15, 1.5),
-        (30, 60, None, 30),
-        (2, 300, 60, 2),
-    ],
-)
-def test_a_short_run_is_still_looked_at_ten_times(
-    check_every: float | None, budget: float, override: float | None, expected: float
-) -> None:
-    curve = f"curve: {{check_every: {check_every}}}\n" if check_every else ""
-    text = MINIMAL.replace("python train.py}", f"python train.py, budget: {budget}}}") + curve
-    assert read_task_text(text, overrides=Overrides(budget=override)).curve.check_every == expected
 
 
 PROFILES = (
@@ -197,78 +185,14 @@ def test_a_profile_is_laid_over_the_file_and_leaves_the_rest_of_a_section_alone(
     assert cpu.editable == ("train.py", "model.py") and cuda.editable == ("train.py",)
     assert (cpu.execution.needs_gpu, cuda.execution.needs_gpu) == (False, True)
     assert (cpu.profile, cuda.profile) == ("cpu", "cuda")
-
-
-def test_an_empty_value_in_a_profile_takes_the_key_away() -> None:
-    assert read_task_text(PROFILES, profile="cpu").evaluation is None
-    assert read_task_text(PROFILES, profile="cuda").evaluation is not None
-
-
-def test_without_a_choice_the_cpu_profile_holds() -> None:
-    assert read_task_text(PROFILES) == read_task_text(PROFILES, profile="cpu")
+    assert cpu.evaluation is None and cuda.evaluation is not None, "an empty value takes the key away"
+    assert read_task_text(PROFILES) == cpu
 
 
 def test_a_profile_that_only_another_machine_uses_is_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"profiles\.cuda\.execution\.needs_gpus") as caught:
         read_task_text(PROFILES.replace("needs_gpu:", "needs_gpus:"), profile="cpu")
     assert caught.value.line == 12
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [("auto", False), ("true", True), ("yes", True), ("false", False), ("off", False)]
-)
-def test_needs_gpu_asks_for_a_gpu_only_when_it_says_so(value: str, expected: bool) -> None:
-    text = MINIMAL.replace("python train.py}", f"python train.py, needs_gpu: {value}}}")
-    assert read_task_text(text).execution.needs_gpu is expected
-
-
-@pytest.mark.parametrize(
-    ("source", "evaluation", "expected"),
-    [
-        ("auto", False, MetricSource.STDOUT),
-        ("auto", True, MetricSource.EVALUATOR),
-        ("evaluator", True, MetricSource.EVALUATOR),
-        ("stdout", True, MetricSource.STDOUT),
-        ("stdout", False, MetricSource.STDOUT),
-    ],
-)
-def test_the_metric_is_the_evaluators_exactly_when_it_has_a_command(
-    source: str, evaluation: bool, expected: MetricSource
-) -> None:
-    text = MINIMAL.replace("minimize}", f"minimize, metric_source: {source}}}")
-    text += "evaluation: {command: python evaluate.py}\n" if evaluation else ""
-    assert read_task_text(text).scoring.source is expected
-
-
-def test_a_pattern_is_used_without_being_told_twice() -> None:
-    scoring = read_task_text(MINIMAL.replace("minimize}", "minimize, pattern: 'loss=([0-9.]+)'}")).scoring
-    assert (scoring.parse_mode, scoring.pattern) == ("regex", "loss=([0-9.]+)")
-
-
-def test_numbers_among_the_variables_reach_the_job_as_they_were_written() -> None:
-    text = MINIMAL.replace("python train.py}", "python train.py, env: {LR: 0.10, N: 007, BIG: 1_000, ON: on}}")
-    assert read_task_text(text).execution.env == {"LR": "0.10", "N": "007", "BIG": "1_000", "ON": "on"}
-
-
-def test_a_gpu_may_be_named_by_its_bare_number_and_slots_fill_in_from_the_workspace() -> None:
-    text = MINIMAL.replace("train.py}\nexec", "train.py, remote_dir: ~/work}\nexec")
-    text += "fleet: {slots: [{host: me@box-1, gpu_id: 3}, {host: box-2}]}\n"
-    assert read_task_text(text).fleet == (
-        FleetSlot("me@box-1", "3", "me@box-1-gpu3", "~/work"),
-        FleetSlot("box-2", "0", "box-2-gpu0", "~/work"),
-    )
-
-
-def test_words_that_old_yaml_takes_for_booleans_times_and_dates_stay_words() -> None:
-    text = MINIMAL.replace("name: tiny", "name: no").replace("val_loss", "2026-01-01")
-    task = read_task_text(text + "prompt: {system: 12:30, instance: on}\n")
-    assert (task.name, task.metric.name) == ("no", "2026-01-01")
-    assert (task.prompt.system, task.prompt.instance) == ("12:30", "on")
-
-
-def test_an_anchor_may_be_used_again() -> None:
-    text = MINIMAL + "checks: [&c {command: pytest -q}, *c]\n"
-    assert read_task_text(text).checks == (Check("pytest -q"), Check("pytest -q"))
 
 
 def test_a_file_from_windows_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:

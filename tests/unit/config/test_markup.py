@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 
 import pytest
-import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autoresearchd.config.value_positions import MOST_CHARACTERS, MarkupError, meaning, scalars
 
@@ -96,37 +92,6 @@ def test_the_values_of_a_json_file_are_found_in_every_layout(indent: int | str |
         "é": 1, "lr": 1e-05, "model.depth": 4, "model.act": "relu", "model.bias": False,
         "model.w[0]": 1, "model.w[1]": 2.5,
     }  # fmt: skip
-
-
-LEAVES = st.one_of(
-    st.integers(0, 999), st.sampled_from([0.5, 1.25, 2e-5]), st.booleans(), st.sampled_from(["ab", "c-d"])
-)
-TREES = st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, min_size=1), max_leaves=8)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.dictionaries(st.sampled_from("abcd"), TREES, min_size=1))
-def test_every_value_is_found_with_its_text(tree: dict[str, object]) -> None:
-    leaves = dict(_leaves(tree, ""))
-    for path, text in (("a.json", json.dumps(tree)), ("a.yaml", yaml.safe_dump(tree)), ("a.toml", _as_toml(tree, ""))):
-        assert {name: value for name, (value, _) in found(path, text).items()} == leaves, text
-        for name, (value, source) in found(path, text).items():
-            assert str(value).lower() in source.lower() or float(source) == value, name
-
-
-def _leaves(tree: dict[str, object], prefix: str) -> list[tuple[str, object]]:
-    out: list[tuple[str, object]] = []
-    for key, value in tree.items():
-        out += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
-    return out
-
-
-def _as_toml(tree: dict[str, object], table: str) -> str:
-    own = "".join(f"{k} = {json.dumps(v)}\n" for k, v in tree.items() if not isinstance(v, dict))
-    below = "".join(_as_toml(v, f"{table}{k}.") for k, v in tree.items() if isinstance(v, dict))
-    text = (f"[{table[:-1]}]\n" if table else "") + own + below
-    tomllib.loads(text)
-    return text
 
 
 @pytest.mark.parametrize(

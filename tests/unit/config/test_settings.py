@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.config.settings import load_settings, read_settings_text, settings_path
+from autoresearchd.config.settings import load_settings, read_settings_text
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.model_settings import ModelSettings, Price
 
@@ -29,7 +29,7 @@ spend: {per_day: 20, when_reached: search}
 local: {base_url: "http://127.0.0.1:9000/v1/", model: smollm2, key_file: keys/local}
 agent: {turns: 10, seconds: 5m, output_bytes: 5000, usd: 0.5}
 structured: false
-key_files: {anthropic: keys/anthropic}
+key_files: {anthropic: ~/keys/anthropic}
 roles: on
 parents: puct
 group: 4
@@ -44,40 +44,30 @@ def mistake(text: str) -> ConfigError:
     return caught.value
 
 
-def written(folder: Path, text: str = "retries: 7\n") -> Path:
+def written(folder: Path, text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "config.yaml"
-    path.write_text(text)
-    return path
+    (folder / "config.yaml").write_text(text)
 
 
 # ---------------------------------------------------------------------- where it is
-def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
-    assert load_settings({"HOME": str(tmp_path)}) == ModelSettings()
-    assert load_settings({}) == ModelSettings()
-
-
-def test_the_file_is_found_at_home(tmp_path: Path) -> None:
-    written(tmp_path / ".config" / "autoresearchd")
-    assert load_settings({"HOME": str(tmp_path)}).retries == 7
-
-
-def test_the_folder_of_the_desktop_standard_goes_first_when_it_is_absolute(tmp_path: Path) -> None:
-    written(tmp_path / "xdg" / "autoresearchd")
-    written(tmp_path / ".config" / "autoresearchd", "retries: 1\n")
-    home = {"HOME": str(tmp_path)}
-    assert load_settings({**home, "XDG_CONFIG_HOME": str(tmp_path / "xdg")}).retries == 7
-    assert load_settings({**home, "XDG_CONFIG_HOME": "xdg"}).retries == 1
-
-
-def test_a_file_of_ones_own_goes_before_all_others(tmp_path: Path) -> None:
-    written(tmp_path / ".config" / "autoresearchd", "retries: 1\n")
-    mine = written(tmp_path / "mine")
-    home = {"HOME": str(tmp_path)}
-    assert load_settings({**home, "AUTORESEARCHD_CONFIG": str(mine)}).retries == 7
-    assert load_settings({**home, "AUTORESEARCHD_CONFIG": "~/mine/config.yaml"}).retries == 7
-    assert load_settings({**home, "AUTORESEARCHD_CONFIG": ""}).retries == 1
-    assert settings_path({}) is None
+@pytest.mark.parametrize(
+    ("environment", "retries"),
+    [
+        ({}, 5),
+        ({"HOME": "/nobody"}, 5),
+        ({"HOME": "TMP"}, 1),
+        ({"HOME": "TMP", "XDG_CONFIG_HOME": "TMP/xdg"}, 7),
+        ({"HOME": "TMP", "XDG_CONFIG_HOME": "xdg"}, 1),
+        ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": "~/mine/config.yaml"}, 3),
+        ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": ""}, 1),
+        ({"HOME": "TMP", "AUTORESEARCHD_CONFIG": "/dev/null"}, 5),
+    ],
+)
+def test_the_file_is_where_the_user_says_or_at_home(environment: dict[str, str], retries: int, tmp_path: Path) -> None:
+    for folder, number in ((".config/autoresearchd", 1), ("mine", 3), ("xdg/autoresearchd", 7)):
+        written(tmp_path / folder, f"retries: {number}\n")
+    environment = {name: value.replace("TMP", str(tmp_path)) for name, value in environment.items()}
+    assert load_settings(environment) == ModelSettings(retries=retries)
 
 
 def test_a_file_that_was_asked_for_and_is_not_there_is_told_because_its_caps_would_not_hold(tmp_path: Path) -> None:
@@ -86,11 +76,6 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_told_because_its_caps_wou
         load_settings({"AUTORESEARCHD_CONFIG": str(gone)})
     assert str(gone) in str(caught.value)
     assert "AUTORESEARCHD_CONFIG" in caught.value.hint
-
-
-def test_no_settings_at_all_can_be_asked_for(tmp_path: Path) -> None:
-    written(tmp_path / ".config" / "autoresearchd")
-    assert load_settings({"HOME": str(tmp_path), "AUTORESEARCHD_CONFIG": "/dev/null"}) == ModelSettings()
 
 
 def test_a_file_that_cannot_be_read_is_told_and_its_remedy_speaks_of_this_file(tmp_path: Path) -> None:
@@ -106,7 +91,8 @@ def test_a_file_that_cannot_be_read_is_told_and_its_remedy_speaks_of_this_file(t
 
 # ---------------------------------------------------------------------- what it says
 def test_every_key_reaches_the_settings() -> None:
-    found = read_settings_text(FULL, file="/home/me/config.yaml")
+    home = {"HOME": "/home/me"}
+    found = read_settings_text(FULL, file="/etc/ar/config.yaml", environment=home)
     assert found == ModelSettings(
         policy="litellm:anthropic/claude-x",
         fallbacks=("openai/gpt-x", "local-model"),
@@ -122,7 +108,7 @@ def test_every_key_reaches_the_settings() -> None:
         when_spent="search",
         base_url="http://127.0.0.1:9000/v1",
         local_model="smollm2",
-        key_file="/home/me/keys/local",
+        key_file="/etc/ar/keys/local",
         structured=False,
         key_files={"anthropic": "/home/me/keys/anthropic"},
         roles=True,
@@ -140,93 +126,40 @@ def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
     assert read_settings_text(text) == ModelSettings()
 
 
-@pytest.mark.parametrize(
-    ("key_file", "found"),
-    [("~/.keys/local", "/home/me/.keys/local"), ("/etc/key", "/etc/key"), ("key", "/etc/ar/key")],
-)
-def test_a_key_file_is_found_from_home_or_from_the_settings(key_file: str, found: str) -> None:
-    text = f"local: {{key_file: {key_file}}}"
-    settings = read_settings_text(text, file="/etc/ar/config.yaml", environment={"HOME": "/home/me"})
-    assert settings.key_file == found
-
-
 # ---------------------------------------------------------------------- mistakes
 @pytest.mark.parametrize(
     ("text", "key", "words", "hint"),
     [
-        ("polcy: search", "polcy", "no such key", "'policy'"),
-        ("max-tokens: 5", "max-tokens", "no such key", "'max_tokens'"),
         ("max_token: 5", "max_token", "no such key", "'max_tokens'"),
-        ("zzz: 5", "zzz", "no such key", "known here: policy, fallbacks"),
         ("per_day: 5", "per_day", "no such key", "`spend: {per_day: …}`"),
-        ("when_spent: stop", "when_spent", "no such key", "`spend: {when_reached: …}`"),
-        ("base_url: http://a", "base_url", "no such key", "`local: {base_url: …}`"),
         ("agent_turns: 5", "agent_turns", "no such key", "`agent: {turns: …}`"),
         ("model: claude-x", "model", "no such key", "policy: litellm:MODEL"),
-        ("spend: {perday: 5}", "spend.perday", "no such key", "'per_day'"),
-        ("local: {url: http://a}", "local.url", "no such key", "known here: base_url, model, key_file"),
-        ("prices: {m: {in: 1, input: 1, output: 1}}", "prices.m.in", "no such key", ""),
-        ("prices: {m: {input: 1}}", "prices.m.output", "missing", "output"),
-        ("prices: {m: 3}", "prices.m", "a mapping", ""),
-        ("prices: {m: }", "prices.m", "a mapping", ""),
-        ("prices: {m: {input: -1, output: 1}}", "prices.m.input", "no amount of money", "zero or more"),
-        ("prices: {m: {input: .nan, output: 1}}", "prices.m.input", "finite", ""),
+        ("prices: {m: {input: -1, output: 1}}", "prices.m.input", "not an amount of money", "zero or more"),
         ("prices: {m: {input: 1, output: 1.0e+308}}", "prices.m.output", "more than a dollar", "1,000,000"),
-        ("prices: {m: {input: 1000001, output: 1}}", "prices.m.input", "more than a dollar", "3.0"),
+        ("learn: {set: {batch: 8, lr: [1, 2]}}", "learn.set.lr", "not a single value", "one number"),
+        ('learn: {set: {lr: "two\\nlines"}}', "learn.set.lr", "not a single value", ""),
         ("spend: {per_day: 1.0e+308}", "spend.per_day", "more than 1,000,000,000", "no cap"),
         ("agent: {usd: 1.0e+10}", "agent.usd", "more than 1,000,000,000", ""),
-        ("prices: [1]", "prices", "a mapping", ""),
-        ("spend: 20", "spend", "a mapping", ""),
-        ("spend: {per_day: -1}", "spend.per_day", "no amount of money", "US dollars"),
-        ("spend: {per_day: '20'}", "spend.per_day", "a number", ""),
         ("spend: {when_reached: pause}", "spend.when_reached", "not among stop, search", ""),
-        ("agent: {usd: -0.5}", "agent.usd", "no amount of money", ""),
-        ("agent: {turns: 0}", "agent.turns", "not between 1 and 1,000", "in between"),
-        ("agent: {seconds: 0}", "agent.seconds", "no duration", "5m"),
-        ("agent: {output_bytes: 1.5}", "agent.output_bytes", "whole number", ""),
         ("context_tokens: 10", "context_tokens", "not between 1,000 and 10,000,000", ""),
-        ("max_tokens: -1", "max_tokens", "not between 16", ""),
-        ("max_tokens: true", "max_tokens", "whole number", ""),
         ("temperature: 3", "temperature", "not between 0 and 2", ""),
-        ("temperature: hot", "temperature", "a number", ""),
-        ("timeout: 0", "timeout", "no duration", "5m"),
-        ("retries: -1", "retries", "not between 0 and 20", ""),
-        ("reasks: many", "reasks", "whole number", ""),
-        ("repairs: 3", "repairs", "not between 0 and 2", ""),
         ("fallbacks: openai/gpt-x", "fallbacks", "a list", "[openai/gpt-x]"),
-        ("fallbacks: [5]", "fallbacks[0]", "found the number 5", ""),
         ("policy: ''", "policy", "not a short line", ""),
         ("policy: 5", "policy", "found the number 5", '"5"'),
-        ("roles: perhaps", "roles", "true or false", ""),
-        ("parents: best", "parents", "not among incumbent, puct", ""),
-        ("group: 0", "group", "not between 1 and 64", ""),
-        ("group: 65", "group", "not between 1 and 64", ""),
-        ("local: {base_url: 127.0.0.1:8000}", "local.base_url", "no http address", "http://127.0.0.1:8000/v1"),
-        ("local: {base_url: 'ftp://a'}", "local.base_url", "no http address", ""),
-        ("local: {base_url: 'http://'}", "local.base_url", "no http address", ""),
-        ("local: {base_url: 'http://a:99999'}", "local.base_url", "no http address", ""),
-        ("local: {base_url: 'http://[a'}", "local.base_url", "no http address", ""),
+        ("local: {base_url: 127.0.0.1:8000}", "local.base_url", "not an http address", "http://127.0.0.1:8000/v1"),
         ("group: 1\ngroup: 2", "group", "given twice", ""),
     ],
 )
 def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, key: str, words: str, hint: str) -> None:
     error = mistake(text)
     assert error.key == key
-    assert words in error.what.replace("config.yaml", "") or words in str(error)
-    assert hint in str(error)
+    assert words in str(error) and hint in str(error)
 
 
 def test_all_mistakes_are_told_at_once_each_with_its_line() -> None:
     error = mistake("retries: -1\n\nspend:\n  per_day: x\nlokal: {}\n")
     told = [line.split(": ")[0] for line in str(error).splitlines() if line.startswith("config.yaml")]
     assert told == ["config.yaml:1", "config.yaml:4", "config.yaml:5"]
-
-
-def test_a_price_beyond_all_prices_is_told_with_its_line_and_one_at_the_bound_is_taken() -> None:
-    error = mistake("prices:\n  m:\n    input: 3.0\n    output: 1.0e+308\n")
-    assert (error.line, error.key) == (4, "prices.m.output")
-    found = read_settings_text("prices: {m: {input: 1000000, output: 0}}").prices
-    assert found == {"m": Price(1_000_000.0, 0.0)}
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: [", "a: b: c", "\t- x", "---\na: 1\n---\nb: 2", "a: \0"])
@@ -242,6 +175,7 @@ SECRET = "sk-ant-api03-AbC1dEf2GhI3jKl4MnO5pQr6StU7vWx8"
     "text",
     [
         f"policy: {SECRET}",
+        "policy: sk-pa55word",
         f"# my key: {SECRET}",
         f"api_key: {SECRET}",
         f"local: {{key_file: {SECRET}}}",
@@ -256,13 +190,6 @@ def test_a_key_in_the_file_is_refused_and_never_shown(text: str) -> None:
     assert "looks like a key" in str(error)
     assert "ANTHROPIC_API_KEY" in error.hint and "key_file" in error.hint
     assert SECRET not in str(error) and "pa55" not in str(error)
-
-
-@pytest.mark.parametrize("text", ["local: {key_file: sk-short-one}", "fallbacks: [a, sk-12345]", "policy: 'sk-abcdef'"])
-def test_what_only_begins_like_a_key_is_refused_too(text: str) -> None:
-    error = mistake(text)
-    assert "looks like a key" in str(error)
-    assert "sk-short" not in str(error) and "12345" not in str(error) and "abcdef" not in str(error)
 
 
 @pytest.mark.parametrize("key", ["api_key", "openai_api_key", "key", "token", "password", "API_KEY"])
@@ -289,9 +216,6 @@ def test_a_cron_schedule_is_read(cron: str) -> None:
     [
         ("4 o'clock", "not a valid cron schedule: Wrong number of fields"),
         ("61 * * * *", "higher than the maximum value (59)"),
-        ("*/0 * * * *", "Increment must be higher than 0"),
-        ("5-1 * * * *", "must not be higher than the maximum"),
-        ("0 4 * * noday", "Invalid weekday"),
         ("0 4 * * 0", "a number for the day of the week"),
         ("0 4 31 4,6,9,11 *", "is never due"),
     ],
@@ -304,21 +228,8 @@ def test_a_schedule_that_could_not_be_kept_is_refused_before_a_session_begins(cr
 
 
 def test_a_schedule_is_read_with_its_constants() -> None:
-    text = (
-        "learn:\n  every: 20\n  algo: ppo\n  model: models/small\n  set: {learning_rate: 1e-4, checkpointing: true}\n"
-    )
+    text = "learn:\n  every: 20\n  algo: ppo\n  model: models/small\n"
+    text += "  set: {learning_rate: 1e-4, checkpointing: true, batch: ~}\n"
     learn = read_settings_text(text).learn
     assert (learn.every, learn.algo, learn.model, learn.scheduled) == (20, "ppo", "models/small", True)
     assert dict(learn.options) == {"learning_rate": "0.0001", "checkpointing": "true"}
-
-
-def test_a_constant_without_a_value_is_as_if_it_were_not_there() -> None:
-    learn = read_settings_text("learn:\n  every: 20\n  set: {learning_rate: , dtype: ~, batch: 8}\n").learn
-    assert dict(learn.options) == {"batch": "8"}
-
-
-@pytest.mark.parametrize("value", ["[1, 2]", "{a: 1}", "''", '"two\\nlines"', "x" * 201])
-def test_a_constant_that_is_no_single_value_is_named_with_its_line(value: str) -> None:
-    error = mistake(f"learn:\n  every: 20\n  set:\n    batch: 8\n    learning_rate: {value}\n")
-    assert (error.key, error.line) == ("learn.set.learning_rate", 5)
-    assert "no single value" in error.what
