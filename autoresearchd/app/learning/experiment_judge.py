@@ -134,11 +134,8 @@ class RealJudge:
     def rehearse(self, states: Sequence[HeldOutState]) -> dict[str, str]:
         """Which sessions cannot be judged here, each with the reason in words.
 
-        The task of each session is set up, and what was the best at the first of its states is run once.
-
-        Raises:
-            Interrupted: ``cancel`` was set.
-            EnvironmentFailure: the disk is full, or folders of a run cannot be made.
+        The task of each session is set up, and what was the best at the first of its states is run once. Raises
+        Interrupted: ``cancel`` was set; EnvironmentFailure: the disk is full, or folders of a run cannot be made.
         """
         firsts: dict[str, HeldOutState] = {}
         for state in states:

@@ -52,7 +52,6 @@ class LearnRequest:
 def stopped_mark(root: Path) -> Path:
     """A file that is there while a learner was stopped together with its session, and none has begun since.
 
-    Args:
-        root: top of the checkout.
+    root: top of the checkout.
     """
     return layout.state_dir(root) / "learner" / "stopped"

@@ -140,9 +140,8 @@ def not_measurable(directory: Path) -> str:
 def measure_baseline(directory: Path, runs: int = RUNS, sandbox: str | None = None) -> Measured:
     """Run the program as committed, several times under different seeds.
 
-    Raises:
-        BaselineError: it does not run, or gives no metric.
-        RepositoryError: there is no repository, or the program is not committed.
+    Raises BaselineError: it does not run, or gives no metric; RepositoryError: there is no repository, or the program
+    is not committed.
     """
     held = check_held(directory, extent=Extent(runs=runs), profile=None, sandbox=sandbox)
     runs = len(held.values)
@@ -165,8 +164,7 @@ def note_baseline(directory: Path, name: str, layout: Layout | None, draft: Draf
 def bring_history(directory: Path, layout: Layout | None) -> str:
     """Import the experiments that a project has made so far; the sentence to show, empty where it has none.
 
-    Raises:
-        RepositoryError: there is no repository to keep them in.
+    Raises RepositoryError: there is no repository to keep them in.
     """
     if layout is None or layout.log is None:
         return ""
