@@ -15,8 +15,7 @@ NAME = "learner.lock"
 class LearnerLock:
     """Held by a learner for as long as its process lives; SessionLocked where another one holds it.
 
-    Args:
-        folder: of the locks.
+    folder: of the locks.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -206,11 +206,7 @@ def normalised(
 
     Where there is no signal they stay 0, and count for nothing. A batch of one, or of equal advantages, becomes 0.
 
-    Args:
-        advantages: [N].
-        signal: [N], bool, None: all.
-        scale: ``none`` shifts only.
-        epsilon: keeps the quotient finite.
+    advantages: [N]. signal: [N], bool, None: all. scale: ``none`` shifts only. epsilon: keeps the quotient finite.
     """
     wide = _rewards(advantages, "advantages")
     where = torch.ones_like(wide, dtype=torch.bool) if signal is None else signal.cpu()

@@ -145,10 +145,7 @@ class GrpoObjective:
     What is clipped is the ratio to the policy that wrote an answer, as it is stored. The answers stay the same over all
     passes: a ratio to where an update, or a pass, began would be 1 again each time, and would bound nothing.
 
-    Args:
-        scorer: the model with the examples.
-        found: the examples' advantages.
-        options: of the run.
+    scorer: the model with the examples. found: the examples' advantages. options: of the run.
     """
 
     def __init__(self, scorer: Scorer, found: GroupAdvantages, options: TrainOptions) -> None:

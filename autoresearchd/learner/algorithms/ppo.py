@@ -216,9 +216,7 @@ def _window(rounds: Sequence[Sequence[Sequence[int]]], after: Sequence[Sequence[
 class PpoObjective:
     """Clipped surrogate, value loss and entropy over windows of answers.
 
-    Args:
-        scorer: the model with the examples; it has a value head.
-        options: of the run.
+    scorer: the model with the examples; it has a value head. options: of the run.
     """
 
     def __init__(self, scorer: Scorer, options: TrainOptions) -> None:

@@ -48,8 +48,7 @@ class Objective(Protocol):
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
         """The loss of a part of that batch; ``divergence``: with the KL divergence from the base among the figures.
 
-        Raises:
-            NotFinite: the model said NaN or infinity.
+        Raises NotFinite: the model said NaN or infinity.
         """
         ...
 
@@ -170,11 +169,7 @@ class Scorer:
         self._began = {}
 
     def policy(self, part: Sequence[int], *, top: int = 0, values: bool = False) -> Statistics:
-        """The policy's statistics of some examples, with gradients.
-
-        Raises:
-            NotFinite: they are not finite.
-        """
+        """The policy's statistics of some examples, with gradients. Raises NotFinite: they are not finite."""
         found = self.model.statistics([self.examples[i].sample for i in part], top=top, values=values)
         finite(found.tokens.logprobs[found.batch.mask])
         if found.values is not None:
@@ -201,8 +196,7 @@ class Scorer:
     def values(self, prompts: Sequence[Sequence[int]]) -> Tensor | None:
         """The value head's values of states, [N], without a gradient; None where the model has no value head.
 
-        Raises:
-            NotFinite: they are not finite.
+        Raises NotFinite: they are not finite.
         """
         # A value stands at the last token of the prompt: any one token will do for the completion that must follow.
         states = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
@@ -256,11 +250,7 @@ class Scorer:
 
 
 def finite(values: Tensor) -> None:
-    """Refuse NaN and infinity.
-
-    Raises:
-        NotFinite: there is one.
-    """
+    """Refuse NaN and infinity. Raises NotFinite: there is one."""
     bad = int((~torch.isfinite(values.detach())).sum())
     if bad:
         raise NotFinite(f"{bad} of {values.numel()} numbers of the model are NaN or infinite")

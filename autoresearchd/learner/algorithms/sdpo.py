@@ -136,13 +136,8 @@ def ema_update(teacher: Mapping[str, Tensor], student: Mapping[str, Tensor], rat
     student. The teacher is kept in float32 where the rate is small: a sum of 8 significant bits does not move by a
     hundredth.
 
-    Args:
-        teacher: parameters by name; not changed.
-        student: parameters of the same names and shapes.
-        rate: τ, from 0 to 1.
-
-    Raises:
-        UsageError: the rate is none, the names differ, or a parameter of the student is not finite.
+    teacher: parameters by name; not changed. student: parameters of the same names and shapes. rate: τ, from 0 to 1.
+    Raises UsageError: the rate is none, the names differ, or a parameter of the student is not finite.
     """
     if not 0 <= rate <= 1:
         raise UsageError(f"the teacher's update rate {rate} is not between 0 and 1", hint="take 0.01, or 0: frozen")
@@ -189,10 +184,7 @@ def with_feedback(messages: Messages, feedback: str, most: int) -> list[dict[str
     user in a row, and what the answer has to look like must stay the last thing that is read; else in a message of its
     own.
 
-    Args:
-        messages: the student's.
-        feedback: on the answer.
-        most: characters of the feedback that are told.
+    messages: the student's. feedback: on the answer. most: characters of the feedback that are told.
     """
     words = FEEDBACK.replace("{feedback}", feedback[:most])
     told = [dict(each) for each in messages]
@@ -223,10 +215,7 @@ def lessons(model: Learnable, examples: Sequence[Example], most: int) -> list[Sa
 class SdpoObjective:
     """Divergence from the teacher over the student's own completions; those without feedback are in no batch.
 
-    Args:
-        scorer: the model with the examples.
-        lessons: what the teacher scores, of each example.
-        options: of the run.
+    scorer: the model with the examples. lessons: what the teacher scores, of each example. options: of the run.
     """
 
     def __init__(self, scorer: Scorer, lessons: Sequence[Sample | None], options: TrainOptions) -> None:

@@ -15,9 +15,7 @@ from autoresearchd.learner.data.examples import Example
 class SftObjective:
     """Cross-entropy of the completions, each token with the same weight.
 
-    Args:
-        scorer: the model with the examples, all of which are worth imitating.
-        size: of a batch.
+    scorer: the model with the examples, all of which are worth imitating. size: of a batch.
     """
 
     def __init__(self, scorer: Scorer, size: int) -> None:

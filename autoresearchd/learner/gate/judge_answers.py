@@ -172,9 +172,7 @@ class CheckingJudge:
     What is malformed, illegal, without effect or tried before earns what the formula gives for it; any other edit earns
     its novelty bonus only, since what it would gain is not known.
 
-    Args:
-        rules: what edits are held against.
-        formula: of the reward.
+    rules: what edits are held against. formula: of the reward.
     """
 
     def __init__(self, rules: Rules, formula: RewardFormula | None = None) -> None:
