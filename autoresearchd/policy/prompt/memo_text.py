@@ -88,9 +88,7 @@ def update(text: str, sections: Mapping[str, str]) -> str:
     A section that is not there is appended with a heading, once. Line ends are those of the rest of the file. The same
     sections again change nothing.
 
-    Args:
-        text: the memo as it is, empty for a new one.
-        sections: texts by name (small letters, digits, hyphens).
+    text: the memo as it is, empty for a new one. sections: texts by name (small letters, digits, hyphens).
     """
     for name in sections:
         if not re.fullmatch(_NAME, name):
