@@ -12,7 +12,8 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.reward import RewardFormula, novelty, reward
 from autoresearchd.evaluator.rules.legality import code_hash
-from autoresearchd.policy.edits.read_answer import EditError, read_answer
+from autoresearchd.policy.edits.edit import EditError
+from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
 
 

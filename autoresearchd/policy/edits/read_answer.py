@@ -34,8 +34,6 @@ from autoresearchd.policy.edits.edit import (
 from autoresearchd.policy.edits.unified_diff import read_hunks
 from autoresearchd.policy.edits.whole_file import check_complete, from_fences, from_object
 
-__all__ = ["FORMS", "Edit", "EditError", "read_answer"]
-
 FORMS = """\
 Write your change in one of these forms. Every file keeps its exact name; only editable files may be changed.
 
