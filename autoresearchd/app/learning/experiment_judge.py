@@ -91,7 +91,6 @@ class RealJudge:
         held_out: the sessions of the states.
         executor: where runs run.
         cancel: ends the judging, and all of its runs, soon after it is set.
-        formula: of the reward.
         run_foreign: whether commands of other repositories may be run, too.
     """
 
@@ -101,10 +100,9 @@ class RealJudge:
         executor: Executor,
         *,
         cancel: Cancel | None = None,
-        formula: RewardFormula | None = None,
         run_foreign: bool = False,
     ) -> None:
-        self._held_out, self._formula, self._run_foreign = held_out, formula or RewardFormula(), run_foreign
+        self._held_out, self._formula, self._run_foreign = held_out, RewardFormula(), run_foreign
         self._runs = _Runs(executor, cancel or threading.Event())
         self._ended: dict[_Key, _Ended] = {}
 
