@@ -111,10 +111,7 @@ def _first_step(project: Project, tag: str) -> _Step:
 def first_step(task: Task, latest: Experiment | None, reason: str = "") -> _Step:
     """What a session is at before its first result.
 
-    Args:
-        task: its task.
-        latest: its latest experiment; None: none is opened yet.
-        reason: what holds it up.
+    task: its task. latest: its latest experiment; None: none is opened yet. reason: what holds it up.
     """
     if latest is None and reason:
         return _Step(reason)

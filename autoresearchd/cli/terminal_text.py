@@ -39,14 +39,13 @@ class Paint:
         return f"\x1b[{codes}m{text}\x1b[0m" if self.enabled and codes and text else text
 
 
-def wants_colour(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+def wants_colour(stream: TextIO) -> bool:
     """Whether a stream takes colours (no-color.org; FORCE_COLOR for those who page through ``less -R``)."""
-    env = os.environ if environ is None else environ
-    if env.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR"):
         return False
-    if env.get("FORCE_COLOR"):
+    if os.environ.get("FORCE_COLOR"):
         return True
-    return is_terminal(stream) and env.get("TERM") != "dumb"
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -57,13 +56,13 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def terminal_width(default: int = 100) -> int:
-    """Columns of the terminal, ``default`` where there is none."""
+def terminal_width() -> int:
+    """Columns of the terminal, 100 where there is none."""
     try:
         columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError, AttributeError):
-        columns = default
-    return max(40, columns or default)
+        columns = 0
+    return max(40, columns or 100)
 
 
 def colour_of(word: str | None) -> str:
@@ -147,12 +146,11 @@ def age(seconds: float) -> str:
     return format_duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
 
 
-def bar(share: float, columns: int = 24, *, ascii_only: bool = False) -> str:
-    """A bar that is filled to ``share`` (0 to 1)."""
-    share = min(1.0, max(0.0, share))
-    filled = round(share * columns)
+def bar(share: float, *, ascii_only: bool = False) -> str:
+    """A bar of 24 columns that is filled to ``share`` (0 to 1)."""
+    filled = round(min(1.0, max(0.0, share)) * 24)
     full, empty = ("#", "-") if ascii_only else ("█", "░")
-    return full * filled + empty * (columns - filled)
+    return full * filled + empty * (24 - filled)
 
 
 def speaks_unicode(stream: TextIO) -> bool:

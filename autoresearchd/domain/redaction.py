@@ -37,8 +37,7 @@ Span = tuple[int, int, str]
 class Redactor:
     """Knows what is secret. Immutable, and safe to use from several threads.
 
-    Args:
-        values: values known to be secret, in addition to the known formats; see ``secrets``.
+    values: values known to be secret, in addition to the known formats; see ``secrets``.
     """
 
     __slots__ = ("_forms", "_shortest")

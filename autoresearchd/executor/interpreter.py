@@ -70,8 +70,7 @@ class Interpreter:
 def resolve_python(task: Task, setup: Path) -> Path:
     """The interpreter of a task: ``execution.python``, else the environment that setup made, else the daemon's.
 
-    Raises:
-        MissingCapability: ``execution.python`` names none.
+    Raises MissingCapability: ``execution.python`` names none.
     """
     named = task.execution.python
     if named is None:
@@ -97,11 +96,7 @@ def _look_up(named: str, setup: Path) -> Path | None:
 
 
 def inspect(executable: Path) -> Interpreter:
-    """Ask an interpreter what it is.
-
-    Raises:
-        MissingCapability: it does not run.
-    """
+    """Ask an interpreter what it is. Raises MissingCapability: it does not run."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     try:
         done = subprocess.run(

@@ -47,9 +47,7 @@ def make_plan(
 ) -> Plan:
     """Prepare the folders of a run and say what is to run in them.
 
-    Raises:
-        BaselineError: data that task.yaml names is not there.
-        EnvironmentFailure: the folders cannot be made.
+    Raises BaselineError: data that task.yaml names is not there; EnvironmentFailure: the folders cannot be made.
     """
     return _Planner(request, tier, python, devices).plan(limits or RunLimits())
 

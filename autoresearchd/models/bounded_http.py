@@ -37,8 +37,7 @@ class BoundedTransport(httpx.BaseTransport):
     It asks through a client of its own, which knows the proxies of the environment, and keeps no connection: each
     exchange has a socket of its own to be cut.
 
-    Args:
-        certificates: gives the client's ``verify`` and ``cert``; called at the first request.
+    certificates: gives the client's ``verify`` and ``cert``; called at the first request.
     """
 
     def __init__(self, certificates: Callable[[], Mapping[str, Any]]) -> None:

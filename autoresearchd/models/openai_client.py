@@ -111,12 +111,7 @@ class Answered:
 
 
 class Endpoint:
-    """An address that questions are sent to.
-
-    Args:
-        url: up to and with ``/v1``.
-        key: sent as a bearer token; empty: none.
-    """
+    """An address that questions are sent to. url: up to and with ``/v1``. key: sent as a bearer token; empty: none."""
 
     def __init__(self, url: str, key: str = "") -> None:
         self.url = _checked(url)
@@ -126,14 +121,9 @@ class Endpoint:
     def exchange(self, bounds: Bounds, path: str, payload: Mapping[str, Any] | None) -> Answered:
         """Send a request and read the whole answer.
 
-        Args:
-            bounds: of the exchange.
-            path: below the address.
-            payload: posted as JSON; None: a GET.
-
-        Raises:
-            ModelError: the endpoint cannot be reached, is too slow, breaks off, answers too much, or redirects. Any
-                other status that tells of an error is no exception here.
+        bounds: of the exchange. path: below the address. payload: posted as JSON; None: a GET. Raises ModelError: the
+        endpoint cannot be reached, is too slow, breaks off, answers too much, or redirects. Any other status that tells
+        of an error is no exception here.
         """
         import httpx2
 

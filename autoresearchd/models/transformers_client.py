@@ -51,7 +51,6 @@ class TransformersClient:
     Args:
         place: a folder as ``save_pretrained`` writes it, a folder with one GGUF file, or that file.
         adapter: folder of a LoRA adapter, as peft writes it.
-        version: the adapter's, as it is recorded; its folder's name by default.
         adapters: says which version of the local policy answers, in the place of ``adapter``; asked at the first
             question, and after each ``renew``. Where it cannot be loaded, the plain model answers.
         warn: is told of a version that cannot be loaded.
@@ -66,7 +65,6 @@ class TransformersClient:
         place: Path,
         *,
         adapter: Path | None = None,
-        version: str = "",
         adapters: Adapters | None = None,
         warn: Callable[[str], None] = lambda text: None,
         device: str = "auto",
@@ -79,7 +77,7 @@ class TransformersClient:
                 f"{adapter} holds no LoRA adapter", hint="it has an adapter_config.json, as peft writes it"
             )
         self._place = place
-        self._fixed = None if adapter is None else ServedAdapter(version or adapter.name, adapter)
+        self._fixed = None if adapter is None else ServedAdapter(adapter.name, adapter)
         self._adapters, self._warn = adapters, warn
         self._settled = False
         self._chosen: ServedAdapter | None = None

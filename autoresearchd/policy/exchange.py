@@ -71,11 +71,7 @@ class Failure:
 
 
 class Unanswered(ModelError):
-    """No model gave a reply.
-
-    Args:
-        failures: of each model that was asked, why; its trouble is that of the last.
-    """
+    """No model gave a reply. failures: of each model that was asked, why; its trouble is that of the last."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         told = [f"{f.model}: {f.error.trouble} ({clean(f.error.what, _MAX_WORDS)})" for f in failures]
@@ -273,9 +269,7 @@ class AskingPolicy:
 class Exchange:
     """Asks the questions of one proposal and keeps the accounts of it.
 
-    Args:
-        means: what it is made with.
-        state: what it is made from.
+    means: what it is made with. state: what it is made from.
     """
 
     def __init__(self, means: Means, state: ResearchState) -> None:

@@ -15,8 +15,8 @@ from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import Message, ModelError, Reply
 from autoresearchd.policy import answer_words, edit_summary
-from autoresearchd.policy.edits.edit import Edit
-from autoresearchd.policy.edits.read_answer import FORMS, EditError, read_answer
+from autoresearchd.policy.edits.edit import Edit, EditError
+from autoresearchd.policy.edits.read_answer import FORMS, read_answer
 from autoresearchd.policy.exchange import AskingPolicy, Exchange, Means, clean_error, cut_middle, make_storable
 from autoresearchd.policy.patience import GRACE_S, Patience
 from autoresearchd.policy.prompt import answer_schema, brief, sections

@@ -32,9 +32,7 @@ class Following:
 
     All proposals of a round, and the repairs of each, come from one version: as a group they are learned from.
 
-    Args:
-        policy: asks the client.
-        client: of the local model.
+    policy: asks the client. client: of the local model.
     """
 
     def __init__(self, policy: Policy, client: Renewable) -> None:

@@ -63,8 +63,7 @@ class _Entry:
 class NearDuplicates:
     """The latest experiments of a segment, and which warnings were given.
 
-    Args:
-        window: how many experiments are remembered.
+    window: how many experiments are remembered.
     """
 
     def __init__(self, window: int = WINDOW) -> None:

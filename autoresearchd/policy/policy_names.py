@@ -40,11 +40,7 @@ class PolicySpec:
 
 
 def parse_spec(text: str) -> PolicySpec:
-    """Parse a ``--policy``.
-
-    Raises:
-        UsageError: unknown, or an argument is missing or too much.
-    """
+    """Parse a ``--policy``. Raises UsageError: unknown, or an argument is missing or too much."""
     kind, colon, argument = text.strip().partition(":")
     kind, argument = kind.strip().lower(), argument.strip()
     if kind in _NAMED and not argument:

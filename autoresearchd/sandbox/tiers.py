@@ -119,8 +119,7 @@ def candidates() -> Iterator[Tier]:
 def probe(tiers: Iterable[Tier] | None = None) -> Tier:
     """The first tier that works here, found by trying; ``none``, with the reasons, where no other does.
 
-    Args:
-        tiers: what to try, best first; None: all.
+    tiers: what to try, best first; None: all.
     """
     reasons = ["bubblewrap is not installed"] if tiers is None and not bubblewrap.candidates() else []
     for tier in candidates() if tiers is None else tiers:
@@ -150,13 +149,8 @@ def check_name(name: str) -> str:
 def choose(name: str = AUTO, tiers: Iterable[Tier] | None = None) -> Tier:
     """The tier that ``--sandbox`` asks for; ``none`` only where it is asked for by name.
 
-    Args:
-        name: ``auto`` or the name of a tier.
-        tiers: what to try, best first; None: all.
-
-    Raises:
-        MissingCapability: it does not work here, or, for ``auto``, none does.
-        UsageError: there is no such tier.
+    name: ``auto`` or the name of a tier. tiers: what to try, best first; None: all. Raises MissingCapability: it does
+    not work here, or, for ``auto``, none does; UsageError: there is no such tier.
     """
     if check_name(name) == TierName.NONE:
         return PLAIN

@@ -40,10 +40,7 @@ class RecordedCommit:
 class History:
     """Reads what git knows of one session; nothing is changed.
 
-    Args:
-        git: git in the repository's common directory.
-        refs: the session's refs.
-        objects: the repository's objects.
+    git: git in the repository's common directory. refs: the session's refs. objects: the repository's objects.
     """
 
     def __init__(self, git: Git, refs: SessionRefs, objects: ObjectStore) -> None:

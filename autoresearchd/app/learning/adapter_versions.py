@@ -45,7 +45,7 @@ class LiveVersions:
     A model is known by its hash. A server that does not tell one, and whose model lies in no folder that is known here,
     is known by name.
 
-    policy: the session's, as its proposals name it; options: when a version is taken for worse; place: the folder of
+    policy: the session's, as its proposals name it; place: the folder of
     the model, where the user has named it for a server (``learn.model`` of config.yaml); environment: says where models
     of a hub are kept. The user is warned of the same only once.
     """
@@ -57,7 +57,6 @@ class LiveVersions:
         session_id: int,
         policy: str,
         warn: Callable[[str], None],
-        options: RollbackOptions | None = None,
         *,
         place: Path | None = None,
         environment: Mapping[str, str] = os.environ,
@@ -65,7 +64,7 @@ class LiveVersions:
         self._place, self._environment = place, environment
         self._bases: dict[BaseModel, BaseModel] = {}
         self._shelf, self._store, self._session_id, self._policy = shelf, store, session_id, policy
-        self._warn, self._options = warn, options or RollbackOptions()
+        self._warn, self._options = warn, RollbackOptions()
         self._lock = threading.Lock()
         self._told: set[str] = set()
         self._checked: dict[tuple[str, str], ServedAdapter | None] = {}

@@ -91,7 +91,6 @@ class RealJudge:
         held_out: the sessions of the states.
         executor: where runs run.
         cancel: ends the judging, and all of its runs, soon after it is set.
-        formula: of the reward.
         run_foreign: whether commands of other repositories may be run, too.
     """
 
@@ -101,10 +100,9 @@ class RealJudge:
         executor: Executor,
         *,
         cancel: Cancel | None = None,
-        formula: RewardFormula | None = None,
         run_foreign: bool = False,
     ) -> None:
-        self._held_out, self._formula, self._run_foreign = held_out, formula or RewardFormula(), run_foreign
+        self._held_out, self._formula, self._run_foreign = held_out, RewardFormula(), run_foreign
         self._runs = _Runs(executor, cancel or threading.Event())
         self._ended: dict[_Key, _Ended] = {}
 
@@ -134,11 +132,8 @@ class RealJudge:
     def rehearse(self, states: Sequence[HeldOutState]) -> dict[str, str]:
         """Which sessions cannot be judged here, each with the reason in words.
 
-        The task of each session is set up, and what was the best at the first of its states is run once.
-
-        Raises:
-            Interrupted: ``cancel`` was set.
-            EnvironmentFailure: the disk is full, or folders of a run cannot be made.
+        The task of each session is set up, and what was the best at the first of its states is run once. Raises
+        Interrupted: ``cancel`` was set; EnvironmentFailure: the disk is full, or folders of a run cannot be made.
         """
         firsts: dict[str, HeldOutState] = {}
         for state in states:

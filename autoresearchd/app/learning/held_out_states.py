@@ -78,12 +78,7 @@ class Gathered:
 class Ground:
     """One session, as far as a proposal for it can be judged.
 
-    Args:
-        source: the session.
-
-    Raises:
-        StoreError: its task cannot be read.
-        RepositoryError: its repository cannot be used.
+    source: the session. Raises StoreError: its task cannot be read; RepositoryError: its repository cannot be used.
     """
 
     def __init__(self, source: Source) -> None:
@@ -299,9 +294,7 @@ class HeldOut:
 def opened(sessions: Iterable[ReadSession], names: Iterable[str]) -> Iterator[HeldOut]:
     """The sessions of these names, with their stores and repositories; all is closed afterwards.
 
-    Args:
-        sessions: those that were read.
-        names: of those that are needed, as trajectories name them.
+    sessions: those that were read. names: of those that are needed, as trajectories name them.
     """
     wanted = set(names)
     with ExitStack() as stack:

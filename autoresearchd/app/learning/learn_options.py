@@ -69,9 +69,7 @@ class Constants:
 def constants_of(request: LearnRequest) -> Constants:
     """The constants that a request names, and the usual ones for all others.
 
-    Raises:
-        UsageError: there is none of that name, or its value is none.
-        MissingCapability: a tracker is not installed.
+    Raises UsageError: there is none of that name, or its value is none; MissingCapability: a tracker is not installed.
     """
     values = values_of(request.options, request.algo)
     usual = TrainOptions(Algo(request.algo))

@@ -1,4 +1,4 @@
-"""What a learner run is asked for, and what it reads; the reading itself needs no adapter but the database."""
+"""What a learner run is asked for."""
 
 from __future__ import annotations
 
@@ -6,30 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autoresearchd.learner.data.read_sessions import (
-    Material,
-    Reading,
-    base_model,
-    filters_for,
-    locate,
-    material,
-    model_place,
-    read_sessions,
-)
 from autoresearchd.workspace import layout
-
-__all__ = [
-    "LearnRequest",
-    "Material",
-    "Reading",
-    "base_model",
-    "filters_for",
-    "locate",
-    "material",
-    "model_place",
-    "read_sessions",
-    "stopped_mark",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +27,5 @@ class LearnRequest:
 
 
 def stopped_mark(root: Path) -> Path:
-    """A file that is there while a learner was stopped together with its session, and none has begun since.
-
-    Args:
-        root: top of the checkout.
-    """
+    """A file that is there while a learner was stopped together with its session, and none has begun since."""
     return layout.state_dir(root) / "learner" / "stopped"

@@ -76,8 +76,7 @@ class LearnerJobs:
 class Unlimited:
     """An executor whose jobs do not inherit the limit on the memory of this process.
 
-    Args:
-        executor: runs them; they keep the limits that their task sets.
+    executor: runs them; they keep the limits that their task sets.
     """
 
     def __init__(self, executor: Executor) -> None:

@@ -57,8 +57,7 @@ class LiveRounds:
     ) -> Trained:
         """Make the model better at the states of some trajectories.
 
-        Raises:
-            UsageError: none of them can be asked about again.
+        Raises UsageError: none of them can be asked about again.
         """
         states = self._held.states(trajectories).states
         if not states:

@@ -19,7 +19,7 @@ from autoresearchd.config.check_file import load_check
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.quantities import format_duration
-from autoresearchd.domain.task import Documented, Task, TaskCheck, Variant
+from autoresearchd.domain.task import Documented, TaskCheck, Variant
 from autoresearchd.evaluator.keep.noise import estimate_sigma, mean
 from autoresearchd.evaluator.measure.measurement import EVALUATION, TRAINING
 from autoresearchd.evaluator.rules.legality import check_edit, required_symbols
@@ -241,7 +241,8 @@ class _Trials:
     def _held_to(self, unedited: Sequence[Ended]) -> Reference:
         """What runs of the unedited program hold the others to."""
         stages = [stage for one in unedited for stage in one.result.stages]
-        pace = pace_of(_under(self._task, self._budget), {**self._sources, **self._files}, stages)
+        task = self._task if self._budget is None else with_budget(self._task, self._budget)
+        pace = pace_of(task, {**self._sources, **self._files}, stages)
         value = unedited[0].measurement.value or 0.0
         noise = estimate_sigma([v for one in self._ended if (v := one.measurement.value) is not None]) or 0.0
         if self._documented is not None:  # what is larger on this machine is noisier on it, too
@@ -282,7 +283,3 @@ class _Trials:
         value, ended = unedited.end().measurement.value, cheat.end()
         reference = before if value is None else replace(before, value=value)
         return verdict(cheat.task, ended.measurement, ended.result, reference)
-
-
-def _under(task: Task, budget: float | None) -> Task:
-    return task if budget is None else with_budget(task, budget)

@@ -117,9 +117,9 @@ def in_its_environment(draft: Draft, directory: Path) -> tuple[Draft, str]:
     return replace(draft, run_command=found.command, python=python), found.note
 
 
-def longest(directory: Path, runs: int = RUNS) -> float:
+def longest(directory: Path) -> float:
     """The most seconds that measuring the baseline may take, set-up not counted."""
-    return runs * read_task(directory, None).execution.budget.wall
+    return RUNS * read_task(directory, None).execution.budget.wall
 
 
 def not_measurable(directory: Path) -> str:
@@ -137,14 +137,13 @@ def not_measurable(directory: Path) -> str:
     return ""
 
 
-def measure_baseline(directory: Path, runs: int = RUNS, sandbox: str | None = None) -> Measured:
+def measure_baseline(directory: Path, sandbox: str | None = None) -> Measured:
     """Run the program as committed, several times under different seeds.
 
-    Raises:
-        BaselineError: it does not run, or gives no metric.
-        RepositoryError: there is no repository, or the program is not committed.
+    Raises BaselineError: it does not run, or gives no metric; RepositoryError: there is no repository, or the program
+    is not committed.
     """
-    held = check_held(directory, extent=Extent(runs=runs), profile=None, sandbox=sandbox)
+    held = check_held(directory, extent=Extent(runs=RUNS), profile=None, sandbox=sandbox)
     runs = len(held.values)
     value = math.fsum(held.values) / runs
     return Measured(held.metric, value, held.sigma or 0.0, runs, held.run_s, held.notes)
@@ -165,8 +164,7 @@ def note_baseline(directory: Path, name: str, layout: Layout | None, draft: Draf
 def bring_history(directory: Path, layout: Layout | None) -> str:
     """Import the experiments that a project has made so far; the sentence to show, empty where it has none.
 
-    Raises:
-        RepositoryError: there is no repository to keep them in.
+    Raises RepositoryError: there is no repository to keep them in.
     """
     if layout is None or layout.log is None:
         return ""

@@ -29,8 +29,7 @@ _MOST, _SHOWN = 32, 5
 def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[str, ...]]:
     """The task with the files of Git LFS among its data, as the commit has only pointers; sentences to show.
 
-    Raises:
-        RepositoryError: a pointer is to be edited; or what the task names is not on this machine.
+    Raises RepositoryError: a pointer is to be edited; or what the task names is not on this machine.
     """
     found = preflight.lfs_pointers(root, source)
     edited = [name for name in found if name in task.editable]

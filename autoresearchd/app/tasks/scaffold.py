@@ -27,9 +27,7 @@ class Scaffold:
 
     A context around all that may still refuse the session.
 
-    Args:
-        task: a bundled name, a folder, None for ``directory`` itself.
-        directory: where the user wants to work.
+    task: a bundled name, a folder, None for ``directory`` itself. directory: where the user wants to work.
     """
 
     def __init__(self, task: str | None, directory: Path) -> None:

@@ -31,9 +31,8 @@ class Found:
 def search_space(folder: Path) -> Found:
     """The constants of the task in a folder, as its files are now.
 
-    Raises:
-        ConfigError: task.yaml, a name in its ``search``, or a comment of the program cannot be followed.
-        PolicyError: a file cannot be parsed.
+    Raises ConfigError: task.yaml, a name in its ``search``, or a comment of the program cannot be followed;
+    PolicyError: a file cannot be parsed.
     """
     task = read_task(folder, None)
     source = folder / task.source_dir
@@ -59,8 +58,7 @@ def search_space(folder: Path) -> Found:
 def summary(folder: Path) -> tuple[str, ...]:
     """What ``task init`` and ``task check`` say of the constants, in a line or two.
 
-    Raises:
-        ConfigError: as ``search_space``.
+    Raises ConfigError: as ``search_space``.
     """
     found = search_space(folder)
     count = len(found.parameters)

@@ -165,19 +165,11 @@ class Bench:
             trial.close()
 
     def baseline(self, seed: int, budget: float | None = None) -> Ended:
-        """Run the program as it is.
-
-        Raises:
-            BaselineError: it gives no metric, or not all that a constraint bounds.
-        """
+        """Run the program as it is. Raises BaselineError: it gives no metric, or not all that a constraint bounds."""
         return self.accepted(self.run(seed, budget=budget))
 
     def accepted(self, ended: Ended) -> Ended:
-        """A run of the program as it is, if it gave what it has to.
-
-        Raises:
-            BaselineError: as ``baseline``.
-        """
+        """A run of the program as it is, if it gave what it has to. Raises BaselineError: as ``baseline``."""
         found = ended.measurement
         if found.label is not Label.NONE or found.value is None:
             tail = "\n".join(ended.log.rstrip().splitlines()[-15:])

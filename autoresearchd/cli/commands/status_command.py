@@ -105,11 +105,10 @@ def status_lines(
     way: str = "",
     facts: DaemonFacts | None = None,
     now: datetime | None = None,
-    columns: int | None = None,
     hints: bool = True,
 ) -> list[str]:
     """The status as a block of lines. log: where that is; way: to where other commands are given; hints: which."""
-    columns, facts, now = columns or terminal_text.terminal_width(), facts or DaemonFacts(), now or datetime.now(UTC)
+    columns, facts, now = terminal_text.terminal_width(), facts or DaemonFacts(), now or datetime.now(UTC)
     session, metric = status.get("session") or {}, status.get("metric") or {}
     lines = [_head(session, status.get("policy") or {}, paint, facts, now), ""]
     lines += _row("metric", _metric_words(metric, paint), paint)
@@ -442,10 +441,10 @@ def show_failed_start(root: Path, failed: FailedStart, *, as_json: bool) -> int:
     return failed.exit_code
 
 
-def failed_start_lines(root: Path, failed: FailedStart, paint: Paint, *, now: datetime | None = None) -> list[str]:
+def failed_start_lines(root: Path, failed: FailedStart, paint: Paint) -> list[str]:
     """How the session ended, as a block of lines."""
     session = failed.status.get("session") or {}
-    at, today = failed.ended_at.astimezone(), (now or datetime.now().astimezone()).date()
+    at, today = failed.ended_at.astimezone(), datetime.now().astimezone().date()
     head = (
         f"{paint('●', 'red')} {paint(clean(session.get('task') or 'autoresearch'), 'bold')}",
         clean(failed.tag),

@@ -201,8 +201,9 @@ class Promise:
         return runs / (runs - self.spared) if runs > self.spared else 1.0
 
 
-def wilson_upper(hits: int, trials: int, z: float = 1.96) -> float:
-    """Upper Wilson limit of a share; 1 for no trials."""
+def wilson_upper(hits: int, trials: int) -> float:
+    """Upper Wilson limit of a share at 95%; 1 for no trials."""
+    z = 1.96
     if trials <= 0:
         return 1.0
     share, extra = hits / trials, z * z / trials

@@ -153,8 +153,7 @@ def _survey(pattern: str) -> _Survey:
 def compile_pattern(pattern: str, *, key: str) -> re.Pattern[str]:
     """Compile a pattern of the task.
 
-    Raises:
-        ConfigError: it is no regular expression, has no group, or could take exponential time.
+    Raises ConfigError: it is no regular expression, has no group, or could take exponential time.
     """
     try:
         compiled = re.compile(pattern)

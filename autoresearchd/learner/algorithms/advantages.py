@@ -78,7 +78,6 @@ def group_advantages(
     scale: Scale = Scale.STD,
     leave_one_out: bool = False,
     neighbours: Neighbours | None = None,
-    epsilon: float = 1e-6,
 ) -> GroupAdvantages:
     """Advantages of answers within the groups that answered the same state.
 
@@ -93,7 +92,6 @@ def group_advantages(
         scale: what the differences are divided by.
         leave_one_out: the baseline.
         neighbours: how groups of one member get a baseline; None: they have no signal.
-        epsilon: keeps the quotient finite.
 
     Raises:
         UsageError: there are no rewards, or one is not finite.
@@ -117,7 +115,7 @@ def group_advantages(
         difference = own - own.mean()
         if leave_one_out:
             difference = difference * (len(own) / (len(own) - 1))
-        advantages[where] = _scaled(difference, own, scale, epsilon)
+        advantages[where] = _scaled(difference, own, scale, 1e-6)
         signal[where] = True
     near = _nearest(singles, groups, neighbours) if neighbours is not None else {}
     for index in singles:
@@ -130,7 +128,7 @@ def group_advantages(
         if _equal(together):
             zero_variance += 1
             continue
-        advantages[index] = _scaled(wide[index] - wide[others].mean(), together, scale, epsilon)
+        advantages[index] = _scaled(wide[index] - wide[others].mean(), together, scale, 1e-6)
         signal[index] = True
     return GroupAdvantages(
         advantages.to(rewards.device, _floating(rewards)),
@@ -199,25 +197,19 @@ def gae(
     )
 
 
-def normalised(
-    advantages: Tensor, signal: Tensor | None = None, *, scale: Scale = Scale.STD, epsilon: float = 1e-8
-) -> Tensor:
+def normalised(advantages: Tensor, signal: Tensor | None = None, *, scale: Scale = Scale.STD) -> Tensor:
     """Advantages shifted to the mean 0, and to the standard deviation 1 by the scale ``std``, over a whole batch.
 
     Where there is no signal they stay 0, and count for nothing. A batch of one, or of equal advantages, becomes 0.
 
-    Args:
-        advantages: [N].
-        signal: [N], bool, None: all.
-        scale: ``none`` shifts only.
-        epsilon: keeps the quotient finite.
+    advantages: [N]. signal: [N], bool, None: all. scale: ``none`` shifts only.
     """
     wide = _rewards(advantages, "advantages")
     where = torch.ones_like(wide, dtype=torch.bool) if signal is None else signal.cpu()
     chosen = wide[where]
     result = torch.zeros_like(wide)
     if len(chosen) > 1 and not _equal(chosen):
-        result[where] = _scaled(chosen - chosen.mean(), chosen, scale, epsilon)
+        result[where] = _scaled(chosen - chosen.mean(), chosen, scale, 1e-8)
     return result.to(advantages.device, _floating(advantages))
 
 

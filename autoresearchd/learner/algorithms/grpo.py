@@ -29,7 +29,7 @@ from autoresearchd.learner.algorithms.ratios import (
     share,
     truncated_weights,
 )
-from autoresearchd.learner.algorithms.scoring import Part, Scorer, of_ratios
+from autoresearchd.learner.algorithms.scoring import Objective, Part, Scorer, of_ratios
 from autoresearchd.learner.algorithms.train_options import TOP, GroupOptions, GrpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.training.logprobs import k3
@@ -139,20 +139,16 @@ def advantages_of(examples: Sequence[Example], options: GroupOptions) -> GroupAd
     )
 
 
-class GrpoObjective:
+class GrpoObjective(Objective):
     """The clipped surrogate over answers whose group has a signal; the others are left out of all batches.
 
     What is clipped is the ratio to the policy that wrote an answer, as it is stored. The answers stay the same over all
     passes: a ratio to where an update, or a pass, began would be 1 again each time, and would bound nothing.
 
-    Args:
-        scorer: the model with the examples.
-        found: the examples' advantages.
-        options: of the run.
+    scorer: the model with the examples. found: the examples' advantages. options: of the run.
     """
 
     def __init__(self, scorer: Scorer, found: GroupAdvantages, options: TrainOptions) -> None:
-        self._scorer, self._options = scorer, options.grpo
         self._advantages = found.advantages.to(scorer.model.device)
         signal = found.signal.tolist()
         groups: dict[tuple[str, str], list[int]] = {}
@@ -160,18 +156,11 @@ class GrpoObjective:
             if signal[place]:
                 groups.setdefault((each.trajectory.session, each.trajectory.group), []).append(place)
         # Advantages are constant: a group that is larger than a batch may be cut.
-        self._units = [
+        units = [
             whole[at : at + options.batch] for whole in groups.values() for at in range(0, len(whole), options.batch)
         ]
-        self._total = 0.0
-
-    @property
-    def examples(self) -> Sequence[Example]:
-        return self._scorer.examples
-
-    @property
-    def units(self) -> Sequence[Sequence[int]]:
-        return self._units
+        super().__init__(scorer, units)
+        self._options = options.grpo
 
     def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
         by_tokens = self._options.mean is Mean.TOKENS
@@ -194,15 +183,3 @@ class GrpoObjective:
         weight = float(result.tokens if self._options.level is Level.TOKEN else len(part))
         figures = of_ratios(result.ratios, weight) | {"clipped_dual": (result.clipped_dual, float(result.tokens))}
         return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
-
-    def drifted(self, figures: Mapping[str, float]) -> bool:
-        return False
-
-    def end(self) -> None:
-        """Nothing is to be done."""
-
-    def state(self) -> dict[str, Tensor]:
-        return self._scorer.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self._scorer.load(state)

@@ -43,7 +43,7 @@ from autoresearchd.learner.algorithms.ratios import (
     per_token,
     truncated_weights,
 )
-from autoresearchd.learner.algorithms.scoring import Part, Scorer, of_ratios
+from autoresearchd.learner.algorithms.scoring import Objective, Part, Scorer, of_ratios
 from autoresearchd.learner.algorithms.train_options import TOP, PpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example
 
@@ -213,32 +213,22 @@ def _window(rounds: Sequence[Sequence[Sequence[int]]], after: Sequence[Sequence[
     return Window(tuple(steps), tuple(following), tuple(answers[0] for answers in after))
 
 
-class PpoObjective:
+class PpoObjective(Objective):
     """Clipped surrogate, value loss and entropy over windows of answers.
 
-    Args:
-        scorer: the model with the examples; it has a value head.
-        options: of the run.
+    scorer: the model with the examples; it has a value head. options: of the run.
     """
 
     def __init__(self, scorer: Scorer, options: TrainOptions) -> None:
-        self._scorer, self._options, self._mdp = scorer, options.ppo, options.mdp
-        self._windows = windows(scorer.examples, min(options.mdp.horizon, options.batch))
-        self._by_step = {step: window for window in self._windows for step in window.steps}
+        self._options, self._mdp = options.ppo, options.mdp
+        split = windows(scorer.examples, min(options.mdp.horizon, options.batch))
+        super().__init__(scorer, [window.steps for window in split])
+        self._by_step = {step: window for window in split for step in window.steps}
         rewards = [each.reward for each in scorer.examples]
         self._mean = math.fsum(rewards) / len(rewards) if options.mdp.centred else 0.0
         self._advantages: dict[int, float] = {}
         self._returns: dict[int, float] = {}
         self._values: dict[int, float] = {}
-        self._total = 0.0
-
-    @property
-    def examples(self) -> Sequence[Example]:
-        return self._scorer.examples
-
-    @property
-    def units(self) -> Sequence[Sequence[int]]:
-        return [window.steps for window in self._windows]
 
     def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
         """Values of the batch's states by the value head as it is now, and from them advantages and returns."""
@@ -303,15 +293,6 @@ class PpoObjective:
         """Whether the policy is farther than 1.5 times the target from the one with which the update began."""
         target = self._mdp.target_kl
         return target is not None and figures.get("kl_update", 0.0) > 1.5 * target
-
-    def end(self) -> None:
-        """Nothing is to be done."""
-
-    def state(self) -> dict[str, Tensor]:
-        return self._scorer.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self._scorer.load(state)
 
     def _valued(self, chosen: Sequence[Window]) -> dict[int, float]:
         steps = [step for window in chosen for step in window.steps]

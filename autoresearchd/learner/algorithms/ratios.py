@@ -75,13 +75,8 @@ class Surrogate:
 def check(mask: Tensor, **tensors: Tensor | None) -> None:
     """Refuse a batch without a token to learn from, and numbers that are not finite where the mask is True.
 
-    Args:
-        mask: [B, T], bool.
-        tensors: [B, T, …] by the name that an error shall give them; None is passed over.
-
-    Raises:
-        UsageError: nothing to learn from, or NaN or infinity.
-        ValueError: a shape or a type is wrong.
+    mask: [B, T], bool. tensors: [B, T, …] by the name that an error shall give them; None is passed over. Raises
+    UsageError: nothing to learn from, or NaN or infinity; ValueError: a shape or a type is wrong.
     """
     if mask.dim() != 2 or mask.dtype is not torch.bool:
         raise ValueError(f"mask: {mask.dtype} of shape {tuple(mask.shape)}, expected bool of shape [B, T]")
@@ -99,11 +94,7 @@ def check(mask: Tensor, **tensors: Tensor | None) -> None:
 
 
 def check_finite(name: str, values: Tensor) -> None:
-    """Refuse NaN and infinity.
-
-    Raises:
-        UsageError: a value is not finite.
-    """
+    """Refuse NaN and infinity. Raises UsageError: a value is not finite."""
     bad = int((~torch.isfinite(values)).sum())
     if bad:
         raise UsageError(
@@ -115,9 +106,7 @@ def check_finite(name: str, values: Tensor) -> None:
 def per_token(values: Tensor, mask: Tensor, name: str) -> Tensor:
     """Values of completions [B], or of tokens [B, T], as [B, T]; zero off the mask.
 
-    Raises:
-        UsageError: a value that counts is not finite.
-        ValueError: the shape fits neither.
+    Raises UsageError: a value that counts is not finite; ValueError: the shape fits neither.
     """
     if values.shape == mask.shape[:1]:
         values = values.unsqueeze(-1).expand(mask.shape)
@@ -158,12 +147,7 @@ def clipped_surrogate(
     arXiv:2503.14476, §3.1) and the dual clip (Ye et al. 2020, arXiv:1912.09729): without c a single token that the
     policy has made likely, and that turned out badly, has an unbounded loss.
 
-    Args:
-        ratio: [B, T].
-        advantages: [B, T], constant.
-        clip_low: ε_low.
-        clip_high: ε_high.
-        dual_clip: c > 1, None for none.
+    ratio: [B, T]. advantages: [B, T], constant. clip_low: ε_low. clip_high: ε_high. dual_clip: c > 1, None for none.
     """
     gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     dual = torch.zeros_like(ratio, dtype=torch.bool)

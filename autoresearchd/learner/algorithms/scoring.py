@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,48 +26,6 @@ class Part:
 
     loss: Tensor
     figures: Mapping[str, tuple[float, float]]
-
-
-class Objective(Protocol):
-    """An algorithm with its examples."""
-
-    @property
-    def examples(self) -> Sequence[Example]:
-        """What it learns from."""
-        ...
-
-    @property
-    def units(self) -> Sequence[Sequence[int]]:
-        """Examples, by their place, that stay together in a batch."""
-        ...
-
-    def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
-        """Fix what is constant in the update on a batch, from the policy as it is now; figures on the batch."""
-        ...
-
-    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
-        """The loss of a part of that batch; ``divergence``: with the KL divergence from the base among the figures.
-
-        Raises:
-            NotFinite: the model said NaN or infinity.
-        """
-        ...
-
-    def drifted(self, figures: Mapping[str, float]) -> bool:
-        """Whether the policy is too far from where the update began, for another step on the same batch."""
-        ...
-
-    def end(self) -> None:
-        """The policy has been updated on the batch."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """What it must know after a restart, between two updates."""
-        ...
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put that back."""
-        ...
 
 
 def batches(units: Sequence[Sequence[int]], size: int, seed: int) -> Iterator[list[int]]:
@@ -170,11 +128,7 @@ class Scorer:
         self._began = {}
 
     def policy(self, part: Sequence[int], *, top: int = 0, values: bool = False) -> Statistics:
-        """The policy's statistics of some examples, with gradients.
-
-        Raises:
-            NotFinite: they are not finite.
-        """
+        """The policy's statistics of some examples, with gradients. Raises NotFinite: they are not finite."""
         found = self.model.statistics([self.examples[i].sample for i in part], top=top, values=values)
         finite(found.tokens.logprobs[found.batch.mask])
         if found.values is not None:
@@ -201,8 +155,7 @@ class Scorer:
     def values(self, prompts: Sequence[Sequence[int]]) -> Tensor | None:
         """The value head's values of states, [N], without a gradient; None where the model has no value head.
 
-        Raises:
-            NotFinite: they are not finite.
+        Raises NotFinite: they are not finite.
         """
         # A value stands at the last token of the prompt: any one token will do for the completion that must follow.
         states = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
@@ -255,12 +208,49 @@ class Scorer:
         }
 
 
-def finite(values: Tensor) -> None:
-    """Refuse NaN and infinity.
+class Objective(ABC):
+    """An algorithm with its examples. units: examples, by their place, that stay together in a batch."""
 
-    Raises:
-        NotFinite: there is one.
-    """
+    def __init__(self, scorer: Scorer, units: Sequence[Sequence[int]]) -> None:
+        self._scorer, self.units = scorer, units
+        self._total = 0.0
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        """What it learns from."""
+        return self._scorer.examples
+
+    def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
+        """Fix what is constant in the update on a batch, from the policy as it is now; figures on the batch."""
+        self._scorer.begin()
+        self._total = float(sum(self.examples[place].tokens for place in batch))
+        return {}
+
+    @abstractmethod
+    def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
+        """The loss of a part of that batch; ``divergence``: with the KL divergence from the base among the figures.
+
+        Raises NotFinite: the model said NaN or infinity.
+        """
+
+    def drifted(self, figures: Mapping[str, float]) -> bool:
+        """Whether the policy is too far from where the update began, for another step on the same batch."""
+        return False
+
+    def end(self) -> None:  # noqa: B027
+        """The policy has been updated on the batch."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What it must know after a restart, between two updates."""
+        return self._scorer.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put that back."""
+        self._scorer.load(state)
+
+
+def finite(values: Tensor) -> None:
+    """Refuse NaN and infinity. Raises NotFinite: there is one."""
     bad = int((~torch.isfinite(values.detach())).sum())
     if bad:
         raise NotFinite(f"{bad} of {values.numel()} numbers of the model are NaN or infinite")

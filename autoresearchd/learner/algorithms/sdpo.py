@@ -34,7 +34,7 @@ from autoresearchd.learner.algorithms.ratios import (
     truncated_weights,
     with_tail,
 )
-from autoresearchd.learner.algorithms.scoring import Part, Scorer, finite, of_ratios, together
+from autoresearchd.learner.algorithms.scoring import Objective, Part, Scorer, finite, of_ratios, together
 from autoresearchd.learner.algorithms.train_options import SdpoOptions, TrainOptions
 from autoresearchd.learner.data.examples import Example, fits
 from autoresearchd.learner.training.logprobs import collate
@@ -136,13 +136,8 @@ def ema_update(teacher: Mapping[str, Tensor], student: Mapping[str, Tensor], rat
     student. The teacher is kept in float32 where the rate is small: a sum of 8 significant bits does not move by a
     hundredth.
 
-    Args:
-        teacher: parameters by name; not changed.
-        student: parameters of the same names and shapes.
-        rate: τ, from 0 to 1.
-
-    Raises:
-        UsageError: the rate is none, the names differ, or a parameter of the student is not finite.
+    teacher: parameters by name; not changed. student: parameters of the same names and shapes. rate: τ, from 0 to 1.
+    Raises UsageError: the rate is none, the names differ, or a parameter of the student is not finite.
     """
     if not 0 <= rate <= 1:
         raise UsageError(f"the teacher's update rate {rate} is not between 0 and 1", hint="take 0.01, or 0: frozen")
@@ -189,10 +184,7 @@ def with_feedback(messages: Messages, feedback: str, most: int) -> list[dict[str
     user in a row, and what the answer has to look like must stay the last thing that is read; else in a message of its
     own.
 
-    Args:
-        messages: the student's.
-        feedback: on the answer.
-        most: characters of the feedback that are told.
+    messages: the student's. feedback: on the answer. most: characters of the feedback that are told.
     """
     words = FEEDBACK.replace("{feedback}", feedback[:most])
     told = [dict(each) for each in messages]
@@ -220,36 +212,19 @@ def lessons(model: Learnable, examples: Sequence[Example], most: int) -> list[Sa
     return found
 
 
-class SdpoObjective:
+class SdpoObjective(Objective):
     """Divergence from the teacher over the student's own completions; those without feedback are in no batch.
 
-    Args:
-        scorer: the model with the examples.
-        lessons: what the teacher scores, of each example.
-        options: of the run.
+    scorer: the model with the examples. lessons: what the teacher scores, of each example. options: of the run.
     """
 
     def __init__(self, scorer: Scorer, lessons: Sequence[Sample | None], options: TrainOptions) -> None:
-        self._scorer, self._lessons = scorer, lessons
-        self._options, self._constants = options.teacher, options.sdpo
         taught = [place for place, lesson in enumerate(lessons) if lesson is not None]
-        self._units = together(scorer.examples, taught, options.batch, scorer.model.sharing)
+        super().__init__(scorer, together(scorer.examples, taught, options.batch, scorer.model.sharing))
+        self._lessons = lessons
+        self._options, self._constants = options.teacher, options.sdpo
         self._teacher = scorer.model.adapter_state()
         scorer.model.set_teacher(self._teacher)
-        self._total = 0.0
-
-    @property
-    def examples(self) -> Sequence[Example]:
-        return self._scorer.examples
-
-    @property
-    def units(self) -> Sequence[Sequence[int]]:
-        return self._units
-
-    def begin(self, batch: Sequence[int]) -> Mapping[str, float]:
-        self._scorer.begin()
-        self._total = float(sum(self.examples[place].tokens for place in batch))
-        return {}
 
     def loss(self, part: Sequence[int], *, divergence: bool) -> Part:
         found = self._scorer.policy(part, top=self._options.top)
@@ -273,9 +248,6 @@ class SdpoObjective:
         figures |= of_ratios(result.ratios, tokens)
         return Part(result.loss, figures | self._scorer.common(part, found, divergence=divergence))
 
-    def drifted(self, figures: Mapping[str, float]) -> bool:
-        return False
-
     def end(self) -> None:
         """The teacher follows the policy a little."""
         if self._options.rate > 0:
@@ -283,10 +255,10 @@ class SdpoObjective:
             self._scorer.model.set_teacher(self._teacher)
 
     def state(self) -> dict[str, Tensor]:
-        return self._scorer.state() | {f"teacher.{name}": each for name, each in self._teacher.items()}
+        return super().state() | {f"teacher.{name}": each for name, each in self._teacher.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        self._scorer.load(state)
+        super().load(state)
         names = [name for name in state if name.startswith("teacher.")]
         self._teacher = {name.removeprefix("teacher."): state[name] for name in names}
         self._scorer.model.set_teacher(self._teacher)

@@ -146,8 +146,7 @@ def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
 def write_parquet(trajectories: Iterable[Trajectory], target: Path) -> None:
     """Write one row for each trajectory; ``target`` is there as a whole or not at all.
 
-    Raises:
-        MissingCapability: pyarrow is not installed.
+    Raises MissingCapability: pyarrow is not installed.
     """
     try:
         import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]

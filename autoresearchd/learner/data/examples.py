@@ -44,11 +44,7 @@ class Examples:
 
 
 def check_rewards(trajectories: Sequence[Trajectory]) -> None:
-    """Refuse data that are empty, and rewards that are not finite.
-
-    Raises:
-        UsageError: they are.
-    """
+    """Refuse data that are empty, and rewards that are not finite. Raises UsageError: they are."""
     if not trajectories:
         raise UsageError(
             "there are no trajectories to learn from",

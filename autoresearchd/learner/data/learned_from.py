@@ -55,9 +55,7 @@ def identities(sessions: Sequence[ReadSession]) -> dict[str, str]:
 def lesson(train: Sequence[Trajectory], sessions: Sequence[ReadSession]) -> dict[str, Any]:
     """What a version's manifest keeps of what it learned from: names for people, and what ``seen`` goes by.
 
-    Args:
-        train: the answers that were learned from.
-        sessions: those that were read.
+    train: the answers that were learned from. sessions: those that were read.
     """
     last: dict[str, int] = {}
     for each in train:

@@ -190,12 +190,8 @@ def material(reading: Reading, filters: Filters, share: float = 0.25, *, at_home
 def model_place(name: str, folder: Path) -> Path | None:
     """The folder or file of a model; None where the name is one of a hub or a server.
 
-    Args:
-        name: as ``--model`` has it, empty where it was not given.
-        folder: what a relative path is relative to.
-
-    Raises:
-        UsageError: it looks like a path, and nothing is there.
+    name: as ``--model`` has it, empty where it was not given. folder: what a relative path is relative to. Raises
+    UsageError: it looks like a path, and nothing is there.
     """
     if not name:
         return None
@@ -210,8 +206,7 @@ def model_place(name: str, folder: Path) -> Path | None:
 def base_model(place: Path) -> BaseModel:
     """A model on disk, with its hashes as they are recorded with its answers; a template inside GGUF is not read.
 
-    Raises:
-        UsageError: it is no model, or its files cannot be read.
+    Raises UsageError: it is no model, or its files cannot be read.
     """
     gguf = model_files.gguf_file(place)
     folder = place.parent if place.is_file() else place
@@ -234,9 +229,7 @@ def filters_for(mode: str, base: BaseModel | None = None) -> Filters:
     Replay weighs stored tokens by their stored log-probabilities, which are those of one base model. Live, stored
     answers lend their states alone: proposals are made anew.
 
-    Args:
-        mode: ``replay`` or ``live``.
-        base: the model that is to learn; None, or a hash of None, is not compared.
+    mode: ``replay`` or ``live``. base: the model that is to learn; None, or a hash of None, is not compared.
     """
     tokens = mode == "replay"
     if base is None:

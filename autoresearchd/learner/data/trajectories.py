@@ -203,11 +203,7 @@ def refusal(record: Record, filters: Filters) -> Reason | None:
 
 
 def trajectory(record: Record) -> Trajectory:
-    """The trajectory of a record that has a reward and a label.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """The trajectory of a record that has a reward and a label. Raises UsageError: it has none."""
     if record.reward is None or record.label is None:
         raise UsageError(
             f"experiment {record.experiment.number} of {record.session} has no reward",

@@ -62,10 +62,7 @@ def fresh(
     The seed of each completion follows from ``seed``, the state and its place alone: two policies that are asked with
     the same arguments draw with the same random numbers, so that what differs is what they believe. A state whose
     prompt leaves no room for ``max_tokens`` in the model's context is left out, alike for both (see ``fitting``).
-
-    Raises:
-        UsageError: nothing is asked for.
-        Interrupted: ``cancel`` was set; it is looked at between two batches.
+    Raises UsageError: nothing is asked for; Interrupted: ``cancel`` was set; it is looked at between two batches.
     """
     if count < 1 or max_tokens < 1 or batch < 1:
         raise UsageError(

@@ -12,7 +12,8 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.reward import RewardFormula, novelty, reward
 from autoresearchd.evaluator.rules.legality import code_hash
-from autoresearchd.policy.edits.read_answer import EditError, read_answer
+from autoresearchd.policy.edits.edit import EditError
+from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import brief as prompts
 
 
@@ -172,9 +173,7 @@ class CheckingJudge:
     What is malformed, illegal, without effect or tried before earns what the formula gives for it; any other edit earns
     its novelty bonus only, since what it would gain is not known.
 
-    Args:
-        rules: what edits are held against.
-        formula: of the reward.
+    rules: what edits are held against. formula: of the reward.
     """
 
     def __init__(self, rules: Rules, formula: RewardFormula | None = None) -> None:

@@ -54,10 +54,7 @@ class Promotion:
 def promotion(found: Material, sessions: Sequence[ReadSession], values: Mapping[str, Any]) -> Promotion:
     """What a promotion takes of what was read.
 
-    Args:
-        found: the dataset, split.
-        sessions: those that were read.
-        values: of the constants that are named.
+    found: the dataset, split. sessions: those that were read. values: of the constants that are named.
     """
     held: Sequence[Trajectory] = found.parts.held_out if found.parts is not None else ()
     states, names = len(grouped(held)), {each.session for each in held}

@@ -59,8 +59,7 @@ def fingerprint(options: TrainOptions, trajectories: Iterable[Trajectory], hashe
 def write(checkpoint: Checkpoint, target: Path) -> None:
     """Put a checkpoint in the place of the one before; whatever happens meanwhile, one of the two is there as a whole.
 
-    Raises:
-        EnvironmentFailure: it cannot be written; the one before is still there.
+    Raises EnvironmentFailure: it cannot be written; the one before is still there.
     """
     buffer = io.BytesIO()
     torch.save({each.name: _plain(getattr(checkpoint, each.name)) for each in fields(Checkpoint)}, buffer)
@@ -86,11 +85,7 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
 
 
 def read(source: Path, run: str) -> Checkpoint | None:
-    """The checkpoint of a run; None where there is none.
-
-    Raises:
-        UsageError: it is damaged, or another run wrote it.
-    """
+    """The checkpoint of a run; None where there is none. Raises UsageError: it is damaged, or another run wrote it."""
     try:
         data = source.read_bytes()
     except FileNotFoundError:

@@ -183,13 +183,8 @@ def parameters_of(adapted: Any, adapter: str = POLICY) -> dict[str, torch.nn.Par
 def fill(targets: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str) -> None:
     """Copy a state into parameters, all of it or nothing.
 
-    Args:
-        targets: the parameters by name.
-        state: their new values.
-        where: what the state is, as an error names it.
-
-    Raises:
-        UsageError: names or shapes differ, or a value is not finite.
+    targets: the parameters by name. state: their new values. where: what the state is, as an error names it. Raises
+    UsageError: names or shapes differ, or a value is not finite.
     """
     hint = "take an adapter that was trained on this model, or start from a fresh one"
     different = sorted(targets.keys() ^ state.keys())
@@ -236,10 +231,8 @@ def write_adapter(
 ) -> None:
     """Write an adapter as peft does, its value head where it has one, and which base model it belongs to.
 
-    The configuration, without which a folder is no adapter, goes away first and is written last.
-
-    Raises:
-        EnvironmentFailure: the disk is full, or the folder cannot be written to.
+    The configuration, without which a folder is no adapter, goes away first and is written last. Raises
+    EnvironmentFailure: the disk is full, or the folder cannot be written to.
     """
     tensors = library("safetensors.torch")
     names = ("model_hash", "tokenizer_hash", "template_hash")

@@ -42,9 +42,7 @@ class LocalModel:
     adapter alone. In float32, completions are scored with the log-probabilities that the client which answers in this
     process records; in bfloat16 with others by its rounding: here all tokens go through the model at once.
 
-    Args:
-        loaded: the model, with an adapter on it.
-        options: how it was loaded.
+    loaded: the model, with an adapter on it. options: how it was loaded.
     """
 
     def __init__(self, loaded: Loaded, options: ModelOptions) -> None:

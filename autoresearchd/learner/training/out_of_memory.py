@@ -20,8 +20,7 @@ _LARGE = 2**20
 def trial_step(model: Learnable, samples: Sequence[Sample]) -> None:
     """Score the largest batch with gradients, and forget them: a run that does not fit ends here, and not hours later.
 
-    Raises:
-        MissingCapability: the memory is used up; it says what to lower.
+    Raises MissingCapability: the memory is used up; it says what to lower.
     """
     with explain_out_of_memory(f"a trial step with {len(samples)} completions"):
         scored = model.statistics(samples)
@@ -34,8 +33,7 @@ def trial_step(model: Learnable, samples: Sequence[Sample]) -> None:
 def explain_out_of_memory(what: str) -> Iterator[None]:
     """Raise MissingCapability with advice where the memory runs out.
 
-    Args:
-        what: what is being done, as the beginning of a sentence.
+    what: what is being done, as the beginning of a sentence.
     """
     try:
         yield

@@ -66,9 +66,7 @@ class Sharing:
     def packs(self, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[Pack]:
         """All rows in packs; each row is in one, alone where to share costs more than it saves.
 
-        Args:
-            prompts: of each row, the tokens that it may share.
-            lengths: tokens of each row, with its prompt.
+        prompts: of each row, the tokens that it may share. lengths: tokens of each row, with its prompt.
         """
         found: list[Pack] = []
         for row in sorted(range(len(prompts)), key=lambda row: (tuple(prompts[row]), row)):
@@ -113,9 +111,7 @@ def cut(pack: Pack, most: int) -> list[Pack]:
 def laid_out(pack: Pack, rows: Tensor) -> Layout:
     """A pack as a model takes it.
 
-    Args:
-        pack: of several rows.
-        rows: [B, L], ids of the batch that the pack is of, padded to the right.
+    pack: of several rows. rows: [B, L], ids of the batch that the pack is of, padded to the right.
     """
     device, shared = rows.device, pack.shared
     ids, positions = [rows[pack.rows[0], :shared]], [torch.arange(shared, device=device)]

@@ -46,11 +46,7 @@ class Plan:
 
 
 def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOptions) -> Plan:
-    """Look at what there is to learn from, and decide.
-
-    Raises:
-        UsageError: there is nothing, in words that say why.
-    """
+    """Look at what there is to learn from, and decide. Raises UsageError: there is nothing, in words that say why."""
     counts = Counter(trajectories=len(trajectories), usable=sum(map(usable, trajectories)))
     if options.algo is Algo.SFT:
         kept = imitable(model, trajectories, options.sft)

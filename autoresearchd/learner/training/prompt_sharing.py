@@ -26,8 +26,7 @@ def reason_against(model: Any) -> str:
     A probe would not show it where it takes a long row to show: a window, or positions that are rotated by the length
     of the longest row.
 
-    Args:
-        model: a causal language model of transformers.
+    model: a causal language model of transformers.
     """
     config = model.config.get_text_config()
     attention = getattr(config, "_attn_implementation", None)
@@ -51,8 +50,7 @@ def reason_against(model: Any) -> str:
 def probe(vocabulary: int) -> tuple[list[Sample], list[Sample]]:
     """Answers of several lengths to one prompt, on which both ways are compared; and others, but for the last one.
 
-    Args:
-        vocabulary: token ids are below this.
+    vocabulary: token ids are below this.
     """
     prompt, answers = _PROBE
     found: tuple[list[Sample], list[Sample]] = ([], [])

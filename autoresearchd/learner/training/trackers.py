@@ -82,9 +82,7 @@ class Tracking:
 def names_of(text: str) -> tuple[str, ...]:
     """The trackers of a list with commas.
 
-    Raises:
-        UsageError: there is none of that name.
-        MissingCapability: its package is not installed.
+    Raises UsageError: there is none of that name; MissingCapability: its package is not installed.
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:

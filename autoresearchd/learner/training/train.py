@@ -116,8 +116,6 @@ def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list
     return []
 
 
-__all__ = ["CANCELLED", "Algo", "StepFigures", "TrainOptions", "Trained", "train"]
-
 CANCELLED = "it was asked to stop"
 
 

@@ -79,10 +79,7 @@ PRUNED = "its files were removed by `adapters prune`"
 class AdapterShelf:
     """The versions of a repository.
 
-    Args:
-        folder: where their folders are.
-        store: where they are listed.
-        now: the time, in UTC.
+    folder: where their folders are. store: where they are listed. now: the time, in UTC.
     """
 
     def __init__(self, folder: Path, store: Shelf, now: Callable[[], datetime]) -> None:
@@ -95,13 +92,8 @@ class AdapterShelf:
         The same files for the same model, kept once more by a learner that went on after it was killed, are the version
         that is there already.
 
-        Args:
-            save: writes the adapter into an empty folder, as peft does.
-            made: where it comes from.
-
-        Raises:
-            EnvironmentFailure: the disk is full, or cannot be written.
-            AdapterDamaged: what was saved is no adapter.
+        save: writes the adapter into an empty folder, as peft does. made: where it comes from. Raises
+        EnvironmentFailure: the disk is full, or cannot be written; AdapterDamaged: what was saved is no adapter.
         """
         if made.base.model_hash is None or (
             made.parent is not None and adapter_manifest.number_of(made.parent) is None

@@ -48,9 +48,7 @@ def same_name(one: str, other: str) -> bool:
 def cached(name: str, environment: Mapping[str, str]) -> Path | None:
     """The folder that a hub's model of this name is kept in on this machine; None where it is not, or is no such name.
 
-    Args:
-        name: as the hub has it, ``OWNER/NAME``.
-        environment: says where the cache is, as it does to huggingface_hub.
+    name: as the hub has it, ``OWNER/NAME``. environment: says where the cache is, as it does to huggingface_hub.
     """
     if not _HUB_NAME.fullmatch(name) or ".." in name:
         return None
@@ -74,8 +72,7 @@ def described(base: BaseModel) -> str:
 def for_others(versions: Iterable[tuple[PolicyVersion, str]]) -> str:
     """Which versions are in use for which models, on one line.
 
-    Args:
-        versions: each with the name of the model that it was learned on.
+    versions: each with the name of the model that it was learned on.
     """
     found = (f"{version.version} for {described(BaseModel(name, version.model_hash))}" for version, name in versions)
     return ", ".join(found)

@@ -247,10 +247,7 @@ def remind_of_end(answers: int) -> str:
 class Conversation:
     """The messages so far.
 
-    Args:
-        prompt: what it begins with; always there.
-        budget: tokens that it may have.
-        count: counts them.
+    prompt: what it begins with; always there. budget: tokens that it may have. count: counts them.
     """
 
     def __init__(self, prompt: Sequence[Message], *, budget: int, count: Count) -> None:
@@ -264,11 +261,7 @@ class Conversation:
         self._messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": told}]
 
     def messages(self) -> tuple[Message, ...]:
-        """The messages to send.
-
-        Raises:
-            PolicyError: they do not fit, whatever is left out.
-        """
+        """The messages to send. Raises PolicyError: they do not fit, whatever is left out."""
         if self._count(self._messages) > self._budget:
             self._shrink(ROOM * self._budget)
         return tuple(self._messages)

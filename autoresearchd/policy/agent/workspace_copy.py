@@ -44,8 +44,7 @@ def look(root: Path, task: Task) -> Before:
 def taken_back(root: Path, task: Task, before: Before, *, who: str) -> dict[str, str]:
     """Text of each editable file that is not as it was; empty where nothing changed.
 
-    Raises:
-        PolicyError: a protected file was changed, or an editable one is no plain text file any more. ``who`` did it.
+    Raises PolicyError: a protected file was changed, or an editable one is no plain text file any more. ``who`` did it.
     """
     after = _hashes(root, task.protected)
     touched = sorted(

@@ -34,8 +34,6 @@ from autoresearchd.policy.edits.edit import (
 from autoresearchd.policy.edits.unified_diff import read_hunks
 from autoresearchd.policy.edits.whole_file import check_complete, from_fences, from_object
 
-__all__ = ["FORMS", "Edit", "EditError", "read_answer"]
-
 FORMS = """\
 Write your change in one of these forms. Every file keeps its exact name; only editable files may be changed.
 
@@ -103,12 +101,8 @@ def read_answer(text: str, code: Mapping[str, str]) -> Edit:
 
     Of several forms in one answer the first of these counts: JSON, SEARCH/REPLACE blocks, unified diff, whole file.
 
-    Args:
-        text: the answer as the model gave it.
-        code: text of each editable file by its path, as the model was shown it.
-
-    Raises:
-        EditError: the answer cannot be used; it says what exactly, and how to write it right.
+    text: the answer as the model gave it. code: text of each editable file by its path, as the model was shown it.
+    Raises EditError: the answer cannot be used; it says what exactly, and how to write it right.
     """
     _check_size(text)
     text = without_lost_thought(text.lstrip("\ufeff \t\r\n"))

@@ -61,8 +61,7 @@ _OUTCOMES: Mapping[Status, str] = {Status.KEEP: "better", Status.DISCARD: "no be
 def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Message, ...]:
     """A system message, an example and the question, without secrets; the oldest experiments go first for want of room.
 
-    Raises:
-        PolicyError: the constants and the notes alone have more tokens than the budget, or there is no constant.
+    Raises PolicyError: the constants and the notes alone have more tokens than the budget, or there is no constant.
     """
     quote = Quote(state.redactor)
     found = constants(sections.current_files(state), state.task.profile, state.task)
@@ -96,8 +95,7 @@ def messages(state: ResearchState, *, budget: int, count: Count) -> tuple[Messag
 def read_answer(text: str, code: Mapping[str, str], profile: str, task: Task | None = None) -> Edit:
     """The edit in an answer: its first line that begins with ``NAME = value`` counts, and nothing after that value.
 
-    Raises:
-        EditError: no line is one, there is no such constant, the value cannot stand there, nothing changes.
+    Raises EditError: no line is one, there is no such constant, the value cannot stand there, nothing changes.
     """
     found = constants(code, profile, task)
     # A longer line is no assignment, and the pattern would take its time over it.

@@ -88,9 +88,7 @@ def update(text: str, sections: Mapping[str, str]) -> str:
     A section that is not there is appended with a heading, once. Line ends are those of the rest of the file. The same
     sections again change nothing.
 
-    Args:
-        text: the memo as it is, empty for a new one.
-        sections: texts by name (small letters, digits, hyphens).
+    text: the memo as it is, empty for a new one. sections: texts by name (small letters, digits, hyphens).
     """
     for name in sections:
         if not re.fullmatch(_NAME, name):
@@ -120,17 +118,15 @@ def own_text(text: str) -> str:
     return _MARK.sub("", _own(text, _spans(text)))
 
 
-def show_in_prompt(
-    text: str, most: int = MOST_IN_PROMPT, *, quote: Quote | None = None, without: Collection[str] = ()
-) -> str:
+def show_in_prompt(text: str, *, quote: Quote | None = None, without: Collection[str] = ()) -> str:
     """The memo as a policy is shown it: clean, the user's words first, then the daemon's, cut to a length.
 
     without: sections that are not shown.
     """
     quote = quote or Quote()
     sections = sections_of(text)
-    mine = quote.start(_tidy(own_text(text), sections), most)
-    parts, room = [mine] if mine else [], most - len(mine)
+    mine = quote.start(_tidy(own_text(text), sections), MOST_IN_PROMPT)
+    parts, room = [mine] if mine else [], MOST_IN_PROMPT - len(mine)
     for name, content in sections.items():
         heading = f"## {_title(name)}\n\n"
         if content and name not in without and room > len(heading) + _SHOWN:
@@ -146,13 +142,12 @@ def learnings(
     failures: Mapping[str, int] | None = None,
     *,
     sigma: float | None = None,
-    quote: Quote | None = None,
 ) -> str:
     """The daemon's own part: the best so far, what helped, what hurt, near misses, failures; bounded.
 
     Arguments are those of ``digest_of``, ``top`` the best first.
     """
-    quote = quote or Quote()
+    quote = Quote()
     learned = digest_of(recent, top, failures, sigma=sigma, quote=quote)
     parts = {
         "Helped": learned.kept,

@@ -27,8 +27,7 @@ _TICKS = re.compile(r"`{3,}")
 class Quote:
     """Cleans and cuts. What is cut is redacted before: half of a secret would not be known any more.
 
-    Args:
-        redactor: hides secrets.
+    redactor: hides secrets.
     """
 
     redactor: Redactor = field(default_factory=Redactor)

@@ -423,9 +423,7 @@ class _Calls(ast.NodeVisitor):
     def overridden(self, name: str, places: tuple[str, ...] = ()) -> set[str]:
         """Arguments that a call in this file gives to a function or class: their defaults have no effect.
 
-        Args:
-            name: as it is called; a class's is that of its constructor.
-            places: its arguments by position.
+        name: as it is called; a class's is that of its constructor. places: its arguments by position.
         """
         found: set[str] = set()
         for call in self._by_name[name]:

@@ -34,15 +34,6 @@ _PLACE = bag("path dir directory file folder root csv")
 _DATA = bag("data dataset corpus input train val valid test label target")
 
 
-def measured_constants(text: str, metric: str = "") -> dict[str, str]:
-    """Constants of a Python program that reach what is measured, by name, with one plain reason each.
-
-    Names are those of the search space without the file (``N``, ``CONFIG.noise``, ``Config.n_train``). Empty where the
-    text is no Python.
-    """
-    return {c.name: why for c, why in _look(text, metric) if not c.inline}
-
-
 def left_alone(task: Task, text: str) -> tuple[tuple[Constant, str], ...]:
     """Constants of an editable file that are not to be tuned for that reason, each with its place and the reason."""
     if task.scoring.source is MetricSource.EVALUATOR:

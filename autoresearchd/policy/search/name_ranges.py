@@ -83,11 +83,6 @@ def _singular(word: str) -> str:
     return word[:-1] if plural else word
 
 
-def tunable(name: str) -> bool:
-    """Whether a constant of that name is for tuning."""
-    return not why_not(name)
-
-
 def why_not(name: str) -> str:
     """Why a constant of that name is not for tuning, empty where it is."""
     words = words_of(name)

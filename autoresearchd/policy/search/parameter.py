@@ -282,6 +282,6 @@ def _write_float(parameter: Parameter, value: int | float) -> str:
     return repr(number)
 
 
-def _significant(number: float, digits: int = 2) -> float:
-    """Rounded to a number of significant digits."""
-    return float(f"{number:.{digits - 1}e}")
+def _significant(number: float) -> float:
+    """Rounded to two significant digits."""
+    return float(f"{number:.1e}")

@@ -150,10 +150,7 @@ def _code(status: int) -> int:
 def _become_first(request: Request, tier: str, guard: int) -> None:
     """In the forked child: with namespaces, their first process, which reaps orphans; else the job itself.
 
-    Args:
-        request: what is asked for.
-        tier: its name, for messages.
-        guard: read end of a pipe whose other end the guard holds.
+    request: what is asked for. tier: its name, for messages. guard: read end of a pipe whose other end the guard holds.
     """
     try:
         signal.set_wakeup_fd(-1)

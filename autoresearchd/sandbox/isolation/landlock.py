@@ -49,9 +49,7 @@ def supported(rights: int, abi: int) -> int:
 class Ruleset:
     """A white list under construction.
 
-    Args:
-        abi: what `version` says.
-        tcp: whether TCP is left alone; where the kernel is too old to forbid it, it is.
+    abi: what `version` says. tcp: whether TCP is left alone; where the kernel is too old to forbid it, it is.
     """
 
     def __init__(self, abi: int, *, tcp: bool) -> None:

@@ -152,9 +152,7 @@ def _begun(machine: str) -> _Program:
 def _sockets(program: _Program, *, inner: bool) -> None:
     """No sockets of files and none of other kinds; pairs, but not of datagrams, which could be sent elsewhere.
 
-    Args:
-        program: the filter.
-        inner: whether internet sockets are harmless (a network of its own) or allowed.
+    program: the filter. inner: whether internet sockets are harmless (a network of its own) or allowed.
     """
     program.add_call(
         "socketpair",

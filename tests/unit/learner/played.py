@@ -10,8 +10,9 @@ import torch
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Sample
+from autoresearchd.learner.algorithms.train_options import TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.learner.training.train import StepFigures, Trained, TrainOptions, train
+from autoresearchd.learner.training.train import StepFigures, Trained, train
 from tests.fakes.learnable import LETTERS, TinyLearnable
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from autoresearchd.policy.edits.read_answer import Edit, EditError, read_answer
+from autoresearchd.policy.edits.edit import Edit, EditError
+from autoresearchd.policy.edits.read_answer import read_answer
 
 TRAIN = """\
 import math

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from autoresearchd.policy.edits.read_answer import EditError, read_answer
+from autoresearchd.policy.edits.edit import EditError
+from autoresearchd.policy.edits.read_answer import read_answer
 from tests.timing import seconds
 
 LIMIT = 2 * 1024 * 1024

@@ -9,7 +9,8 @@ import re
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.policy.edits.read_answer import EditError, read_answer
+from autoresearchd.policy.edits.edit import EditError
+from autoresearchd.policy.edits.read_answer import read_answer
 
 FILE = "train.py"
 ODD = ["", "a", "b", "    a", "x = 1 ", "-", "+", "--- a", "-- a", "++ b", "@@ -1 +1 @@", "```", "{", " ", "\u2028"]

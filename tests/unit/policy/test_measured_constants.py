@@ -15,7 +15,7 @@ import pytest
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.task import MetricSource
 from autoresearchd.policy.prompt.sections import messages, render
-from autoresearchd.policy.search.measured_constants import changed, left_alone, measured_constants
+from autoresearchd.policy.search.measured_constants import changed, left_alone
 from autoresearchd.policy.search.program_constants import Program
 from tests.fakes.policies import make_state, make_task
 
@@ -502,10 +502,17 @@ PROGRAMS = {
 }
 
 
+def measured(text: str, metric: str) -> dict[str, str]:
+    """What is left alone in a program that prints its own metric, by name, and why."""
+    task = make_task()
+    scoring = replace(task.scoring, metric=replace(task.metric, name=metric))
+    return {c.name: why for c, why in left_alone(replace(task, scoring=scoring), text)}
+
+
 @pytest.mark.parametrize("shape", PROGRAMS)
 def test_what_makes_the_data_is_left_alone_and_what_makes_the_model_is_not(shape: str) -> None:
     program = PROGRAMS[shape]
-    found = measured_constants(dedent(program.text), program.metric)
+    found = measured(dedent(program.text), program.metric)
     assert set(program.alone.split()) - set(found) == set(), "tuned, though it reaches what is measured"
     assert set(program.tuned.split()) & set(found) == set(), found
 
@@ -554,7 +561,7 @@ def test_where_the_evaluator_measures_more_rows_to_train_on_are_an_honest_edit()
 def test_a_formula_without_a_model_stays_tunable() -> None:
     """Its constants are the program itself: to leave them alone would leave nothing to do."""
     program = "SCALE = 1.0\nRATE = 1e-3\nprint(f'val_loss: {(SCALE - 2.0) ** 2 + RATE}')\n"
-    assert measured_constants(program, "val_loss") == {}
+    assert measured(program, "val_loss") == {}
 
 
 @pytest.mark.parametrize(
@@ -574,7 +581,7 @@ def test_a_formula_without_a_model_stays_tunable() -> None:
 def test_the_metric_is_found_however_it_is_printed(metric: str, line: str) -> None:
     program = "\n".join(BOTH.splitlines()[:-2]) + "\nTRIM = 0.9\n"
     program += f"error = np.quantile((X[cut:] @ w - y[cut:]) ** 2, TRIM)\n{line}\n"
-    found = measured_constants(program, metric)
+    found = measured(program, metric)
     assert {"N", "NOISE", "TRIM"} <= set(found), found
     assert not {"LR", "STEPS"} & set(found)
 
@@ -602,7 +609,7 @@ def test_an_edit_of_what_is_measured_is_told_and_no_other(old: str, new: str, to
     "text", ["", "def (:\n", "N = 400 \x00", "(" * 5000, "x = " + "-" * 3000 + "1\n", "N = 1\r\n\ufeff"]
 )
 def test_no_text_stops_the_look(text: str) -> None:
-    measured_constants(text, "val_loss")
+    measured(text, "val_loss")
     changed(make_task(), {"train.py": BOTH}, {"train.py": text})
 
 
