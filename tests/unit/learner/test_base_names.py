@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.policy_versions import BaseModel
-from autoresearchd.learner.versions.base_names import cached, described, names_of, same_name
+from autoresearchd.learner.versions.base_names import cached, same_name
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 SNAPSHOT = f"/home/me/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/{REVISION}"
@@ -45,13 +44,6 @@ def test_names_that_only_look_alike_are_not_one_model(one: str, other: str) -> N
     assert not same_name(one, other)
 
 
-def test_a_link_is_what_it_leads_to(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    assert same_name(str(tmp_path / "link"), str(tmp_path / "real"))
-    assert names_of(str(tmp_path / "gone")) == {str(tmp_path / "gone")}
-
-
 def test_a_model_of_a_hub_is_found_where_the_hub_keeps_it(tmp_path: Path) -> None:
     place = tmp_path / "hub" / "models--Qwen--Qwen3-4B"
     (place / "refs").mkdir(parents=True)
@@ -69,9 +61,3 @@ def test_a_model_of_a_hub_is_found_where_the_hub_keeps_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc", "a/b/c", "a b", "-rf", "../models--x"])
 def test_what_a_server_calls_its_model_leads_to_no_other_folder(tmp_path: Path, name: str) -> None:
     assert cached(name, {"HF_HOME": str(tmp_path)}) is None
-
-
-def test_a_model_is_described_with_what_is_known_of_it() -> None:
-    assert described(BaseModel("small", "1f2e3d4c" + "0" * 56)) == "small (hash 1f2e3d4c)"
-    assert "nobody tells" in described(BaseModel("small"))
-    assert "without a name" in described(BaseModel(""))

@@ -52,10 +52,6 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["checkpoint"]
 
 
-def test_a_run_that_has_none_begins_anew(tmp_path: Path) -> None:
-    assert read(tmp_path / "checkpoint", "run") is None
-
-
 @pytest.mark.parametrize("at", ["fsync", "replace"])
 def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,8 @@ import torch
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.models.client import ModelError, Question
-from autoresearchd.models.transformers_client import TransformersClient
 from tests.unit.learner import tiny
-from tests.unit.learner.tiny import MESSAGES, SAMPLES, logprobs, state
+from tests.unit.learner.tiny import SAMPLES, logprobs, state
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
@@ -53,29 +50,6 @@ def test_a_saved_adapter_scores_as_the_one_that_was_trained(folder: Path, traine
     states = trained.adapter_state(), again.adapter_state()
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
-def test_an_adapter_can_be_trained_on_with_and_without_its_value_head(
-    folder: Path, saved: Path, tmp_path: Path
-) -> None:
-    plain = LocalModel.load(folder, ModelOptions(adapter=saved))
-    assert not any(name.startswith("value_head") for name in plain.adapter_state())
-    plain.save(tmp_path / "v2")
-    assert sorted(path.name for path in (tmp_path / "v2").iterdir()) == [
-        "adapter_config.json", "adapter_model.safetensors", "base_model.json",
-    ]  # fmt: skip
-    again = LocalModel.load(folder, ModelOptions(adapter=tmp_path / "v2", value_head=True))
-    values = again.statistics(SAMPLES, values=True).values
-    assert values is not None
-    assert values.tolist() == [0.0, 0.0, 0.0]
-
-
-def test_the_client_that_answers_uses_a_saved_adapter(folder: Path, trained: LocalModel, saved: Path) -> None:
-    question = Question(MESSAGES, max_tokens=24, temperature=0.9, seed=5)
-    reply = TransformersClient(folder, adapter=saved).ask(question, threading.Event())
-    [written] = trained.generate([trained.encode(MESSAGES)], max_tokens=24, temperature=0.9, seeds=[5])
-    assert written.ids == reply.token_ids
-    assert written.logprobs == pytest.approx(reply.logprobs, abs=1e-4)
 
 
 def test_an_adapter_of_peft_is_trained_on(folder: Path, tmp_path: Path) -> None:
@@ -167,12 +141,6 @@ def test_what_is_no_whole_adapter_is_told(
     assert caught.value.hint
 
 
-def test_a_target_that_the_model_does_not_have_is_told(folder: Path, saved: Path) -> None:
-    change(saved / CONFIG, target_modules=["nothing_like_it"])
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        LocalModel.load(folder, ModelOptions(adapter=saved))
-
-
 def test_an_adapter_of_another_base_model_is_refused_although_its_shapes_fit(saved: Path, tmp_path: Path) -> None:
     other = tiny.write_model(tmp_path / "other", seed=1)
     with pytest.raises(UsageError, match="another base model: model_hash differ"):
@@ -198,15 +166,6 @@ def test_a_state_is_taken_as_a_whole_or_not_at_all(trained: LocalModel) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_state_is_a_copy(trained: LocalModel) -> None:
-    before = trained.adapter_state()
-    kept = {name: each.clone() for name, each in before.items()}
-    with torch.no_grad():
-        for parameter in trained.trainable():
-            parameter.add_(1.0)
-    assert all(torch.equal(before[name], kept[name]) for name in kept)
-
-
 @pytest.mark.parametrize("package", ["transformers", "peft", "safetensors.torch"])
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     folder: Path, saved: Path, package: str, monkeypatch: pytest.MonkeyPatch
@@ -215,26 +174,3 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     with pytest.raises(MissingCapability, match=package) as caught:
         LocalModel.load(folder, ModelOptions(adapter=saved))
     assert "autoresearchd[learn]" in caught.value.hint
-
-
-def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no chat template"):
-        LocalModel.load(tiny.write_model(tmp_path, template=None))
-
-
-def test_options_that_mean_nothing_are_refused(folder: Path) -> None:
-    for wrong in ({"rank": 0}, {"rank": 10**6}, {"alpha": 0}, {"dropout": 1.0}, {"targets": ()}):
-        with pytest.raises(UsageError):
-            LoraOptions(**wrong)  # type: ignore[arg-type]
-    for wrong in ({"threads": 0}, {"generated": 0}, {"rows": 0}, {"dtype": "float16"}):
-        with pytest.raises(UsageError):
-            ModelOptions(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no device"):
-        LocalModel.load(folder, ModelOptions(device="gpu"))
-
-
-def test_dropout_of_the_base_and_its_settings_bend_no_score(folder: Path) -> None:
-    model = LocalModel.load(folder)
-    found = [model.statistics(SAMPLES).tokens.logprobs for _ in range(2)]
-    assert found[0].requires_grad
-    assert torch.equal(found[0], found[1])

@@ -26,11 +26,6 @@ def test_memory_that_runs_out_all_the_same_is_told_as_that(error: Exception) -> 
     assert "--set micro=1" in caught.value.hint
 
 
-def test_other_failures_are_left_as_they_are() -> None:
-    with pytest.raises(RuntimeError, match="shapes differ"), explain_out_of_memory("scoring"):
-        raise RuntimeError("shapes differ")
-
-
 def test_a_limit_that_is_lifted_for_a_while_is_there_again_afterwards() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (2**40, before[1]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import Interrupted, UsageError
+from autoresearchd.domain.errors import Interrupted
 from autoresearchd.learner.gate.fresh_proposals import Fresh, fitting, fresh
 from autoresearchd.learner.gate.judge_answers import HeldOutState
 
@@ -56,31 +56,11 @@ def test_the_same_arguments_give_the_same_proposals_whatever_the_batch() -> None
     assert ask(parrot(), 30) != ask(parrot(), 30, seed=6)
 
 
-def test_a_state_is_asked_alike_whichever_others_are_asked_beside_it() -> None:
-    assert ask(parrot(), 30)[0].completion == ask(parrot(), 30, 7)[0].completion
-
-
-def test_prompts_of_like_length_share_a_batch() -> None:
-    model = parrot()
-    ask(model, 30, 5, 29, 6, count=1, batch=2)
-    assert model.batches == [[5, 6], [29, 30]]
-
-
-def test_a_prompt_that_leaves_no_room_for_an_answer_is_left_out() -> None:
-    assert [f.state.key for f in ask(parrot(), 90, 91, count=1)] == ["s/0"]
-
-
 def test_prompts_that_leave_no_room_are_counted_with_the_reason() -> None:
     found, left_out = fitting(parrot(), states(90, 91, 200), 10)
     assert [state.key for state in found] == ["s/0"]
     assert left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
     assert fitting(parrot(context=None), states(1000), 10) == (tuple(states(1000)), {})
-
-
-def test_without_states_nothing_is_asked() -> None:
-    model = parrot()
-    assert ask(model) == []
-    assert model.batches == []
 
 
 def test_whoever_stops_the_learner_waits_for_one_batch_at_most() -> None:
@@ -90,9 +70,3 @@ def test_whoever_stops_the_learner_waits_for_one_batch_at_most() -> None:
     with pytest.raises(Interrupted):
         ask(model, 30, cancel=stop)
     assert model.batches == []
-
-
-@pytest.mark.parametrize("wrong", [{"count": 0}, {"max_tokens": 0}, {"batch": 0}])
-def test_asking_for_nothing_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="are none"):
-        ask(parrot(), 30, **wrong)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from autoresearchd.domain.errors import RepositoryError, UsageError
-from autoresearchd.domain.labels import Label
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.learner.data.read_sessions import (
     base_model,
     filters_for,
     locate,
     material,
-    model_place,
     read_sessions,
 )
 from autoresearchd.learner.data.trajectories import Reason, grouped
@@ -75,22 +71,6 @@ def test_sessions_of_other_repositories_are_foreign_and_nothing_of_them_is_held_
     assert alone is not None and alone.held_out, "where there is no other session, these are split"
 
 
-def test_a_database_that_is_a_link_to_itself_is_no_database(tmp_path: Path) -> None:
-    here = make_root(tmp_path / "here")
-    place = here / ".git/autoresearchd/state.db"
-    place.parent.mkdir()
-    place.symlink_to(place)
-    with pytest.raises(UsageError, match="no session"):
-        locate(here, [here])
-
-
-def test_repositories_are_called_by_their_folders_where_that_is_enough(tmp_path: Path, root: Path) -> None:
-    other = make_root(tmp_path / "work" / "second")
-    add_session(root)
-    add_session(other, "apr1")
-    assert [s.name for s in read_sessions([root, other]).sessions] == ["project/mar8", "second/apr1"]
-
-
 def test_answers_of_another_base_model_are_left_out_where_it_is_known(root: Path) -> None:
     add_session(root, "one", model_hash="aa11")
     add_session(root, "two", model_hash="bb22", days=1)
@@ -99,13 +79,6 @@ def test_answers_of_another_base_model_are_left_out_where_it_is_known(root: Path
     base = BaseModel("m", "bb22", "t", "c")
     assert material(found, filters_for("replay", base)).data.dropped == {Reason.OTHER_MODEL: 8}
     assert material(found, filters_for("replay")).data.dropped == {}
-
-
-def test_what_tampered_with_the_metric_teaches_by_its_penalty(root: Path) -> None:
-    add_session(root, outcomes=((1.0, Label.NONE), (-5.0, Label.METRIC_TAMPERING), (-5.0, Label.NOT_CAUSAL)) * 2)
-    found = material(read_sessions([root]), REPLAY).data
-    assert found.dropped == {}
-    assert sum(each.reward == -5.0 for each in found.trajectories) == 4
 
 
 def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
@@ -117,33 +90,7 @@ def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
     assert "local:DIR" in replay.hint
 
 
-def test_too_few_answers_are_a_problem_and_not_an_empty_training_set(root: Path) -> None:
-    add_session(root, outcomes=((1.0, Label.NONE),))
-    found = material(read_sessions([root]), REPLAY)
-    assert found.parts is None
-    assert found.problem.startswith("1 trajectories of 1 sessions cannot be split")
-    assert "run more experiments" in found.hint
-
-
-def test_a_session_whose_task_cannot_be_read_is_learned_from_without_words(root: Path) -> None:
-    add_session(root, task_json='{"name": "odd"}')
-    found = read_sessions([root])
-    assert len(found.records) == 8
-    assert [bool(r.feedback) for r in found.records].count(True) == 1, "the error that an answer was sent back with"
-    (warning,) = found.warnings
-    assert "session mar8" in warning
-
-
 # ---------------------------------------------------------------------- which repositories
-def test_the_same_repository_given_twice_is_read_once_and_that_is_said(root: Path, tmp_path: Path) -> None:
-    add_session(root)
-    (root / "sub").mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(root)
-    roots, warnings = locate(root, [Path(), root / "sub", link])
-    assert roots == [root]
-    assert len(warnings) == 3
-    assert "read once" in warnings[0]
 
 
 def test_elsewhere_it_is_enough_to_name_a_repository(root: Path, tmp_path: Path) -> None:
@@ -172,35 +119,11 @@ def test_a_place_that_is_no_repository_is_named(root: Path, tmp_path: Path, name
     assert f"--from {tmp_path / name}" in caught.value.what
 
 
-def test_a_repository_without_a_session_is_named(root: Path, tmp_path: Path) -> None:
-    add_session(root)
-    empty = make_root(tmp_path / "empty")
-    with pytest.raises(UsageError, match=f"there is no session in {empty}"):
-        locate(root, [empty])
-
-
 def test_sessions_in_which_no_model_was_asked_are_named_with_their_policies(root: Path) -> None:
     add_session(root, "found", outcomes=(), policy="search")
     with pytest.raises(UsageError, match=r"no model has answered .* found \(policy search\)") as caught:
         read_sessions([root])
     assert "start --policy local" in caught.value.hint
-
-
-def test_a_session_whose_every_question_failed_holds_no_answer(root: Path) -> None:
-    add_session(root)
-    with closing(sqlite3.connect(root / ".git/autoresearchd/state.db")) as db, db:
-        db.execute("UPDATE answer SET error = 'no reply: timed out (too late)', form = ''")
-        db.execute("UPDATE answer_body SET completion = NULL")
-    with pytest.raises(UsageError, match="no model has answered"):
-        read_sessions([root])
-
-
-def test_a_silent_session_beside_one_with_answers_is_no_error(root: Path) -> None:
-    add_session(root, "silent", outcomes=(), policy="search", task_json='{"name": "imported"}')
-    add_session(root, "loud")
-    found = read_sessions([root])
-    assert [(s.name, s.answers) for s in found.sessions] == [("silent", 0), ("loud", 8)]
-    assert found.warnings == ()
 
 
 # ---------------------------------------------------------------------- the base model
@@ -224,14 +147,6 @@ def test_a_model_on_disk_is_known_by_its_weights_tokenizer_and_template(tmp_path
     assert found.tokenizer_hash
 
 
-def test_a_model_in_one_file_is_compared_without_its_template(tmp_path: Path) -> None:
-    file = tmp_path / "m.gguf"
-    file.write_bytes(b"GGUF")
-    found = base_model(file)
-    assert found.model_hash == found.tokenizer_hash
-    assert found.template_hash is None
-
-
 def test_a_broken_model_is_named(tmp_path: Path) -> None:
     folder = model(tmp_path / "m", own_file=False)
     (folder / "tokenizer_config.json").write_text("{")
@@ -240,13 +155,3 @@ def test_a_broken_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match="holds no model"):
         base_model(tmp_path / "none")
-
-
-def test_a_name_is_told_from_a_folder(tmp_path: Path) -> None:
-    folder = model(tmp_path / "m")
-    assert model_place("m", tmp_path) == folder
-    assert model_place(str(folder), Path("/")) == folder
-    assert model_place("Qwen/Qwen3-8B", tmp_path) is None
-    assert model_place("", tmp_path) is None
-    with pytest.raises(UsageError, match="there is nothing at"):
-        model_place("./absent", tmp_path)

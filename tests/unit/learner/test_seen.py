@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from autoresearchd.learner.data.learned_from import identities, lesson, seen
 from autoresearchd.learner.data.read_sessions import Reading, filters_for, material, read_sessions
 from autoresearchd.learner.data.trajectories import Split
@@ -63,21 +61,3 @@ def test_of_a_version_that_named_its_sessions_alone_the_whole_of_them_was_seen(t
     known = seen([{"sessions": ["here/mar8"], "train": 6}, {"trained_on": {}}], reading.sessions)
     assert known.last == {"mar8": None}
     assert {each.session for each in split_of(reading).train if known.holds(each)} <= {"mar8"}
-
-
-@pytest.mark.parametrize("data", [{}, {"trained_on": [1]}, {"trained_on": {"x": "9"}}, {"sessions": 7}])
-def test_a_manifest_that_says_something_else_is_no_reason_to_fail(tmp_path: Path, data: dict[str, Any]) -> None:
-    root = make_root(tmp_path / "a")
-    add_session(root)
-    sessions = read_sessions([root]).sessions
-    [identity] = identities(sessions).values()
-    assert seen([data, {"trained_on": {identity: "many"}}], sessions).last == {}
-
-
-def test_a_database_that_is_gone_by_now_hides_no_other(tmp_path: Path) -> None:
-    roots = [make_root(tmp_path / name) for name in ("a", "b")]
-    for root in roots:
-        add_session(root)
-    sessions = read_sessions(roots).sessions
-    shutil.rmtree(roots[0] / ".git")
-    assert set(identities(sessions)) == {"b/mar8"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.reward_signal import cold_start, lacking, outlook, signal
 from autoresearchd.learner.data.trajectories import Trajectory, trajectory
@@ -47,11 +45,6 @@ def test_a_policy_that_can_hardly_write_an_edit_is_first_shown_how() -> None:
     assert cold_start(found, "grpo", least=0.05) == ""
 
 
-def test_without_a_kept_answer_there_is_nothing_to_imitate() -> None:
-    found = signal(made(-2.0, -0.5, *[-2.0] * 8, label=Label.MALFORMED_ANSWER))
-    assert outlook(found, "ppo")[-1].startswith("no cold start, though only 0 of 10 answers")
-
-
 def test_feedback_is_what_sdpo_learns_from_whatever_the_rewards_are() -> None:
     found = signal([*made(-2.0, -2.0), *made(-2.0, session="two", feedback=" ")])
     assert found.taught == 2
@@ -60,25 +53,3 @@ def test_feedback_is_what_sdpo_learns_from_whatever_the_rewards_are() -> None:
     assert outlook(found, "sdpo") == ["SDPO is taught by the feedback on 2 of 3 answers"]
     silent = signal(made(-2.0, 1.0, feedback=""))
     assert outlook(silent, "sdpo")[-1] == "nothing can be learned: no answer has feedback"
-
-
-@pytest.mark.parametrize("algo", ["grpo", "ppo", "sdpo"])
-def test_of_nothing_nothing_can_be_learned(algo: str) -> None:
-    found = signal([])
-    assert found.usable_share == 0.0
-    assert lacking(found, algo) == "there is no answer to learn from"
-
-
-def test_a_discard_that_earned_something_is_not_imitated() -> None:
-    assert signal(made(0.2, label=Label.NO_GAIN)).good == 0
-    assert signal(made(0.2, label=Label.SIMPLER)).good == 1
-
-
-def test_one_answer_is_one() -> None:
-    """What a first try of learning reads; it said: the order of 1 answers."""
-    assert "the order of 1 answer in" in outlook(signal(made(1.0)), "ppo")[0]
-    assert (
-        "1 of 1 group of several answers, and 0 of 0 single answers"
-        in outlook(signal(made(1.0, -1.0, round_id="r")), "grpo")[0]
-    )
-    assert "on 1 of 1 answer" in outlook(signal(made(1.0)), "sdpo")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from pathlib import Path
 
@@ -46,18 +45,6 @@ def test_an_empty_dataset_is_described_too() -> None:
     assert describe(summarise(Dataset(()))) == "0 of 0 answers can be learned from; sessions: 0"
     only = dataset([record(label=None)], Filters())
     assert describe(summarise(only)).splitlines()[-1].endswith("its experiment has not been decided")
-
-
-def test_rounds_of_equal_rewards_are_counted_as_no_signal() -> None:
-    found = dataset([record(n, round_id="one/r", reward=0.0) for n in range(4)], Filters())
-    assert summarise(found).zero_variance == 1
-
-
-def test_rows_hold_everything_that_a_learner_needs() -> None:
-    row = rows(data().trajectories)[0]
-    assert json.loads(row["messages"])[1]["role"] == "user"
-    assert (row["token_ids"], row["logprobs"]) == ([5, 6, 7], [-0.1, -0.2, -0.3])
-    assert (row["label"], row["censored"], row["temperature"]) == ("no_gain", False, 0.8)
 
 
 def test_an_export_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from autoresearchd.learner.data.trajectories import (
     dataset,
     grouped,
     split,
-    trajectory,
 )
 from tests.unit.learner.records import SAMPLING, START, record
 
@@ -40,11 +39,6 @@ def test_a_trajectory_holds_what_the_policy_saw_said_and_earned() -> None:
     assert found.at == START + timedelta(minutes=3)
     assert found.feedback == "This was not kept."
     assert not found.censored
-
-
-def test_an_aborted_run_is_learned_from_as_what_it_is_a_forecast() -> None:
-    (found,) = kept(record(label=Label.ABORTED_EARLY))
-    assert found.censored
 
 
 @pytest.mark.parametrize(
@@ -89,19 +83,6 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(changed: dict[str, 
     assert found.read == 2
 
 
-@pytest.mark.parametrize("reason", [Reason.OTHER_FORMULA, Reason.AGENT_TURN])
-def test_what_its_reader_knows_against_an_answer_is_counted_under_that_reason(reason: Reason) -> None:
-    found = dataset([record(1, unusable=reason), record(2)], BASE, {Reason.CORRUPT: 3, Reason.DUPLICATE: 0})
-    assert [each.number for each in found.trajectories] == [2]
-    assert found.dropped == {Reason.CORRUPT: 3, reason: 1}
-    assert found.read == 5
-
-
-def test_log_probabilities_of_a_server_are_those_of_temperature_one() -> None:
-    (found,) = kept(record(sampling={"temperature": 1, "logprobs_of": "server"}))
-    assert found.temperature == 1.0
-
-
 def test_a_cheat_is_learned_from_for_its_penalty_and_never_for_a_gain() -> None:
     records = [record(1, label=Label.METRIC_TAMPERING, reward=-5.0), record(2, label=Label.NOT_CAUSAL, reward=4.0)]
     found = dataset(records, BASE)
@@ -121,15 +102,6 @@ def test_an_answer_that_is_read_twice_counts_once() -> None:
     assert found.dropped == {Reason.DUPLICATE: 1}
 
 
-def test_answers_come_in_the_order_in_which_they_were_made() -> None:
-    assert [t.number for t in kept(record(3), record(1), record(2))] == [1, 2, 3]
-
-
-def test_a_record_without_a_reward_is_no_trajectory() -> None:
-    with pytest.raises(UsageError, match="no reward"):
-        trajectory(record(reward=None))
-
-
 # ------------------------------------------------------------------ groups
 def test_a_group_is_a_round_of_one_session() -> None:
     found = grouped(
@@ -147,19 +119,6 @@ def test_a_group_is_a_round_of_one_session() -> None:
     }
 
 
-def test_answers_to_another_question_are_no_members_of_the_round() -> None:
-    found = grouped(
-        kept(
-            record(1, round_id="r", error="no edit"),
-            record(1, round_id="r", index=1),
-            record(2, round_id="r"),
-            record(2, round_id="r", index=1, attempt=1),
-        )
-    )
-    assert sorted(len(members) for members in found.values()) == [1, 1, 2]
-    assert len({t.state_id for members in found.values() for t in members}) == 4
-
-
 def test_the_number_of_the_experiment_in_its_prompt_makes_no_other_state() -> None:
     def asked(number: int, about: str) -> Record:
         return record(
@@ -168,14 +127,6 @@ def test_the_number_of_the_experiment_in_its_prompt_makes_no_other_state() -> No
 
     one, other, third = kept(asked(1, "x"), asked(12, "x"), asked(13, "y"))
     assert one.prompt_hash == other.prompt_hash != third.prompt_hash
-
-
-def test_malformed_answers_of_an_experiment_without_a_proposal_keep_their_round() -> None:
-    lost = replace(record(2, proposal=None, label=Label.MALFORMED_ANSWER, reward=-2.0), round_id="r", state_id="s")
-    (found,) = kept(lost)
-    assert (found.group, found.state_id) == ("r", "s")
-    (alone,) = kept(record(2, proposal=None))
-    assert alone.group == "one/2"
 
 
 # ------------------------------------------------------------------ held out
@@ -201,23 +152,9 @@ def test_where_the_last_session_is_too_large_its_later_part_is_held_out_and_neve
     assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
 
 
-def test_a_small_last_session_does_not_keep_the_rest_of_what_is_wanted_from_being_held_out() -> None:
-    found = split(kept(*many("large", 160), *many("small", 12, start=500)), 0.25)
-    assert len(found.held_out) == 43
-    assert sum(t.session == "small" for t in found.held_out) == 12
-    assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
-
-
 def test_sessions_that_are_not_split_are_trained_on_whenever_they_were_made() -> None:
     found = split(kept(*many("own", 40), *many("foreign", 40, start=500)), 0.25, {"own"})
     assert ({t.session for t in found.held_out}, len(found.held_out), len(found.train)) == ({"own"}, 10, 70)
-
-
-def test_of_one_session_the_later_part_is_held_out_between_two_groups() -> None:
-    found = split(kept(*many("one", 40, size=4)), 0.25)
-    assert found.by == "time"
-    assert len(found.held_out) == 12  # whole groups of four
-    assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
 
 
 def test_a_prompt_that_is_held_out_is_taken_out_of_training() -> None:
@@ -273,9 +210,3 @@ def test_too_few_to_split_is_refused_with_a_way_out(count: int) -> None:
     with pytest.raises(UsageError, match="cannot be split") as caught:
         split(kept(*many("one", count)))
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 0.6, math.nan])
-def test_a_share_that_makes_no_sense_is_refused(share: float) -> None:
-    with pytest.raises(UsageError, match="share"):
-        split(kept(*many("one", 9)), share)

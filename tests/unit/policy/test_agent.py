@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,6 @@ from autoresearchd.domain.ports import Policy, Purse, TrialHistory
 from autoresearchd.domain.proposal import Cost, Proposal, Repair
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
-from autoresearchd.models.client import ModelError, Trouble
 from autoresearchd.policy.agent.agent_policy import AgentPolicy
 from autoresearchd.policy.agent.dialogue import SENTINEL
 from autoresearchd.policy.exchange import Near
@@ -144,35 +142,7 @@ def test_the_whole_trajectory_is_stored_answer_by_answer() -> None:
     assert stored[2][1].generation.messages[:4] == stored[1][1].generation.messages
 
 
-def test_an_answer_is_stored_before_its_command_is_run() -> None:
-    agent = Agent([say("look"), say("edit"), submit()])
-    seen: list[int] = []
-    agent.shells._acts["look"] = lambda _: seen.append(len(agent.answers.items))
-    agent.propose()
-    assert seen == [1]
-
-
-def test_other_files_do_not_count() -> None:
-    agent = Agent([say("edit"), say("more"), submit()], {"more": writes("x", "notes.txt")})
-    assert set(agent.propose().files) == {"train.py"}
-
-
-def test_the_prompt_holds_the_rules_and_the_task_and_the_limits() -> None:
-    agent = Agent([say("edit"), submit()])
-    agent.propose()
-    system, user = agent.client.questions[0].messages
-    for piece in (SENTINEL, "prepare.py", "6 answers", "100 seconds", "no network", "train.py"):
-        assert piece in system["content"]
-    assert CODE.strip() in user["content"]
-
-
 # -- answers that cannot be used -------------------------------------------------------------------------------------
-
-
-def test_an_answer_without_a_command_gets_its_exact_error_back() -> None:
-    agent = Agent(["I would go deeper.", say("edit"), submit()])
-    agent.propose()
-    assert "holds no ```bash block" in agent.told(1)
 
 
 def test_answers_without_a_command_are_bounded() -> None:
@@ -193,25 +163,6 @@ def test_a_submission_without_a_change_is_told_once_and_then_recorded() -> None:
     assert "nothing differs" in agent.told(1)
     again = Agent([submit(), submit()])
     assert again.refused().label is Label.NO_OP
-
-
-class Once:
-    """Finds every edit nearly the same as the third, and says so once."""
-
-    def __init__(self) -> None:
-        self.told = 0
-
-    def __call__(self, state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
-        assert files == {"train.py": "DEPTH = 6\nWIDTH = 64\n"}
-        assert changes
-        self.told += 1
-        return "#3: DEPTH 4 → 6, no gain" if self.told == 1 else ""
-
-
-def test_what_is_nearly_the_same_as_before_is_pointed_out_once_and_then_taken() -> None:
-    agent = Agent([say("edit"), submit(), submit()], near=Once())
-    assert agent.propose().files
-    assert "#3: DEPTH 4 → 6, no gain" in agent.told(2)
 
 
 @pytest.mark.parametrize(
@@ -262,19 +213,6 @@ def test_an_agent_that_does_not_submit_ends_after_its_turns_and_its_edit_is_not_
     assert "agent.turns" in str(error)
 
 
-def test_its_time_is_up_between_two_turns() -> None:
-    now = [0.0]
-
-    def slow(_: Path) -> None:
-        now[0] += 60.0
-
-    agent = Agent([], {"slow": slow}, then=say("slow"), clock=lambda: now[0])
-    error = agent.refused()
-    assert "within 100 s" in str(error)
-    assert "had changed nothing" in str(error)
-    assert [timeout for _, timeout in agent.shells.ran] == [30.0, 30.0]
-
-
 def test_a_command_and_a_question_get_no_more_than_the_time_that_is_left() -> None:
     now = [0.0]
 
@@ -306,16 +244,6 @@ def test_an_unknown_price_counts_as_nothing_and_is_said() -> None:
 
 
 # -- troubles --------------------------------------------------------------------------------------------------------
-
-
-def test_a_conversation_that_one_model_cannot_read_goes_on_with_the_next() -> None:
-    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 100 tokens")
-    agent = Agent([say("edit"), *[too_long] * 9], fallback=[submit()])
-    assert agent.propose().files
-    assert 2 <= len(agent.client.questions) <= 5
-    assert len(agent.second.questions) == 1
-    alone = Agent([say("edit"), *[too_long] * 9])
-    assert alone.refused().label is Label.ERROR
 
 
 def test_a_stop_request_ends_it_at_the_next_step() -> None:
@@ -363,12 +291,3 @@ def test_a_repair_begins_with_the_failed_edit_and_is_counted_from_the_parent() -
     assert [answer.attempt for answer in agent.answers.answers] == [2, 2, 2]
     assert proposal.hypothesis == "DEPTH 6"
     assert agent.policy.repairs == 2
-
-
-def test_a_repair_that_only_undoes_the_edit_or_leaves_it_is_no_proposal() -> None:
-    undone = Agent([say("undo"), submit(), submit()], {"undo": writes(CODE)})
-    assert undone.refused(repair()).label is Label.NO_OP
-    assert "only undone" in undone.told(2)
-    left = Agent([submit(), submit()])
-    assert left.refused(repair()).label is Label.NO_OP
-    assert "the edit that failed" in left.told(1)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.models.client import Message
 from autoresearchd.policy.agent.dialogue import (
@@ -16,15 +15,12 @@ from autoresearchd.policy.agent.dialogue import (
     MOST_ANSWER,
     SENTINEL,
     Conversation,
-    describe_result,
     explain_not_submitted,
     has_submitted,
     read,
     show_printed,
 )
 from tests.fakes.shells import fake_run
-
-FENCE = "```"
 
 
 @pytest.mark.parametrize("language", ["bash", "sh", "Shell", " bash", "bash title=x"])
@@ -63,22 +59,6 @@ def test_a_command_that_writes_backticks_is_not_run_in_half() -> None:
     assert read(whole).command == "cat > notes.md <<'EOF'\n```\ncode\n```\nEOF"
 
 
-def test_thoughts_of_a_reasoning_model_are_no_answer() -> None:
-    assert read("<think>maybe\n```bash\nrm -r .\n```\n</think>\n```bash\nls\n```").command == "ls"
-
-
-@pytest.mark.parametrize(
-    "command", [f"echo {SENTINEL}", f"sed -i s/4/6/ train.py && echo '{SENTINEL}'", f'echo "{SENTINEL}"']
-)
-def test_a_command_with_the_sentinel_submits(command: str) -> None:
-    assert read(f"```bash\n{command}\n```").submits
-
-
-@pytest.mark.parametrize("command", [f"cat {SENTINEL}", f"echo {SENTINEL}ING", "echo done", f"# {SENTINEL}"])
-def test_a_command_that_only_names_the_sentinel_does_not(command: str) -> None:
-    assert not read(f"```bash\n{command}\n```").submits
-
-
 def test_it_is_submitted_only_when_the_command_succeeded_up_to_the_sentinel() -> None:
     assert has_submitted(fake_run(f"edited\n{SENTINEL}\n"))
     assert not has_submitted(fake_run("sed: no such file\n", exit_code=2))
@@ -86,12 +66,6 @@ def test_it_is_submitted_only_when_the_command_succeeded_up_to_the_sentinel() ->
     assert not has_submitted(fake_run(f"{SENTINEL}\n", exit_code=None, ended="it took longer than 30 s"))
     assert not has_submitted(fake_run(f"grep: {SENTINEL} not found\n"))
     assert "exit code 2" in explain_not_submitted(fake_run(exit_code=2))
-
-
-def test_the_reason_is_the_last_json_line_outside_of_the_block() -> None:
-    step = read(f'{{"a": 1}}\nNow:\n```json\n{{"hypothesis": "deeper"}}\n```\n```bash\necho {SENTINEL}\n```\nDone.')
-    assert step.words() == {"hypothesis": "deeper"}
-    assert read("no words\n```bash\nls\n```").words() == {}
 
 
 @given(st.text(alphabet=st.sampled_from("`\n bash{}\"'x<\\0~"), max_size=200), st.sampled_from(["stop", "length"]))
@@ -104,13 +78,6 @@ def test_any_answer_is_one_command_or_one_error(answer: str, finish: str) -> Non
 # -- output ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_command_did_is_said_in_full() -> None:
-    assert describe_result(fake_run("a\nb\n", 3), Redactor(), 100) == "Exit code 3.\n```data\na\nb\n\n```"
-    assert describe_result(fake_run(" \n"), Redactor(), 100) == "Exit code 0. It printed nothing."
-    ended = describe_result(fake_run("so far", None, "it took longer than 30 s"), Redactor(), 100)
-    assert ended.startswith("Ended: it took longer than 30 s.")
-
-
 def test_a_secret_in_the_output_is_not_shown_to_the_model() -> None:
     key = "correct-horse-battery-staple"
     redactor = Redactor([key])
@@ -118,14 +85,6 @@ def test_a_secret_in_the_output_is_not_shown_to_the_model() -> None:
     cut = fake_run(f"first\nKEY={key[:12]}", tail=f"{key[12:]}\nlast\n", omitted=5)
     assert key[:12] not in show_printed(cut, redactor, 1000)
     assert key[12:] not in show_printed(cut, redactor, 1000)
-
-
-def test_long_output_keeps_its_beginning_and_its_end() -> None:
-    text = show_printed(fake_run("first\n" + "x" * 50_000 + "\nlast\n"), Redactor(), 1000)
-    assert text.startswith("first\n")
-    assert text.endswith("\nlast\n")
-    assert "49,012 bytes left out" in text
-    assert len(text) < 1100
 
 
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(0, 10**9), st.integers(1, 400))
@@ -152,11 +111,6 @@ def talk(budget: int, turns: int = 4, size: int = 100) -> Conversation:
 def test_the_oldest_output_goes_first_and_enough_of_it_that_the_next_turns_fit() -> None:
     told = [m["content"] for m in talk(420).messages() if m["role"] == "user"][1:]
     assert told == [LEFT_OUT, LEFT_OUT, LEFT_OUT, "3" * 100]
-
-
-def test_a_conversation_that_cannot_fit_says_so() -> None:
-    with pytest.raises(PolicyError, match="context_tokens"):
-        talk(60, turns=1).messages()
 
 
 def test_what_was_left_out_stays_so_that_the_beginning_does_not_change_at_each_turn() -> None:

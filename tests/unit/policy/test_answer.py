@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.domain.cleaning import clean
-from autoresearchd.policy.answer_words import MAX_TEXT, asi_of, cost_of, last_object, number
+from autoresearchd.policy.answer_words import MAX_TEXT, asi_of, cost_of, last_object
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -26,17 +24,6 @@ def test_only_the_last_line_counts_and_only_as_an_object() -> None:
     assert last_object('{"a": NaN}') == {}
     assert last_object("{" * 50_000) == {}
     assert last_object('{"a":' * 20_000 + "1" + "}" * 20_000) == {}
-
-
-def test_hostile_words_are_cut_to_one_clean_line() -> None:
-    assert clean("a\x1b[31m\nb\u202ec\x00", 100) == "a [31m b c"
-    assert len(clean("x" * 10_000, 160)) == 160
-    assert clean(["no text"], 10) == ""
-
-
-def test_numbers_are_finite_or_not_there() -> None:
-    assert number(0.5) == 0.5
-    assert [number(v) for v in (True, "1", math.inf, math.nan, 10**400, None)] == [None] * 6
 
 
 def test_an_unnamed_price_is_unknown_and_not_zero() -> None:

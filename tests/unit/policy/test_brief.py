@@ -62,17 +62,6 @@ def test_the_question_holds_the_constants_and_what_came_of_earlier_ones() -> Non
     assert "DEPTH" not in text
 
 
-def test_for_want_of_room_the_oldest_experiments_go_and_no_constant() -> None:
-    recent = tuple(
-        experiment(n, "wider", delta=-0.1, value=2.0, changes={"train.py:WIDTH": 64 + n}) for n in range(1, 30)
-    )
-    whole, cut = asked(state(recent=recent)), asked(state(recent=recent), budget=190)
-    assert whole.count(": worse") == brief.TRIED
-    assert 0 < cut.count(": worse") < brief.TRIED
-    assert "WIDTH = 93: worse" in cut
-    assert "NESTEROV = False" in cut
-
-
 def test_a_program_without_constants_is_an_error_that_names_the_way_out() -> None:
     bare = make_state("print(1)\n")
     with pytest.raises(PolicyError, match="prompt: full"):
@@ -147,13 +136,6 @@ def test_no_text_does_more_than_set_constants(text: str) -> None:
     assert [line.partition("=")[0] for line in edit.files["train.py"].splitlines()] == [
         line.partition("=")[0] for line in CODE.splitlines()
     ]
-
-
-def test_a_name_that_two_files_share_is_told_with_its_file() -> None:
-    files = {"a.py": "WIDTH = 1\n", "b.py": "WIDTH = 2\n"}
-    assert brief.read_answer("b.py:WIDTH = 8", files, "cpu").files == {"b.py": "WIDTH = 8\n"}
-    with pytest.raises(EditError, match="no constant WIDTH"):
-        brief.read_answer("WIDTH = 8", files, "cpu")
 
 
 def test_a_model_is_asked_briefly_where_the_settings_say_so() -> None:

@@ -60,11 +60,6 @@ def test_choices_of_numbers_are_read_and_written() -> None:
     assert apply(text, {"train.py:SCALE": 1.0}) == "# one of: 1, 0.1\nSCALE = 1.0\n"
 
 
-def test_choices_of_words_may_stand_on_the_line_above() -> None:
-    text = "# one of: adam, sgd\nOPT = 'adam'\nOTHER = 'x'\n"
-    assert parameter(text).others() == ("sgd",)
-
-
 @pytest.mark.parametrize(
     ("comment", "words"),
     [

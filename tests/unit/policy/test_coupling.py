@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Trial
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Proposal
@@ -26,7 +25,6 @@ MISFIT = (
 DIVIDES = "error: training exited with 1: AssertionError: n_embd must be divisible by n_head."
 
 ALONE = "HIDDEN_DIM = 24\nLEARNING_RATE = 0.04\nDROPOUT = 0.1\nMOMENTUM = 0.9\n"
-EQUAL = "HIDDEN_DIM = 24\nMODEL_DIM = 24\nLEARNING_RATE = 0.04\nDROPOUT = 0.1\nMOMENTUM = 0.9\n"
 HEADS = "N_HEAD = 4\nN_EMBD = 96\nLEARNING_RATE = 0.04\nDROPOUT = 0.1\nMOMENTUM = 0.9\n"
 HIDDEN, MODEL, HEAD = "train.py:HIDDEN_DIM", "train.py:MODEL_DIM", "train.py:N_HEAD"
 
@@ -86,23 +84,7 @@ def test_a_constant_is_not_given_up_for_less(trials: tuple[Trial, ...]) -> None:
     assert Coupling(parameters, memory, {BASE}).dropped == {}
 
 
-def test_where_nothing_else_is_left_the_error_names_what_fits_no_other_value() -> None:
-    with pytest.raises(PolicyError, match="left alone, for it fits no other value: HIDDEN_DIM"):
-        ask("HIDDEN_DIM = 24\n", crash(1, {HIDDEN: 32}), crash(2, {HIDDEN: 18}), count=1)
-
-
 # ---------------------------------------------------------------------- moved together
-def test_two_constants_of_one_value_are_moved_together_once_where_one_alone_does_not_fit() -> None:
-    found = ask(EQUAL, crash(1, {HIDDEN: 32}))
-    assert all(p.changes == {HIDDEN: 32, MODEL: 32} for p in found)
-    assert all("one alone failed for the other, which has the same value" in p.hypothesis for p in found)
-
-
-def test_what_worked_together_is_moved_together_ever_after() -> None:
-    found = ask(EQUAL, crash(1, {HIDDEN: 32}), worse(2, {HIDDEN: 32, MODEL: 32}), count=150)
-    moved = [p.changes for p in found if HIDDEN in p.changes]
-    assert moved, "its failure alone says nothing against it"
-    assert all(changes[HIDDEN] == changes.get(MODEL) for changes in moved)
 
 
 # ---------------------------------------------------------------------- held to a divisor

@@ -76,13 +76,6 @@ isinstance(net, build)
     assert left["Net.hidden"] == "a call in the file sets it"
 
 
-def test_defaults_of_functions_about_data_and_measurement_are_left_alone() -> None:
-    text = "def evaluate(model, batch_size=64): ...\ndef load_data(batch_size=32): ...\nclass Evaluator:\n"
-    text += "    def run(self, batch_size=8): ...\ndef validate(batch_size=2): ...\ndef plot(width=8): ...\n"
-    assert tuned(text) == {"Evaluator.run.batch_size": 8}
-    assert "evaluate" in why(text)["evaluate.batch_size"]
-
-
 def test_options_of_argparse_are_tuned_unless_the_command_gives_them() -> None:
     """A script with argparse gave `nothing to tune`; what run_command passes has a default of no effect."""
     text = """
@@ -127,15 +120,3 @@ def train(depth: int = typer.Option(4, "--depth"), lr: float = typer.Option(defa
 """
     assert tuned(text) == {"args.lr": 0.1, "args.norm": "rms", "train.depth": 4, "train.lr": 0.3}
     assert why(text, ("--depth",))["train.depth"] == "execution.run_command gives --depth"
-
-
-def test_fields_of_dataclasses_are_tuned_in_every_spelling() -> None:
-    text = """
-@dataclass
-class Recipe:
-    lr: float = field(default=0.1)
-    depth: int = dataclasses.field(default=4, repr=False)
-    width: int = Field(64, gt=0)
-    layers: list = field(default_factory=list)
-"""
-    assert tuned(text) == {"Recipe.lr": 0.1, "Recipe.depth": 4, "Recipe.width": 64}

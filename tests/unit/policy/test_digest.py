@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.prompt.digest import Digest, digest, digest_of
-from tests.fakes.policies import make_state
+from autoresearchd.policy.prompt.digest import Digest, digest_of
 
-from .histories import experiment, session
+from .histories import experiment
 
 
 def text_of(found: Digest) -> str:
@@ -73,12 +70,6 @@ def test_a_hint_is_shown_until_an_experiment_takes_it_up() -> None:
     assert [h[-4:] for h in digest_of([other, again]).hints] == ["(#4)"]
 
 
-def test_what_the_daemon_adds_to_a_crash_is_no_hint() -> None:
-    crashed = experiment(1, "a", Label.ERROR, reason="error: NameError")
-    asi = dataclasses.replace(crashed.asi, next_action_hint="Find out why it failed before trying it again.")
-    assert digest_of([dataclasses.replace(crashed, asi=asi)]).hints == ()
-
-
 def test_runs_that_were_ended_and_gains_within_noise_have_a_line_each() -> None:
     found = digest_of(
         [
@@ -93,24 +84,6 @@ def test_runs_that_were_ended_and_gains_within_noise_have_a_line_each() -> None:
         "measured better, but by no more than noise (σ = 0.002): 1 (#2)",
         "refused by checks, whatever they measured: 1 (#3)",
     )
-
-
-def test_an_edit_that_never_ran_says_nothing_about_its_constant() -> None:
-    found = digest_of(
-        [
-            experiment(n, "deeper", label, changes={"DEPTH": n})
-            for n, label in enumerate((Label.DUPLICATE, Label.ILLEGAL_EDIT))
-        ]
-    )
-    assert found.tried == ()
-    assert found.constants == ()
-    assert [line[:12] for line in found.failures] == ["duplicate ×1", "illegal_edit"]
-
-
-def test_the_same_state_gives_the_same_digest_of_a_bounded_size() -> None:
-    state = dataclasses.replace(make_state("x = 1\n", sigma=0.001), recent=session(), top=session()[8:25:8])
-    assert digest(state) == digest(state)
-    assert 500 < len(text_of(digest(state))) < 10_000
 
 
 HOSTILE = st.text(alphabet=st.sampled_from("aDEPTH →->:=0123.,;*[]()\x1b\n`\u202e"), max_size=400)

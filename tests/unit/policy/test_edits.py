@@ -22,11 +22,9 @@ DEEPER = block("depth = 4", "depth = 6")
                 DEEPER,
                 "I will go deeper.\n\n" + block("depth = 4", "depth = 6", "train.py"),
                 f"**`train.py`**:\n```python\n{DEEPER}```\n",
-                f"```python train.py\n{DEEPER}```\n",
                 "```python\n" + block("depth = 4", "depth = 6", "./train.py") + "```\n",
                 DEEPER.replace("\n", "\r\n"),
                 block("depth = 4   ", "depth = 6"),
-                block("learning_rate = 3e-4\ndepth = 4\n", "learning_rate = 3e-4\ndepth = 6\n"),
                 DEEPER + DEEPER,
                 "<think>\n" + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
                 "maybe " + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
@@ -40,13 +38,11 @@ DEEPER = block("depth = 4", "depth = 6")
             for answer in (
                 DIFF,
                 f"Deeper.\n\n{DIFF}\nThat is all:\n\n- one\n- two\n",
-                f"```diff\n{DIFF}```\n",
                 f"```\ndiff --git a/train.py b/train.py\nindex 123..456 100644\n{DIFF}```\n",
                 DIFF.replace("@@ -2,4 +2,4 @@", "@@ -200,40 +2,1 @@ def x():"),
                 DIFF.replace("@@ -2,4 +2,4 @@", "@@ ... @@"),
                 DIFF.replace("@@ -2,4 +2,4 @@\n", ""),
                 DIFF.replace("\n \n", "\n\n"),
-                DIFF.replace("a/", "").replace("b/", ""),
                 DIFF.replace("a/train.py", "train.py.orig\t2026-01-01 00:00:00"),
                 "```diff\n-depth = 4\n+depth = 6\n```",
                 "@@ -4 +4 @@\n-depth = 4\n+depth = 6\n",
@@ -74,14 +70,6 @@ DEEPER = block("depth = 4", "depth = 6")
 def test_an_edit_is_read_in_whatever_dress_it_comes(form: str, answer: str) -> None:
     found = edit(answer)
     assert (found.form, found.files) == (form, {"train.py": NEW})
-
-
-def test_of_several_forms_the_first_in_order_counts() -> None:
-    whole = f"```python train.py\n{TRAIN.replace('depth = 4', 'depth = 9')}```\n"
-    lines = operations({"op": "replace", "line": 4, "text": "depth = 7"})
-    assert edit(whole + DIFF + DEEPER + lines).form == "lines"
-    assert edit(whole + DIFF + DEEPER).form == "search_replace"
-    assert edit(whole + DIFF).form == "diff"
 
 
 def test_the_examples_in_the_instructions_can_be_read() -> None:
@@ -198,10 +186,6 @@ def test_text_that_is_not_there_is_refused_with_the_most_similar_lines() -> None
 
 
 # ---------------------------------------------------------------------- where a change goes
-def test_blocks_are_all_matched_against_the_file_as_shown() -> None:
-    answer = block("depth = 4", "depth = 8\nlearning_rate = 3e-4") + block("learning_rate = 3e-4", "learning_rate = 1.")
-    text = edit(answer).files["train.py"]
-    assert text.startswith("import math\n\nlearning_rate = 1.\ndepth = 8\nlearning_rate = 3e-4\n\n")
 
 
 def test_line_operations_count_in_the_lines_of_the_file_as_shown() -> None:
@@ -246,20 +230,6 @@ def test_text_that_is_there_twice_is_refused_with_both_places_unless_a_hunk_name
     assert "lines 1, 3" in refusal(diff.format(2), code).what
 
 
-def test_a_part_of_a_line_counts_where_it_is_there_once() -> None:
-    assert edit(block("range(1000)", "range(50)")).files["train.py"] == TRAIN.replace("1000", "50")
-
-
-def test_an_empty_search_fills_an_empty_file() -> None:
-    assert edit(block("", "x = 1"), {"train.py": ""}).files == {"train.py": "x = 1\n"}
-
-
-def test_a_file_may_hold_lines_like_the_divider() -> None:
-    code = {"train.py": '"""\nTitle\n=======\nText\n"""\nx = 1\n'}
-    answer = block("Title\n=======\nText", "Other\n=======\nText")
-    assert edit(answer, code).files["train.py"] == '"""\nOther\n=======\nText\n"""\nx = 1\n'
-
-
 def test_an_answer_may_change_several_files() -> None:
     blocks = block("width = 64", "width = 96", "lib/model.py") + block("heads = 4", "heads = 6")
     blocks += block("depth = 4", "depth = 6", "Now in `train.py`:")
@@ -270,22 +240,14 @@ def test_an_answer_may_change_several_files() -> None:
 
 
 # ---------------------------------------------------------------------- whole files
-def test_a_much_shorter_program_with_the_same_definitions_is_the_whole_file() -> None:
-    code = {"train.py": "x = 1\n" + "# long talk\n" * 50 + "def f():\n    return 1\n"}
-    assert edit("```python\nx = 2\n\ndef f():\n    return 2\n```", code).form == "whole"
 
 
 @pytest.mark.parametrize(
     "line",
     [
         "# ... rest unchanged",
-        "# ... (existing code) ...",
-        "# Rest of the training loop remains the same",
         "# ...",
-        "    # the rest of the code",
-        "# (unchanged)",
         "# same as before",
-        "# existing imports...",
         "// ... keep the rest",
         "[rest of the file unchanged]",
         "<!-- remaining code omitted -->",
@@ -370,16 +332,3 @@ def test_any_spelling_that_leads_to_the_file_is_its_name(name: str) -> None:
 def test_prose_above_a_block_names_no_file(line: str) -> None:
     assert edit(block("depth = 4", "depth = 6", line)).files == {"train.py": NEW}
     assert edit(f"evaluate.py stays as it is.\n\n{DIFF}", CODE).files == {"train.py": NEW}
-
-
-def test_the_comment_that_a_program_begins_with_is_no_title() -> None:
-    old = "# gpt.py\n" + TRAIN
-    new = old.replace("depth = 4", "depth = 6")
-    assert edit(f"```python\n{new}```", {"train.py": old}).files == {"train.py": new}
-
-
-def test_a_name_in_other_letters_is_another_file_also_where_files_have_no_usual_ending() -> None:
-    code = {"Modelfile": "depth = 4\n", "conf/recipe.nml": "lr = 1\n"}
-    for name in ("modelfile", "recipe.NML", "other.nml"):
-        assert name in refusal(block("depth = 4", "depth = 6", name), code).what
-    assert edit(block("lr = 1", "lr = 2", "conf/recipe.nml"), code).files == {"conf/recipe.nml": "lr = 2\n"}

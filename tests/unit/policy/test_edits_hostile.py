@@ -22,25 +22,15 @@ HOSTILE = {
     **{repr(unit): filled(unit) for unit in ("<", "{", "@@", "`", "@@ -1 +1 @@ ", "<think></think>", "--- ", "\t")},
     **{repr(unit): filled(unit)[: 10 * 99_000] for unit in ("{        \n", '{"a":[1, \n', "```      \n")},
     "nested objects": filled('{"a":' * 3 + "\n"),
-    "a list in each of many objects": ('{"a":[{},\n' * 900 + filled("1,"))[:LIMIT],
-    "opened fences": "```python train.py\n" * 90_000,
     "search markers": "<<<<<<< SEARCH\n" * 99_000,
-    "empty blocks": "<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n" * 19_000,
-    "dividers": "<<<<<<< SEARCH\n" + "=======\n" * 99_000 + ">>>>>>> REPLACE",
     "hunk headers": "--- train.py\n+++ train.py\n" + "@@ -1,9 +1,9 @@\n" * 99_000,
     "one hunk": "--- train.py\n+++ train.py\n@@ -1,90000 +1,90000 @@\n" + "+\n" * 99_000,
-    "unfenced hunks": "@@ -1,5 +1,5 @@\n-x\n" * 49_000,
-    "headers of files": "--- train.py\n+++ train.py\n" * 49_000,
     "spaces in a name": "--- train.py" + " " * 2_000_000 + "x\n+++ train.py\n@@ -1 +1 @@\n-x\n+y\n",
     "spaces after a marker": "<<<<<<< SEARCH" + " " * 2_000_000 + "\nx\n=======\ny\n>>>>>>> REPLACE",
-    "line ends of spaces": "x\n" + (" " * 5000 + "\n") * 400,
     "comments of dots": "```python train.py\n"
     + ("# ......... . ... . ......... x ...... . . ..y" * 3 + "\n") * 7_000
     + "# ... rest unchanged\n```",
-    "a title of signs": "#>-" * 600_000 + "\n```python\nx\n```",
     "thoughts without end": "<think>\n" * 99_000,
-    "ends of thoughts": "x</think>\n" * 99_000,
-    "words": "Hypothesis:\n" * 99_000,
     "many operations": json.dumps({"edits": [{"op": "delete", "line": 1}] * 60_000}),
     "a deep program": "```python\n" + "(" * 5000 + "\n```",
 }
@@ -58,31 +48,13 @@ def test_a_hostile_answer_is_refused_within_a_second(name: str) -> None:
     assert seconds(lambda: refused(answer)) < 1.0
 
 
-@pytest.mark.parametrize("name", ["'<'", "'{'", "'@@'", "'`'"])
-def test_a_hostile_search_text_is_refused_within_a_second(name: str) -> None:
-    answer = f"<<<<<<< SEARCH\n{HOSTILE[name][:-100]}\n=======\nx\n>>>>>>> REPLACE"
-    assert seconds(lambda: refused(answer)) < 1.0
-
-
 def test_an_answer_over_the_bound_is_refused_at_once() -> None:
     for answer in ("x" * (LIMIT + 1), "é" * (LIMIT // 2 + 1), "\n" * 100_000):
         with pytest.raises(EditError, match=r"larger than 2048 KiB|more than 100000 lines"):
             read_answer(answer, LONG)
 
 
-def test_a_file_that_would_become_too_large_is_refused() -> None:
-    with pytest.raises(EditError, match="larger than 1024 KiB"):
-        read_answer("```python train.py\n" + "x = 1  # long\n" * 80_000 + "```", LONG)
-
-
 @pytest.mark.parametrize("text", ["x = '\\u0000'", "x = '\\ud800'"])
 def test_what_is_no_text_is_refused(text: str) -> None:
     with pytest.raises(EditError, match=r"zero byte|surrogate"):
         read_answer(f'{{"edits": [{{"op": "insert", "line": 1, "text": "{text}"}}]}}', LONG)
-
-
-def test_messages_show_hostile_text_without_its_controls() -> None:
-    with pytest.raises(EditError) as caught:
-        read_answer("--- a/\x1b[31mred.py\n+++ b/\x1b[31mred.py\n@@ -1 +1 @@\n-x\n+y\n", LONG)
-    assert "\x1b" not in str(caught.value)
-    assert "\\x1b[31mred.py" in str(caught.value)

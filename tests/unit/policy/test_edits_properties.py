@@ -56,14 +56,6 @@ def test_a_diff_of_two_texts_makes_the_second_of_the_first(pair: tuple[str, str]
         assert (found.form, found.files) == ("diff", {FILE: new})
 
 
-@settings(deadline=None)
-@given(pairs())
-def test_a_diff_without_unchanged_lines_is_taken_at_its_numbers(pair: tuple[str, str]) -> None:
-    old, new = pair
-    assume(old != new)
-    assert read_answer(unified(old, new, 0), {FILE: old}).files == {FILE: new}
-
-
 @st.composite
 def replacements(draw: st.DrawFn) -> tuple[list[str], int, int, list[str], str, bool]:
     line = LINE

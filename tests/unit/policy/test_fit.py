@@ -44,24 +44,6 @@ def test_the_lowest_rank_goes_first_wherever_it_stands() -> None:
     assert content(sections, 11) == "goal\n\nhint"
 
 
-def test_a_section_without_pieces_leaves_no_heading_and_a_shortened_one_says_so() -> None:
-    def frame(text: str, cut: bool) -> str:
-        return f"# History{' (cut)' if cut else ''}\n{text}"
-
-    sections = [Section((Piece("goal"),)), Section((Piece("a" * 40, (0,)), Piece("b" * 10, (1,))), frame)]
-    assert content(sections, 60) == "goal\n\n# History (cut)\n" + "b" * 10
-    assert content(sections, 20) == "goal"
-    assert content([Section((Piece("goal"),)), Section((), frame)], 60) == "goal"
-
-
-def test_of_a_long_history_little_is_lost_and_counting_stays_rare() -> None:
-    count = Counter(0.3)
-    pieces = tuple(Piece(f"{i} " + "x" * (i * 37 % 400), (i,)) for i in range(1000))
-    shown = content([Section((Piece("goal"), *pieces))], 20_000, count)
-    assert count.calls <= 12
-    assert 0.95 * 20_000 <= 0.3 * len(shown) <= 20_000
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.none() | st.integers(0, 9)), max_size=40),
     st.integers(1, 900),

@@ -6,7 +6,6 @@ A user would lose the meaning of the number: `search` once took N from 400 to 73
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
@@ -29,65 +28,7 @@ class Usual(NamedTuple):
     tuned: str
 
 
-TEMPLATES = Path(__file__).parents[3] / "templates"
-
 PROGRAMS = {
-    "numpy MLP with functions": Usual(
-        "val_loss",
-        """
-        import numpy as np
-        N_TRAIN = 1300
-        N_VAL = 400
-        IN = 8
-        FREQ = 3.0
-        HIDDEN = 32
-        DEPTH = 2
-        GAIN = 1.5
-        LR = 1e-2
-        MOMENTUM = 0.9
-        DROPOUT = 0.1
-        EPOCHS = 20
-        BATCH_SIZE = 64
-
-        def make(n, seed):
-            r = np.random.default_rng(seed)
-            x = r.uniform(-1, 1, (n, IN))
-            y = np.sin(FREQ * x).sum(1, keepdims=True)
-            return x, y
-
-        def init(rng):
-            sizes = [IN] + [HIDDEN] * DEPTH + [1]
-            return [GAIN * rng.normal(size=(a, b)) / np.sqrt(a) for a, b in zip(sizes, sizes[1:])]
-
-        def forward(params, x, train=False):
-            acts = [x]
-            for w in params[:-1]:
-                x = np.maximum(0, x @ w)
-                if train:
-                    x = x * (np.random.rand(*x.shape) > DROPOUT)
-                acts.append(x)
-            return acts, x @ params[-1]
-
-        def mse(params, x, y):
-            return float(np.mean((forward(params, x)[1] - y) ** 2))
-
-        x_train, y_train = make(N_TRAIN, 0)
-        x_val, y_val = make(N_VAL, 1)
-        params = init(np.random.default_rng(2))
-        speed = [np.zeros_like(p) for p in params]
-        for epoch in range(EPOCHS):
-            order = np.random.permutation(len(x_train))
-            for i in range(0, len(order), BATCH_SIZE):
-                xb, yb = x_train[order[i:i + BATCH_SIZE]], y_train[order[i:i + BATCH_SIZE]]
-                grads = backprop(params, xb, yb)
-                for k in range(len(params)):
-                    speed[k] = MOMENTUM * speed[k] - LR * grads[k]
-                    params[k] += speed[k]
-        print("val_loss:", mse(params, x_val, y_val))
-        """,
-        "N_TRAIN N_VAL IN FREQ",
-        "HIDDEN DEPTH GAIN LR MOMENTUM DROPOUT EPOCHS BATCH_SIZE",
-    ),
     "scikit-learn with a data folder": Usual(
         "accuracy",
         """
@@ -116,59 +57,6 @@ PROGRAMS = {
         """,
         "DATA_DIR ROWS SHARE STATE",
         "TREES MAX_DEPTH GRAMS MIN_SAMPLES_LEAF",
-    ),
-    "torch MLP, DataLoader and random_split": Usual(
-        "val_acc",
-        """
-        import torch
-        from torch import nn
-        from torch.utils.data import DataLoader, TensorDataset, random_split
-        POINTS = 2000
-        PART = 0.2
-        WIDTH = 64
-        LR = 1e-3
-        WEIGHT_DECAY = 0.01
-        BATCH_SIZE = 128
-        EPOCHS = 5
-        SPREAD = 0.7
-        THRESHOLD = 0.5
-
-        class Net(nn.Module):
-            def __init__(self, width=WIDTH, dropout=0.1):
-                super().__init__()
-                self.layers = nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 1))
-
-            def forward(self, x):
-                return self.layers(x).squeeze(-1)
-
-        x = torch.randn(POINTS, 2) * SPREAD
-        y = (x.prod(1) > 0).float()
-        data = TensorDataset(x, y)
-        n_val = int(len(data) * PART)
-        train_set, val_set = random_split(data, [len(data) - n_val, n_val])
-        train_loader = DataLoader(train_set, batch_size=BATCH_SIZE, shuffle=True)
-        val_loader = DataLoader(val_set, batch_size=BATCH_SIZE)
-        model = Net()
-        optimiser = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
-        loss_fn = nn.BCEWithLogitsLoss()
-        for epoch in range(EPOCHS):
-            model.train()
-            for xb, yb in train_loader:
-                optimiser.zero_grad()
-                loss_fn(model(xb), yb).backward()
-                optimiser.step()
-            model.eval()
-            right = total = 0
-            with torch.no_grad():
-                for xb, yb in val_loader:
-                    guess = (torch.sigmoid(model(xb)) > THRESHOLD).float()
-                    right += (guess == yb).sum().item()
-                    total += len(yb)
-            val_acc = right / total
-        print(f"epochs {EPOCHS} val_acc: {val_acc:.4f} lr {LR}")
-        """,
-        "POINTS PART SPREAD THRESHOLD",
-        "WIDTH LR WEIGHT_DECAY BATCH_SIZE EPOCHS Net.width Net.dropout",
     ),
     "a small GPT that estimates its loss": Usual(
         "val_loss",
@@ -241,36 +129,6 @@ PROGRAMS = {
         "block_size eval_iters share",
         "batch_size max_iters learning_rate n_embd n_head n_layer dropout",
     ),
-    "rows made in a loop, closed form": Usual(
-        "val_rmse",
-        """
-        import random
-        import numpy as np
-        HOW_MANY = 300
-        JITTER = 0.2
-        RIDGE = 1e-2
-        BUMPS = 12
-        GAMMA = 4.0
-        random.seed(3)
-        xs, ys = [], []
-        for i in range(HOW_MANY):
-            x = random.uniform(-1, 1)
-            xs.append(x)
-            ys.append(x ** 3 + random.gauss(0, JITTER))
-        xs, ys = np.array(xs), np.array(ys)
-        half = HOW_MANY // 2
-
-        def features(x):
-            centres = np.linspace(-1, 1, BUMPS)
-            return np.exp(-GAMMA * (x[:, None] - centres) ** 2)
-
-        A = features(xs[:half])
-        w = np.linalg.solve(A.T @ A + RIDGE * np.eye(BUMPS), A.T @ ys[:half])
-        print("val_rmse:", np.sqrt(np.mean((features(xs[half:]) @ w - ys[half:]) ** 2)))
-        """,
-        "HOW_MANY JITTER",
-        "RIDGE GAMMA",
-    ),
     "options of argparse and a main function": Usual(
         "val_loss",
         """
@@ -311,86 +169,6 @@ PROGRAMS = {
         "args.count args.sigma args.worst",
         "args.lr args.epochs args.decay",
     ),
-    "a dataclass of settings": Usual(
-        "val_mse",
-        """
-        import json
-        from dataclasses import dataclass
-        import torch
-        import torch.nn as nn
-
-        @dataclass
-        class Config:
-            rows: int = 1000
-            inputs: int = 6
-            jitter: float = 0.05
-            hidden: int = 32
-            lr: float = 3e-3
-            steps: int = 100
-            batch: int = 50
-
-        class Rows(torch.utils.data.Dataset):
-            def __init__(self, cfg):
-                self.x = torch.randn(cfg.rows, cfg.inputs)
-                self.y = self.x.sum(1) + cfg.jitter * torch.randn(cfg.rows)
-
-            def __len__(self):
-                return len(self.x)
-
-            def __getitem__(self, i):
-                return self.x[i], self.y[i]
-
-        def build(cfg):
-            return nn.Sequential(nn.Linear(cfg.inputs, cfg.hidden), nn.Tanh(), nn.Linear(cfg.hidden, 1))
-
-        def main():
-            cfg = Config()
-            rows = Rows(cfg)
-            cut = len(rows) // 5
-            model = build(cfg)
-            optimiser = torch.optim.Adam(model.parameters(), lr=cfg.lr)
-            for step in range(cfg.steps):
-                i = torch.randint(cut, len(rows), (cfg.batch,))
-                loss = ((model(rows.x[i]).squeeze() - rows.y[i]) ** 2).mean()
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-            with torch.no_grad():
-                val = ((model(rows.x[:cut]).squeeze() - rows.y[:cut]) ** 2).mean().item()
-            print(json.dumps({"val_mse": val, "lr": cfg.lr, "hidden": cfg.hidden}))
-
-        main()
-        """,
-        "Config.rows Config.inputs Config.jitter",
-        "Config.hidden Config.lr Config.steps Config.batch",
-    ),
-    "digits, top-k accuracy and label smoothing in the loss that is printed": Usual(
-        "val_loss",
-        """
-        import torch.nn as nn
-        import torch
-        from sklearn.datasets import load_digits
-        SMOOTH = 0.1
-        USED = 1200
-        CLASSES = 10
-        WARMUP = 0.1
-        LR = 0.01
-        digits = load_digits(n_class=CLASSES)
-        x, y = torch.tensor(digits.data), torch.tensor(digits.target)
-        model = nn.Linear(64, 10)
-        loss_fn = nn.CrossEntropyLoss(label_smoothing=SMOOTH)
-        opt = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-        for step in range(100):
-            rate = LR * min(1.0, step / (WARMUP * 100))
-            loss = loss_fn(model(x[:USED]), y[:USED])
-            loss.backward()
-            opt.step()
-        val_loss = loss_fn(model(x[USED:]), y[USED:]).item()
-        print("METRIC val_loss=" + str(val_loss))
-        """,
-        "SMOOTH USED CLASSES",
-        "WARMUP LR SGD.momentum#1",
-    ),
     "settings in a dictionary, the data in another file": Usual(
         "val_bpb",
         """
@@ -420,84 +198,6 @@ PROGRAMS = {
         "",
         "ASPECT_RATIO DEPTH TOTAL_BATCH_SIZE DEVICE_BATCH_SIZE MATRIX_LR ADAM_BETAS[0] ADAM_BETAS[1] WARMDOWN_RATIO "
         "WINDOW_PATTERN CFG.softcap CFG.rotary_base CFG.resid",
-    ),
-    "a data module and a trainer": Usual(
-        "val_loss",
-        """
-        import numpy as np
-        class DataModule:
-            def __init__(self, n=500, noise=0.2, val_fraction=0.25, batch_size=32):
-                self.n, self.noise, self.batch_size = n, noise, batch_size
-                self.cut = int(n * val_fraction)
-            def setup(self):
-                rng = np.random.default_rng(0)
-                self.x = rng.normal(size=(self.n, 3))
-                self.y = self.x.sum(1) + self.noise * rng.normal(size=self.n)
-            def val(self):
-                return self.x[:self.cut], self.y[:self.cut]
-            def train_batches(self):
-                for i in range(self.cut, self.n, self.batch_size):
-                    yield self.x[i:i+self.batch_size], self.y[i:i+self.batch_size]
-        class Model:
-            def __init__(self, width=16, lr=0.01):
-                self.lr = lr
-                self.w = np.zeros(3)
-            def predict(self, x):
-                return x @ self.w
-            def training_step(self, x, y):
-                self.w -= self.lr * x.T @ (self.predict(x) - y) / len(y)
-        class Trainer:
-            def __init__(self, max_epochs=10, patience=3):
-                self.max_epochs = max_epochs
-            def fit(self, model, data):
-                for epoch in range(self.max_epochs):
-                    for x, y in data.train_batches():
-                        model.training_step(x, y)
-            def validate(self, model, data):
-                x, y = data.val()
-                return ((model.predict(x) - y) ** 2).mean()
-        def main():
-            data = DataModule(n=600)
-            data.setup()
-            model = Model()
-            trainer = Trainer()
-            trainer.fit(model, data)
-            print(f"val_loss: {trainer.validate(model, data):.4f}")
-        main()
-        """,
-        "DataModule.n DataModule.noise DataModule.val_fraction",
-        "DataModule.batch_size Trainer.max_epochs Trainer.patience Model.width Model.lr",
-    ),
-    "functions of jax": Usual(
-        "mse",
-        """
-        import jax, jax.numpy as jnp
-        N = 512
-        D = 4
-        WIDTH = 32
-        LR = 1e-2
-        STEPS = 100
-        SIGMA = 0.1
-        key = jax.random.PRNGKey(0)
-        X = jax.random.normal(key, (N, D))
-        Y = jnp.sin(X.sum(1)) + SIGMA * jax.random.normal(key, (N,))
-        def init(key):
-            return {"w": jax.random.normal(key, (D, WIDTH)), "v": jnp.zeros((WIDTH,))}
-        def forward(params, x):
-            return jnp.tanh(x @ params["w"]) @ params["v"]
-        def loss(params, x, y):
-            return jnp.mean((forward(params, x) - y) ** 2)
-        @jax.jit
-        def update(params, x, y):
-            g = jax.grad(loss)(params, x, y)
-            return jax.tree_util.tree_map(lambda p, q: p - LR * q, params, g)
-        params = init(key)
-        for i in range(STEPS):
-            params = update(params, X[:400], Y[:400])
-        print("mse: %f" % loss(params, X[400:], Y[400:]))
-        """,
-        "N D SIGMA",
-        "WIDTH LR STEPS",
     ),
 }
 

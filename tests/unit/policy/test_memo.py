@@ -32,13 +32,6 @@ def test_an_update_changes_its_section_and_nothing_else() -> None:
     assert update(text, {}) == text
 
 
-def test_a_section_that_the_user_removed_comes_back_once() -> None:
-    once = update("my ideas", {"learnings": "a"})
-    assert once == f"my ideas\n\n## Learnings\n\n{BEGIN}\na\n{END}\n"
-    assert update(once, {"learnings": "b"}) == once.replace("\na\n", "\nb\n")
-    assert update("", {"learnings": "a"}) == f"## Learnings\n\n{BEGIN}\na\n{END}\n"
-
-
 def test_text_behind_a_mark_without_its_end_is_the_users() -> None:
     for broken in (f"{BEGIN}\nold\nmine\n", f"old\n{END}\nmine\n", f"{END}\nmine\n{BEGIN}\n"):
         once = update(broken, {"learnings": "new"})
@@ -69,7 +62,6 @@ MARKS = st.sampled_from(
 TEXT = st.lists(st.text(max_size=20) | MARKS | st.sampled_from(["\n", "\r\n", "\r", "## Ideas\n"]), max_size=14).map(
     "".join
 )
-SECTIONS = st.dictionaries(st.sampled_from(["learnings", "ideas", "more"]), TEXT, max_size=3)
 
 
 def test_learnings_say_what_is_best_what_helped_and_what_hurt() -> None:

@@ -21,7 +21,7 @@ from autoresearchd.models.spend import Caps
 from autoresearchd.policy import model_policy as model_module
 from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ, ModelPolicy
 from tests.contract.policy_contract import PolicyContract
-from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
+from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import make_state, make_task
 from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, legal, reply
 
@@ -51,22 +51,6 @@ def test_every_answer_is_written_down_under_its_experiment_with_its_form() -> No
     assert (number, stored.model, stored.cost, stored.error) == (5, "provider/model-0201", COST, "")
     assert (stored.form, stored.finish, stored.attempt) == ("search_replace", "stop", 0)
     assert stored.generation == proposal.generation
-
-
-def test_the_question_carries_the_users_settings_and_a_seed_that_follows_from_the_state() -> None:
-    settings = ModelSettings(max_tokens=777, temperature=0.3, timeout=12.0)
-    questions: list[Question] = []
-    for seed in (1, 1, 2):
-        bench = Bench(GOOD, settings=settings)
-        bench.propose(make_state(CODE, seed=seed))
-        questions += bench.client.questions
-    assert [(q.max_tokens, q.temperature, q.timeout) for q in questions] == [(777, 0.3, 12.0)] * 3
-    assert questions[0].seed == questions[1].seed != questions[2].seed
-
-
-def test_an_answer_without_words_is_described_by_what_it_does() -> None:
-    proposal = Bench(edit("LR = 0.1", "LR = 0.2")).propose()
-    assert proposal.hypothesis == proposal.description == "Change LR 0.1 → 0.2 in train.py"
 
 
 def test_the_users_price_counts_for_what_is_stored_and_charged() -> None:
@@ -147,13 +131,6 @@ def test_when_no_model_replies_the_experiment_stays_open() -> None:
     assert len(bench.cancel.waits) == 4
 
 
-@pytest.mark.parametrize(
-    ("trouble", "hint"), [(Trouble.UNAUTHORISED, "key for m/one"), (Trouble.NOT_FOUND, "correct the model m/one")]
-)
-def test_what_only_the_user_can_hint_is_told_with_the_models_name(trouble: Trouble, hint: str) -> None:
-    assert hint in Bench(ModelError(trouble, "no")).fails(EnvironmentFailure).hint
-
-
 @pytest.mark.parametrize("trouble", [Trouble.UNAUTHORISED, Trouble.NOT_FOUND])
 def test_only_where_every_model_refuses_for_good_is_it_of_no_use_to_wait(trouble: Trouble) -> None:
     final, passing = ModelError(trouble, "no"), ModelError(Trouble.OVERLOADED, "busy")
@@ -181,14 +158,6 @@ def test_a_prompt_that_is_too_long_for_the_model_is_halved_until_it_fits() -> No
     assert [size <= 64_000 >> i for i, size in enumerate(sizes)] == [True] * 3
     assert sizes == sorted(sizes, reverse=True)
     assert len(bench.answers.items) == 1
-
-
-def test_a_model_that_finds_every_prompt_too_long_is_not_asked_for_ever() -> None:
-    bench = Bench(*[ModelError(Trouble.CONTEXT_TOO_LONG, "at most 10 tokens")] * 9)
-    error = bench.fails(EnvironmentFailure)
-    assert len(bench.client.questions) == 4
-    assert "at most 10 tokens" in error.what
-    assert "context_tokens" in error.hint
 
 
 def test_a_prompt_that_one_model_cannot_read_goes_to_the_next_whole() -> None:
@@ -222,12 +191,6 @@ def test_a_spend_cap_ends_the_asking_within_one_answer() -> None:
     assert "resume --max-cost" in error.hint
 
 
-def test_once_the_session_is_to_end_no_model_is_asked() -> None:
-    bench = Bench(GOOD, ending=PatientCancel(is_set=True))
-    bench.fails(Interrupted)
-    assert (bench.client.questions, bench.answers.items) == ([], [])
-
-
 def test_an_unusable_answer_is_not_sent_back_once_the_session_is_to_end() -> None:
     ending = threading.Event()
 
@@ -239,16 +202,6 @@ def test_an_unusable_answer_is_not_sent_back_once_the_session_is_to_end() -> Non
     bench.fails(Interrupted)
     assert len(bench.client.questions) == 1
     assert len(bench.answers.items) == 1, "what has come is on record and charged"
-
-
-def test_an_answer_that_comes_in_time_is_used_though_the_session_is_to_end() -> None:
-    ending = threading.Event()
-
-    def stops(question: Question) -> str:
-        ending.set()
-        return GOOD
-
-    assert Bench(stops, ending=ending).propose().files == {"train.py": HIGHER}
 
 
 # ---------------------------------------------------------------------- unusable answers
@@ -293,29 +246,6 @@ def test_an_empty_answer_is_told_and_sent_back_as_a_turn_that_providers_take() -
     bench.propose()
     assert bench.errors[0] == "the answer is empty"
     assert all(m["content"].strip() for m in bench.client.questions[1].messages)
-
-
-def test_an_answer_that_was_cut_off_is_told_to_be_smaller() -> None:
-    bench = Bench(reply("train.py\n<<<<<<< SEARCH\nLR = 0.1\n=====", finish="length"), GOOD)
-    bench.propose()
-    assert "cut off at max_tokens (8192 tokens): make a smaller edit" in bench.told(1)
-    assert bench.answers.answers[0].finish == "length"
-
-
-def test_an_answer_that_a_filter_stopped_is_not_used_however_it_looks() -> None:
-    bench = Bench(reply(GOOD, finish="content_filter"), settings=ModelSettings(reasks=0))
-    error = bench.fails(PolicyError)
-    assert error.label is Label.MALFORMED_ANSWER
-    assert "content filter" in error.what
-
-
-@pytest.mark.parametrize(
-    "text", ["I'm sorry, but I can't help with that.", "I cannot assist with this.", "**Sorry,** no.", "As an AI, I …"]
-)
-def test_a_model_that_declines_is_quoted(text: str) -> None:
-    error = Bench(text, settings=ModelSettings(reasks=0)).fails(PolicyError)
-    assert error.label is Label.MALFORMED_ANSWER
-    assert f"it declines instead of giving an edit: {text}" in error.what
 
 
 def test_an_answer_too_long_to_be_read_is_refused_cut_and_charged() -> None:
@@ -379,8 +309,3 @@ def test_a_model_that_gives_its_failed_edit_up_is_not_pressed() -> None:
     assert error.what.startswith("the model gives its edit up: It cannot work")
     assert len(bench.client.questions) == 1
     assert error.cost == COST
-
-
-def test_a_repair_that_is_only_malformed_is_asked_for_again() -> None:
-    bench = Bench(edit("WIDTH = dep", "WIDTH = 1"), "```python\nWIDTH = DEPTH", edit("WIDTH = dept", "WIDTH = DEPTH"))
-    assert bench.propose(repairing()).attempt == 1

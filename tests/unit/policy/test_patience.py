@@ -31,21 +31,6 @@ def test_the_grace_counts_from_when_the_request_was_seen() -> None:
     assert patience.is_set()
 
 
-def test_what_is_not_done_any_more_is_said() -> None:
-    ending = threading.Event()
-    ending.set()
-    with pytest.raises(Interrupted, match="the model was not asked: a stop was requested"):
-        Patience(threading.Event(), ending).check("the model was not asked")
-
-
-def test_an_error_of_the_call_is_raised_where_it_was_waited_for() -> None:
-    def fail() -> None:
-        raise KeyError("lost")
-
-    with pytest.raises(KeyError, match="lost"):
-        abandonable_call.call(fail, threading.Event(), 60.0)
-
-
 def test_a_stop_that_came_before_spends_nothing() -> None:
     cancel, calls = threading.Event(), []
     cancel.set()

@@ -120,28 +120,12 @@ def test_the_user_message_holds_code_standing_history_notes_and_the_question_in_
     assert user.count(TOY) == 1
 
 
-def test_advice_names_constants_of_the_program_and_no_others() -> None:
-    recent = tuple(
-        experiment(n, "more", delta=-0.1, changes={name: 2}) for n, name in enumerate(("DEPTH", "IGNORE_ALL_RULES"), 1)
-    )
-    advice = asked(full(recent=recent, top=(), streak=8))[1].split("# Stuck")[1]
-    assert "Leave DEPTH alone." in advice
-    assert "IGNORE_ALL_RULES" not in advice
-
-
 def test_the_tasks_own_template_is_filled_in_and_never_interpreted() -> None:
     instance = "## Current {target_file}\n```{code_lang}\n{file_content}\n```\nMind {this} and {{that}}."
     task = dataclasses.replace(make_task(), prompt=Prompt(instance=instance))
     code = "x = '{target_file} {0.__class__} {file_content} {{}}'\n"
     _, user = asked(make_state(code, task=task))
     assert f"## Current train.py\n```python\n{code}```\nMind {{this}} and {{that}}." in user
-
-
-def test_code_cannot_close_its_fence_in_the_tasks_template_either() -> None:
-    task = dataclasses.replace(make_task(), prompt=Prompt(instance="```{code_lang}\n{file_content}\n```"))
-    code = f'"""\n```\n{EVIL}\n````\n"""\n'
-    for state in (make_state(code, task=task), make_state(code)):
-        assert f"`````python\n{code}`````" in asked(state)[1]
 
 
 def test_what_others_said_stands_in_data_blocks_only() -> None:
@@ -213,13 +197,6 @@ def test_a_small_budget_loses_old_failures_before_keeps_and_the_best() -> None:
     assert TOY in small
 
 
-def test_a_budget_below_the_code_itself_is_an_error_and_no_silent_cut() -> None:
-    with pytest.raises(PolicyError) as raised:
-        asked(full(), 500)
-    assert raised.value.label is Label.ERROR
-    assert "context_tokens" in raised.value.hint
-
-
 @settings(max_examples=60)
 @given(
     st.integers(0, 33),
@@ -253,14 +230,6 @@ def test_no_state_has_more_tokens_than_its_budget(
 
 
 # ---------------------------------------------------------------------- a tool of the user's own
-def test_a_tool_is_shown_the_same_in_one_text_and_how_to_answer() -> None:
-    state = full(memo="- try value embeddings\n", incumbent="1" * 40)
-    text = render(state)
-    for section in ("Where we stand", "What was learned so far", "Latest experiments, oldest first", "Stuck"):
-        assert f"# {section}\n" in text
-    for piece in (TOY, "Edit these files in the current directory", "- try value embeddings", "not the incumbent's"):
-        assert piece in text
-    assert "not the incumbent's" not in render(full())
 
 
 # ---------------------------------------------------------------------- a role
@@ -292,21 +261,3 @@ def test_a_role_is_told_its_own_experiments_apart_and_in_full() -> None:
         assert "hint 29" not in others
     assert OWN not in asked(turn(role=""))[1]
     assert OWN not in asked(turn(role="meta"))[1]
-
-
-def test_what_a_role_tried_long_ago_is_shown_though_others_have_filled_the_window_since() -> None:
-    state = turn(role="optimiser", count=64)
-    of_others, own = (tuple(e for e in state.recent if e.number % 2 == odd) for odd in (0, 1))
-    old = tuple(experiment(n, f"long ago {n}", role="optimiser") for n in range(-9, 0))
-    state = dataclasses.replace(state, recent=of_others, own=(*old, *own))
-    whole = asked(state)[1]
-    shown = section(whole, OWN)
-    assert shown.count("(optimiser)") == 32
-    assert shown.index("- 1 (optimiser): try 1:") < shown.index("- 63 (optimiser): try 63:")
-    assert "next_action_hint: hint 63\n" in shown
-    assert "next_action_hint: hint 1\n" not in shown, "of old ones the outcome is told"
-    # Where room is short the old ones are not kept for the latest of the others.
-    less = asked(state, estimate_tokens(messages(state, forms=FORMS, budget=64_000, count=estimate_tokens)) - 1_000)[1]
-    assert "- 1 (optimiser)" not in section(less, OWN)
-    assert "- 63 (optimiser)" in section(less, OWN)
-    assert "- 62 (schedule)" in section(less, OTHERS)

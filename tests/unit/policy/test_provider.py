@@ -73,39 +73,11 @@ def test_a_reply_without_bound_is_thrown_away_with_what_it_cost() -> None:
     assert caught.value.cost == cost
 
 
-def test_half_a_surrogate_pair_does_not_get_into_the_store() -> None:
-    assert provider_errors.checked_text("a\ud800b", "stop", "", Cost()) == "a?b"
-
-
 def test_a_withheld_answer_is_a_refusal_but_what_was_said_before_is_a_reply() -> None:
     with pytest.raises(ModelError, match="cannot help") as caught:
         provider_errors.checked_text("", "stop", "I cannot help", Cost())
     assert caught.value.trouble is Trouble.REFUSED
     assert provider_errors.checked_text("half an edit", "content_filter", "", Cost()) == "half an edit"
-
-
-def test_a_stop_text_ends_the_reply_where_the_server_did_not() -> None:
-    assert provider_errors.before_stop("one\nEND two STOP", ("STOP", "END", "")) == "one\n"
-    assert provider_errors.before_stop("one", ("END",)) == "one"
-
-
-@given(st.text())
-def test_counts_of_a_provider_are_numbers_or_nothing(value: str) -> None:
-    assert provider_errors.count(value) == 0
-    assert [provider_errors.count(v) for v in (True, -1, 2.5, None, 10**30, 12)] == [0, 0, 0, 0, 0, 12]
-
-
-def test_the_environment_of_a_library_is_gone_afterwards_and_the_users_own_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.delenv("LITELLM_MODE", raising=False)
-    import os
-
-    with provider_errors.environment({"HF_HUB_OFFLINE": "1", "LITELLM_MODE": "PRODUCTION"}):
-        assert (os.environ["HF_HUB_OFFLINE"], os.environ["LITELLM_MODE"]) == ("0", "PRODUCTION")
-    assert os.environ["HF_HUB_OFFLINE"] == "0"
-    assert "LITELLM_MODE" not in os.environ
 
 
 @pytest.mark.parametrize(

@@ -81,23 +81,3 @@ def test_a_constant_moves_as_far_as_its_name_allows_and_no_further(text: str, lo
     found = [float(value) for value in reached(one(text)) if not isinstance(value, str)]
     assert min(found) == pytest.approx(low, rel=0.05)
     assert max(found) == pytest.approx(high, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "report_every",
-        "log_interval",
-        "verbose",
-        "save_every",
-        "num_workers",
-        "n_jobs",
-        "disp_freq",
-        "progress_every",
-        "summary_freq",
-    ],
-)
-@pytest.mark.parametrize("text", ["{} = 4\n", "{}: int = 4\n", "def train({}=4): pass\ntrain()\n", "c = dict({}=4)\n"])
-def test_how_often_something_is_printed_or_saved_is_left_alone(name: str, text: str) -> None:
-    """An experiment on it can only be lost, or be kept for luck."""
-    assert not find(text.format(name) + text.format(name.upper()))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
-from autoresearchd.models.client import ModelError, Trouble
 from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
 from tests.fakes import model_turns as turns
@@ -28,16 +27,6 @@ def orders(scripted: ScriptedServer) -> list[object]:
 
 def models(scripted: ScriptedServer) -> list[object]:
     return [asked["model"] for asked in scripted.questions]
-
-
-def test_the_version_in_use_is_loaded_asked_and_recorded() -> None:
-    with ScriptedServer(lora=turns.loads()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
-        replies = [client.ask(QUESTION, NEVER) for _ in range(2)]
-        order = {"lora_name": "v1-0a", "lora_path": str(FIRST.folder)}
-        assert orders(scripted) == [order], "once"
-        assert models(scripted) == ["v1-0a", "v1-0a"]
-    assert [reply.adapter for reply in replies] == ["v1-0a", "v1-0a"]
 
 
 def test_what_is_promoted_in_the_middle_answers_after_the_next_look() -> None:
@@ -91,41 +80,6 @@ def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_
     assert words in told[0]
     assert "v1-0a" in told[0]
     assert told[0].isprintable()
-
-
-def test_a_server_that_can_again_serves_the_version() -> None:
-    with ScriptedServer(lora=turns.server_error()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
-        assert client.ask(QUESTION, NEVER).adapter == ""
-        scripted.lora = turns.loads()
-        client.renew()
-        assert client.ask(QUESTION, NEVER).adapter == "v1-0a"
-
-
-def test_a_server_that_has_it_already_is_taken_at_its_word() -> None:
-    has_it = turns.fails(400, "The lora adapter 'v1-0a' has already been loaded.", None, "InvalidUserInput")
-    with ScriptedServer(lora=has_it) as scripted:
-        scripted.loaded["v1-0a"] = "somewhere"
-        assert (
-            OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST)).ask(QUESTION, NEVER).adapter == "v1-0a"
-        )
-
-
-def test_a_version_that_was_lost_and_cannot_be_loaded_again_costs_no_answer() -> None:
-    with ScriptedServer(lora=turns.loads()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
-        client.ask(QUESTION, NEVER)
-        scripted.loaded.clear()
-        scripted.lora = turns.loads_not()
-        assert client.ask(QUESTION, NEVER).adapter == ""
-
-
-def test_a_plain_model_that_is_not_there_is_still_an_error() -> None:
-    with ScriptedServer([turns.no_model("m")]) as scripted:
-        with pytest.raises(ModelError) as caught:
-            OpenAIClient(scripted.url, "m", adapters=Chosen(None)).ask(QUESTION, NEVER)
-        assert len(scripted.questions) == 1
-    assert caught.value.trouble is Trouble.NOT_FOUND
 
 
 def test_the_model_behind_the_endpoint_is_known_by_its_folder_where_that_is_here(tmp_path: Path) -> None:

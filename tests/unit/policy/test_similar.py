@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,15 +57,6 @@ def test_another_value_another_constant_or_another_start_is_no_duplicate() -> No
     assert known.look(both, {"LR": 0.02, "WD": 0.2}, A) == ""
 
 
-def test_changes_of_a_search_are_compared_where_the_diff_says_less() -> None:
-    edit = change("opt = AdamW(p, lr=0.1, eps=1e-8)", "opt = AdamW(p, lr=0.2, eps=1e-8)")
-    known = memory(past(4, edit, **{"train.py:AdamW.lr#1": 0.2}))
-    assert known.look(edit, {"train.py:AdamW.lr#1": 0.2}, A) == (
-        "experiment 4 changed AdamW.lr#1 to 0.2 already: 2.31, discard"
-    )
-    assert known.look(edit, {"train.py:AdamW.lr#1": 0.3}, A) == ""
-
-
 def test_a_constant_beside_other_code_does_not_make_two_edits_alike() -> None:
     constant = "-LR = 0.04\n+LR = 0.02\n"
     known = memory(past(4, HEADER + constant + CODE, **{"train.py:LR": 0.02}))
@@ -83,33 +73,6 @@ def test_nearly_the_same_code_is_told() -> None:
     told = known.look(HEADER + again, {}, B)
     assert told.startswith("experiment 31 made nearly the same edit (9")
     assert told.endswith("alike): 2.31, discard")
-
-
-def test_the_same_code_with_another_number_or_another_function_is_a_new_idea() -> None:
-    known = memory(past(31, HEADER + CODE), past(32, change("x = F.relu(x)", "x = F.gelu(x)")))
-    assert known.look(HEADER + CODE.replace("chunk(2", "chunk(3"), {}, B) == ""
-    assert known.look(change("x = F.relu(x)", "x = F.silu(x)"), {}, B) == ""
-    assert known.look("", {}, B) == ""
-
-
-@pytest.mark.parametrize("label", [Label.DUPLICATE, Label.NO_OP, Label.ILLEGAL_EDIT])
-def test_what_never_ran_is_not_held_against_an_edit(label: Label) -> None:
-    assert memory(past(5, HEADER + CODE, label=label)).look(HEADER + CODE, {}, A) == ""
-
-
-def test_a_program_is_warned_about_once_and_then_allowed() -> None:
-    known = memory()
-    assert [known.warn_once("hash"), known.warn_once("hash"), known.warn_once("other")] == [True, False, True]
-
-
-def test_only_the_latest_are_remembered() -> None:
-    known = NearDuplicates(window=2)
-    for number, value in enumerate(("0.1", "0.2", "0.3")):
-        known.add(*past(number, change("LR = 0.04", f"LR = {value}"), LR=float(value)))
-    known.add(*past(9, HEADER + CODE))
-    assert known.look(change("LR = 0.04", "LR = 0.2"), {"LR": 0.2}, B) == ""
-    assert known.look(change("LR = 0.04", "LR = 0.3"), {"LR": 0.3}, B) != ""
-    assert known.look(HEADER + CODE, {}, B) != ""
 
 
 @given(st.text(max_size=200), st.text(alphabet="+-=.:1e \"'[](),#ab\n\r\x1b", max_size=300))

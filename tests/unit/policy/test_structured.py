@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from autoresearchd.domain.errors import PolicyError
-from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.proposal import Repair
 from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.prompt import answer_schema
-from tests.fakes.policies import make_state
-from tests.unit.policy.model_bench import CODE, GOOD, HIGHER, Bench
+from tests.unit.policy.model_bench import GOOD, HIGHER, Bench
 
 
 def filled(*edits: tuple[str, str], path: str = "train.py") -> str:
@@ -61,37 +56,11 @@ def test_a_model_of_which_nobody_knows_it_is_asked_for_text() -> None:
         assert "<<<<<<< SEARCH" in instructions(bench)
 
 
-def test_a_model_that_ignores_the_schema_is_read_as_text() -> None:
-    bench = knowing(Bench(GOOD))
-    assert bench.propose().files == {"train.py": HIGHER}
-    assert bench.errors == [""]
-
-
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_user_has_the_last_word_on_it(wanted: bool) -> None:
     bench = knowing(Bench(RAISED, settings=ModelSettings(structured=wanted)), known=not wanted)
     bench.propose()
     assert (bench.client.questions[0].schema is not None) is wanted
-
-
-def test_an_edit_in_json_that_does_not_fit_goes_back_with_its_error_and_the_schema() -> None:
-    bench = knowing(Bench(filled(("LR = 0.7", "LR = 0.8")), RAISED))
-    assert bench.propose().files == {"train.py": HIGHER}
-    assert "its SEARCH text is not in train.py" in bench.told(1)
-    assert bench.client.questions[1].schema == answer_schema.SCHEMA
-
-
-def test_json_reaches_no_other_file() -> None:
-    bench = knowing(Bench(filled(("x", "y"), path="../evaluate.py"), settings=ModelSettings(reasks=0)))
-    assert bench.fails(PolicyError).label is Label.ILLEGAL_EDIT
-
-
-def test_a_failed_edit_is_given_up_with_an_empty_list_and_not_pressed() -> None:
-    failed = Repair(1, {"train.py": HIGHER}, label="error", reason="NameError", log="", description="raise LR")
-    bench = knowing(Bench(filled()))
-    error = bench.fails(PolicyError, replace(make_state(CODE), repair=failed))
-    assert "gives its edit up" in str(error)
-    assert len(bench.client.questions) == 1
 
 
 def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() -> None:
