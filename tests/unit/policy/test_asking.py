@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.ports import Cancel, Purse
 from autoresearchd.domain.proposal import Cost
+from autoresearchd.models import abandonable_call
 from autoresearchd.models.client import PASSING, ModelError, Question, Trouble
 from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
+from autoresearchd.policy.patience import Patience
 from tests.fakes.models import OpenPurse, PatientCancel, ScriptedClient, Step
 
 QUESTION = Question(({"role": "user", "content": "an edit, please"},))
@@ -130,3 +134,67 @@ def test_an_answer_under_way_that_is_not_waited_for_is_charged_at_an_unknown_pri
     [(model, cost)] = bill.charged
     assert model == "first"
     assert cost == Cost(usd=None, tokens_in=first.count_tokens(QUESTION.messages))
+
+
+class Priced(ScriptedClient):
+    """A model whose price is known, also of what brought no reply: a cent for each token that may have been written."""
+
+    def price(self, cost: Cost) -> float:
+        return cost.tokens_in / 1e6 + cost.tokens_out / 100
+
+
+def test_a_reply_that_comes_too_late_is_charged_as_if_all_of_it_had_been_written() -> None:
+    bill, first = Bill(), Priced([failing(Trouble.TIMEOUT), "yes"], name="first")
+    question = replace(QUESTION, max_tokens=500)
+    asker(first, bill=bill).ask(question, PatientCancel())
+    [(_, cost)] = bill.charged
+    sent = first.count_tokens(QUESTION.messages)
+    assert cost == Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500)
+
+
+# ---------------------------------------------------------------------- patience
+def test_who_wants_the_end_at_once_has_it_whatever_the_grace() -> None:
+    cancel = threading.Event()
+    cancel.set()
+    assert Patience(cancel, threading.Event(), grace=60.0).is_set()
+
+
+def test_the_grace_counts_from_when_the_request_was_seen() -> None:
+    ending, now = threading.Event(), [100.0]
+    patience = Patience(threading.Event(), ending, grace=2.0, clock=lambda: now[0])
+    assert not patience.is_set()
+    now[0] = 500.0
+    ending.set()
+    assert not patience.is_set()
+    now[0] = 501.9
+    assert not patience.is_set()
+    now[0] = 502.0
+    assert patience.is_set()
+
+
+def test_a_stop_that_came_before_spends_nothing() -> None:
+    cancel, calls = threading.Event(), []
+    cancel.set()
+    with pytest.raises(Interrupted):
+        abandonable_call.call(lambda: calls.append(1), cancel, 60.0)
+    assert calls == []
+
+
+def test_a_stop_ends_the_waiting_and_the_call_is_told() -> None:
+    cancel, given_up = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        cancel.set()
+        given_up.wait(60.0)
+
+    with pytest.raises(Interrupted):
+        abandonable_call.call(hang, cancel, 60.0, give_up=given_up.set)
+    assert given_up.is_set()
+
+
+def test_a_call_that_takes_too_long_is_a_time_out_that_names_the_time() -> None:
+    given_up = threading.Event()
+    with pytest.raises(ModelError, match=r"within 0\.05 s") as caught:
+        abandonable_call.call(lambda: given_up.wait(60.0), threading.Event(), 0.05, give_up=given_up.set)
+    assert caught.value.trouble is Trouble.TIMEOUT
+    assert given_up.is_set()

@@ -129,46 +129,6 @@ PROGRAMS = {
         "block_size eval_iters share",
         "batch_size max_iters learning_rate n_embd n_head n_layer dropout",
     ),
-    "options of argparse and a main function": Usual(
-        "val_loss",
-        """
-        import argparse
-        import numpy as np
-
-        def data(n, noise, seed):
-            rng = np.random.default_rng(seed)
-            x = rng.normal(size=(n, 4))
-            return x, x.sum(1) + noise * rng.normal(size=n)
-
-        def train(x, y, lr, epochs, decay):
-            w = np.zeros(x.shape[1])
-            for _ in range(epochs):
-                w -= lr * (x.T @ (x @ w - y) / len(x) + decay * w)
-            return w
-
-        def evaluate(w, x, y, worst):
-            errors = np.sort((x @ w - y) ** 2)
-            return errors[:worst].mean()
-
-        def main():
-            parser = argparse.ArgumentParser()
-            parser.add_argument("--count", type=int, default=500)
-            parser.add_argument("--sigma", type=float, default=0.1)
-            parser.add_argument("--lr", type=float, default=0.01)
-            parser.add_argument("--epochs", type=int, default=50)
-            parser.add_argument("--decay", type=float, default=0.001)
-            parser.add_argument("--worst", type=int, default=90)
-            args = parser.parse_args()
-            x, y = data(args.count, args.sigma, 0)
-            cut = args.count * 4 // 5
-            w = train(x[:cut], y[:cut], args.lr, args.epochs, args.decay)
-            print("val_loss: {:.5f}".format(evaluate(w, x[cut:], y[cut:], args.worst)))
-
-        main()
-        """,
-        "args.count args.sigma args.worst",
-        "args.lr args.epochs args.decay",
-    ),
     "settings in a dictionary, the data in another file": Usual(
         "val_bpb",
         """

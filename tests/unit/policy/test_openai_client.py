@@ -174,13 +174,6 @@ def test_the_key_comes_from_the_file_else_from_the_environment(tmp_path: Path) -
         read_key("", {"AUTORESEARCHD_LOCAL_KEY": "two\r\nHost: lines"})
 
 
-def test_lists_that_do_not_fit_each_other_are_not_stored() -> None:
-    content = [{"token": "token_id:1", "logprob": -0.5}]
-    assert tokens_of({"logprobs": {"content": content}, "token_ids": [1, 2]}) == (None, None)
-    assert tokens_of({"logprobs": {"content": [{"token": "a", "logprob": None}]}}) == (None, None)
-    assert tokens_of({"token_ids": [1, 2]}) == ((1, 2), None)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["content", "logprob", "id"]), inner),

@@ -61,29 +61,3 @@ def test_visits_of_descendants_count_for_their_ancestors() -> None:
     nodes = [node(0, None, 3.0, Status.KEEP), node(1, 0, 2.0), node(2, 0, 2.1), node(3, 1, 2.9), node(4, 2, 2.9)]
     assert select(nodes, {}, maximize=False) == 1
     assert select(nodes, {3: 10}, maximize=False) == 2
-
-
-@given(trees(), VISITS)
-def test_scoring_nodes_by_their_best_descendant_would_choose_the_same(
-    nodes: list[Node], visits: dict[int, int]
-) -> None:
-    """The formula in its long form, node by node; what the module's docstring says of it."""
-    usable = [n for n in nodes if n.status in (Status.KEEP, Status.DISCARD)]
-    ranked = sorted(usable, key=lambda n: (n.value, n.number))
-    below = {n.number: {n.number} for n in nodes}
-    for n in reversed(nodes):
-        if n.parent is not None:
-            below[n.parent] |= below[n.number]
-    floor, best = ranked[len(ranked) // 2].value, ranked[0].value
-    total = sum(times for number, times in visits.items() if number < len(nodes))
-    prior = sum(1 / rank for rank in range(1, len(ranked) + 1))
-
-    def score(rank: int, n: Node) -> float:
-        lowest = min(other.value for other in usable if other.number in below[n.number])
-        quality = max(0.0, (floor - lowest) / (floor - best)) if floor > best else 0.0
-        seen = sum(visits.get(number, 0) for number in below[n.number])
-        return quality + (1 + total) ** 0.5 / rank / prior / (1 + seen)
-
-    scores = {n.number: score(rank, n) for rank, n in enumerate(ranked, start=1)}
-    chosen = select(nodes, visits, maximize=False)
-    assert scores[chosen] >= max(scores.values()) - 1e-9

@@ -16,46 +16,23 @@ from autoresearchd.domain.errors import Interrupted, UsageError
 from autoresearchd.models.client import ModelClient, ModelError, Question, Trouble
 from autoresearchd.models.transformers_client import TransformersClient
 from tests.contract.client_contract import QUESTION, SOON_S, ClientContract
+from tests.unit.learner import tiny
 
 pytest.importorskip("transformers", reason="pip install 'autoresearchd[learn]'")
 pytestmark = pytest.mark.slow
 
 NEVER = threading.Event()
-TEMPLATE = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of two layers over bytes, whose own settings would bend the distribution."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    """A model whose own settings would bend the distribution."""
+    from transformers import GenerationConfig
 
-    special = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*special, *letters])}
-    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<|pad|>", eos_token="<|end|>", additional_special_tokens=special[2:]
-    )
-    tokenizer.chat_template = TEMPLATE
-    config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=1024, bos_token_id=None, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    model.generation_config.repetition_penalty = 1.7
-    model.generation_config.do_sample = True
-    model.generation_config.top_k = 3
-    place = tmp_path_factory.mktemp("model")
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    place = tiny.write_model(tmp_path_factory.mktemp("model"), context=1024)
+    own = GenerationConfig.from_pretrained(place)
+    own.update(repetition_penalty=1.7, do_sample=True, top_k=3)
+    own.save_pretrained(place)
     return place
 
 
@@ -98,14 +75,6 @@ def test_the_same_seed_draws_the_same_reply_and_leaves_the_random_numbers_of_oth
     other = client.ask(replace(QUESTION, seed=18), NEVER)
     assert first.token_ids == again.token_ids != other.token_ids
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_model_that_was_given_back_answers_as_before_with_the_same_adapter(folder: Path) -> None:
-    client = TransformersClient(folder)
-    client.unload()  # it was not loaded yet
-    first = client.ask(QUESTION, NEVER)
-    client.unload()
-    assert client.ask(QUESTION, NEVER).token_ids == first.token_ids
 
 
 def test_a_prompt_that_does_not_fit_is_not_cut_in_silence(folder: Path) -> None:
