@@ -5,18 +5,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autoresearchd.domain.errors import AdapterDamaged, EnvironmentFailure, StoreError
 from autoresearchd.domain.policy_versions import BaseModel, NewLearnerRun, VersionStatus
 from autoresearchd.learner.versions import adapter_manifest
 from autoresearchd.learner.versions.adapter_shelf import FOUND, AdapterShelf, Made, Swept
+from autoresearchd.learner.versions.base_names import cached, same_name
+from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
 from autoresearchd.store.repository import SqlStore
+from tests.unit.learner.live_rewards import Life, lived, rolled_back
 
 BASE = BaseModel("/models/small", "m" * 64, "t" * 64, "c" * 64)
 MADE = Made(BASE, "grpo", data={"sessions": ["night1"], "trajectories": 217}, metrics={"kl": 0.5, "nan": float("nan")})
@@ -347,3 +352,134 @@ def test_a_version_that_is_being_made_is_not_swept_away(shelf: AdapterShelf, fol
     finally:
         os.close(handle)
     assert shelf.sweep().removed == 1
+
+
+def test_a_learner_that_goes_on_after_it_was_killed_makes_no_second_version(shelf: AdapterShelf) -> None:
+    first = shelf.add(saves(), MADE)
+    assert shelf.add(saves(), MADE) == first
+    assert shelf.add(saves(), Made(BASE, "grpo", parent=first.version)).version != first.version
+
+
+# ---------------------------------------------------------------------- base names
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+SNAPSHOT = f"/home/me/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/{REVISION}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
+        ("Qwen/Qwen3-4B", SNAPSHOT),
+        (f"{SNAPSHOT}/", "Qwen/Qwen3-4B"),
+        ("/models/small/", "/models/small"),
+        ("/cache/models--gpt2/snapshots/" + REVISION, "gpt2"),
+    ],
+)
+def test_a_name_of_a_hub_and_the_folder_that_it_was_fetched_to_are_one_model(one: str, other: str) -> None:
+    assert same_name(one, other)
+    assert same_name(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B"),
+        ("Qwen/Qwen3-8B", SNAPSHOT),
+        ("Qwen3-4B", SNAPSHOT),
+        ("/models/a/small", "/models/b/small"),
+        ("/models/small", "small"),
+        ("/home/models--Qwen--Qwen3-4B/other", "Qwen/Qwen3-4B"),
+        ("", ""),
+        (" ", "/"),
+    ],
+)
+def test_names_that_only_look_alike_are_not_one_model(one: str, other: str) -> None:
+    assert not same_name(one, other)
+
+
+def test_a_model_of_a_hub_is_found_where_the_hub_keeps_it(tmp_path: Path) -> None:
+    place = tmp_path / "hub" / "models--Qwen--Qwen3-4B"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text(f"{REVISION}\n")
+    assert cached("Qwen/Qwen3-4B", {"HF_HOME": str(tmp_path)}) is None, "named, and not fetched"
+    snapshot = place / "snapshots" / REVISION
+    snapshot.mkdir(parents=True)
+    assert cached("Qwen/Qwen3-4B", {"HF_HOME": str(tmp_path)}) == snapshot
+    assert cached("Qwen/Qwen3-4B", {"HF_HUB_CACHE": str(tmp_path / "hub")}) == snapshot
+    assert cached("Qwen/Qwen3-4B", {"XDG_CACHE_HOME": str(tmp_path)}) is None
+    (place / "refs" / "main").write_text("../../..")
+    assert cached("Qwen/Qwen3-4B", {"HF_HOME": str(tmp_path)}) is None
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc", "a/b/c", "a b", "-rf", "../models--x"])
+def test_what_a_server_calls_its_model_leads_to_no_other_folder(tmp_path: Path, name: str) -> None:
+    assert cached(name, {"HF_HOME": str(tmp_path)}) is None
+
+
+# ---------------------------------------------------------------------- rollback
+OPTIONS = RollbackOptions(resamples=1000)
+SESSIONS = 100
+
+
+def rate(**change: float) -> tuple[float, float]:
+    """How often versions are rolled back, and after how many experiments in the middle."""
+    stream, found = np.random.default_rng(7), []
+    for _ in range(SESSIONS):
+        before, now = lived(stream, Life(**change))
+        found.append(rolled_back(now, before, OPTIONS))
+    fell = [count for count in found if count]
+    return len(fell) / SESSIONS, float(np.median(fell)) if fell else math.nan
+
+
+def test_a_version_that_is_as_good_is_left_alone() -> None:
+    assert rate()[0] <= 0.05
+
+
+@pytest.mark.parametrize("drift", [{"slope": -0.005}, {"slope": -0.01}, {"decay": 60.0}])
+def test_a_version_is_not_blamed_for_a_session_in_which_less_is_left_to_improve(drift: dict[str, float]) -> None:
+    """Rewards fell by 0.3, 0.6 or 1.3 over the 60 experiments before it, and go on falling.
+
+    At most 5% in the long run (``benchmarks/rollback.py``): of a hundred sessions up to 9 by chance.
+    """
+    assert rate(**drift)[0] <= 0.09
+
+
+def test_a_better_version_is_left_alone() -> None:
+    assert rate(gain=0.4, bad=0.05)[0] <= 0.01
+
+
+@pytest.mark.parametrize(("bad", "least", "most"), [(0.9, 0.95, 16), (0.6, 0.5, 64)])
+def test_a_version_that_crashes_more_often_goes_back_within_a_few_experiments(
+    bad: float, least: float, most: int
+) -> None:
+    """One in five of the version before did."""
+    share, count = rate(bad=bad)
+    assert share >= least
+    assert count <= most
+
+
+def test_a_fall_that_is_sure_but_small_changes_nothing() -> None:
+    verdict = judge([0.45] * 64 + [0.46] * 64, [0.5, 0.51] * 32)
+    assert not verdict.fell
+    assert verdict.p_value < 0.001
+
+
+def test_too_few_experiments_say_nothing() -> None:
+    for now, before in (([], [1.0] * 40), ([-2.0] * 15, [1.0] * 40), ([-2.0] * 40, [1.0] * 11), ([-2.0] * 40, [])):
+        verdict = judge(now, before)
+        assert (verdict.fell, verdict.looked, verdict.reason) == (False, 0, "")
+
+
+def test_there_is_a_last_look() -> None:
+    looks = [last_look(count) for count in (0, 15, 16, 31, 32, 64, 128, 256, 512, 10_000)]
+    assert looks == [0, 0, 1, 1, 2, 3, 4, 4, 4, 4]
+    good, bad = [1.0, 0.9] * 128, [-2.0] * 256
+    assert not judge(good + bad, [1.0, 0.9] * 20).fell, "what comes after it is for the next learning"
+
+
+def test_rewards_that_are_all_the_same_are_no_fall() -> None:
+    assert not judge([0.0] * 64, [0.0] * 64).fell
+    verdict = judge([-2.0] * 16, [0.5] * 16)
+    assert verdict.fell
+    assert "16 experiments" in verdict.reason
+    assert "-2.000" in verdict.reason

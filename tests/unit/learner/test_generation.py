@@ -82,8 +82,8 @@ def test_a_prompt_that_is_answered_several_times_is_read_once_and_answered_the_s
 
 
 def test_a_completion_ends_where_the_model_ends_it_or_where_it_is_cut_off(model: LocalModel) -> None:
-    seeds = list(range(40))
-    written = model.generate([PROMPTS[0]] * 40, max_tokens=150, temperature=1.5, seeds=seeds)
+    seeds = list(range(20))
+    written = model.generate([PROMPTS[0]] * 20, max_tokens=150, temperature=1.5, seeds=seeds)
     assert {each.finished for each in written} == {True, False}
     for each in written:
         assert len(each.ids) == len(each.logprobs)
@@ -91,14 +91,6 @@ def test_a_completion_ends_where_the_model_ends_it_or_where_it_is_cut_off(model:
         assert each.finished == (each.ids[-1] in model.ends)
         assert each.finished or len(each.ids) == 150
         assert "<|" not in each.text
-
-
-def test_a_long_prompt_gets_what_the_context_has_left(model: LocalModel) -> None:
-    long = (40,) * (tiny.CONTEXT - 4)
-    written = model.generate([long, PROMPTS[1]], max_tokens=20, temperature=1.0, seeds=[1, 2])
-    assert len(written[0].ids) <= 4
-    [alone] = model.generate([PROMPTS[1]], max_tokens=20, temperature=1.0, seeds=[2])
-    assert written[1].ids == alone.ids
 
 
 @pytest.mark.parametrize("prompt", [(), (40,) * tiny.CONTEXT])

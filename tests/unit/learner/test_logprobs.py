@@ -109,8 +109,6 @@ def test_large_logits_and_forbidden_tokens_do_not_overflow() -> None:
 
 
 # ------------------------------------------------------------------ KL
-
-
 def test_k3_is_never_negative_and_right_on_average() -> None:
     policy, reference = torch.log_softmax(logits(14)[0, 0], -1), torch.log_softmax(logits(15)[0, 0], -1)
     estimates = k3(policy, reference)  # of each token that could have been drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -17,7 +17,8 @@ from torch import Tensor
 from autoresearchd.learner.algorithms.learnable import Sample, Statistics
 from autoresearchd.learner.training.load_model import Loaded, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.training.packing import Pack, Sharing, laid_out
+from autoresearchd.learner.training.packing import Sharing
+from autoresearchd.learner.training.prompt_sharing import reason_against
 from autoresearchd.models.transformers_library import told
 from tests.unit.learner import tiny
 
@@ -36,37 +37,6 @@ def samples_of(groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]
         for number, answer in enumerate(answers)
     ]
     return [sample for _, sample in sorted(found, key=lambda each: each[0])]
-
-
-# -- which rows go together
-@given(groups, st.integers(1, 64))
-def test_every_answer_is_in_one_pack_whose_rows_begin_alike_and_cost_no_more(
-    groups: list[tuple[tuple[int, ...], list[tuple[int, ...]]]], width: int
-) -> None:
-    samples, sharing = samples_of(groups), Sharing(width)
-    lengths = [len(each.prompt) + len(each.completion) for each in samples]
-    packs = sharing.packs([each.prompt for each in samples], lengths)
-    assert sorted(row for pack in packs for row in pack.rows) == list(range(len(samples)))
-    for pack in packs:
-        assert pack.lengths == tuple(lengths[row] for row in pack.rows)
-        assert len({samples[row].prompt[: pack.shared] for row in pack.rows}) == 1
-        assert pack.tokens <= sum(pack.lengths)
-        assert len(pack.rows) == 1 or sharing._cost(pack) < sum(
-            sharing._cost(Pack((row,), length, (length,))) for row, length in zip(pack.rows, pack.lengths, strict=True)
-        )
-
-
-def test_each_answer_sees_the_prompt_and_itself_and_stands_behind_the_prompt() -> None:
-    rows = torch.tensor([[1, 2, 3, 4, 0], [9, 9, 9, 9, 9], [1, 2, 5, 6, 7]])
-    layout = laid_out(Pack((0, 2), 2, (4, 5)), rows)
-    assert layout.ids.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
-    assert layout.positions.tolist() == [[0, 1, 2, 3, 2, 3, 4]]
-    assert [each.tolist() for each in layout.places] == [[0, 1, 2, 3], [0, 1, 4, 5, 6]]
-    seen = ["".join(str(int(each)) for each in row) for row in layout.seen.tolist()]
-    assert seen == ["1000000", "1100000", "1110000", "1111000", "1100100", "1100110", "1100111"]
-    mask = layout.mask(torch.float32)
-    assert mask.shape == (1, 1, 7, 7)
-    assert bool(((mask[0, 0] == 0) == layout.seen).all())
 
 
 # -- what comes out is the same
@@ -201,8 +171,6 @@ def test_values_are_of_each_prompts_end_however_it_is_laid_out(both: Both) -> No
 
 
 # -- models that cannot
-
-
 class Leaky(torch.nn.Module):
     """A layer that mixes what it is given along the row, as a convolution or a state does."""
 
@@ -248,3 +216,19 @@ def test_a_model_that_fails_where_it_is_tried_scores_apart_and_ends_no_run(
     assert "ValueError: masks of four dimensions" in model.apart
     assert "\x1b" not in model.apart
     assert torch.isfinite(model.statistics(SAMPLES).tokens.logprobs).all()
+
+
+def mistral() -> Any:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    return MistralForCausalLM(MistralConfig(**tiny.sizes(262), sliding_window=64))
+
+
+ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"), [(mistral, "window"), (partial(llama, rope_parameters=ROPE), "longest row")]
+)
+def test_what_a_short_probe_could_not_show_is_known_from_the_configuration(make: Any, words: str) -> None:
+    assert words in reason_against(make())

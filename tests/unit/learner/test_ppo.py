@@ -167,18 +167,7 @@ def test_padding_never_matters(level: Level) -> None:
     assert asdict(one.ratios) == pytest.approx(asdict(other.ratios))
 
 
-def test_a_longer_completion_counts_no_more_than_a_short_one() -> None:
-    logprobs = torch.zeros((2, 4), dtype=torch.float64)
-    mask = torch.tensor([[True, False, False, False], [True, True, True, True]])
-    advantages = torch.tensor([1.0, -1.0], dtype=torch.float64)
-    nothing = torch.zeros(2, dtype=torch.float64)
-    found = ppo_loss(logprobs, logprobs, advantages, nothing, nothing, nothing, torch.zeros_like(logprobs), mask)
-    assert float(found.loss) == pytest.approx(0.0, abs=1e-12)
-
-
 # ------------------------------------------------------------------ what is refused
-
-
 @pytest.mark.parametrize("name", ["logprobs", "advantages", "values", "old_values", "returns", "entropy"])
 def test_nan_that_would_count_is_refused_with_its_name(name: str) -> None:
     batch = batch_of(9)

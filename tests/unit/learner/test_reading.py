@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import RepositoryError, UsageError
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.data.learned_from import identities, lesson, seen
 from autoresearchd.learner.data.read_sessions import (
+    Reading,
     base_model,
     filters_for,
     locate,
     material,
     read_sessions,
 )
-from autoresearchd.learner.data.trajectories import Reason, grouped
+from autoresearchd.learner.data.trajectories import Reason, Split, grouped
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
 REPLAY = filters_for("replay")
@@ -40,18 +44,6 @@ def test_a_session_becomes_groups_with_its_failures_in_them(root: Path) -> None:
     assert found.parts.by == "time"
     assert found.problem == ""
     assert found.signal.groups == 3, "of the training part"
-
-
-def test_sessions_of_several_repositories_are_held_out_whole_and_told_apart(tmp_path: Path, root: Path) -> None:
-    other = make_root(tmp_path / "other" / "project")
-    add_session(root)
-    add_session(other, days=1)
-    found = read_sessions([root, other])
-    assert [session.name for session in found.sessions] == ["work/project/mar8", "other/project/mar8"]
-    parts = material(found, REPLAY).parts
-    assert parts is not None
-    assert {t.session for t in parts.held_out} == {"other/project/mar8"}
-    assert parts.by == "session"
 
 
 def test_sessions_of_other_repositories_are_foreign_and_nothing_of_them_is_held_out_for_experiments(
@@ -91,19 +83,6 @@ def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
 
 
 # ---------------------------------------------------------------------- which repositories
-
-
-def test_elsewhere_it_is_enough_to_name_a_repository(root: Path, tmp_path: Path) -> None:
-    add_session(root)
-    nowhere = tmp_path / "nowhere"
-    nowhere.mkdir()
-    assert locate(nowhere, [root])[0] == [root]
-    with pytest.raises(RepositoryError, match="not in a git repository"):
-        locate(nowhere, [])
-    empty = make_root(tmp_path / "empty")
-    assert locate(empty, [root])[0] == [root]
-    with pytest.raises(UsageError, match="there is no session"):
-        locate(empty, [])
 
 
 @pytest.mark.parametrize(
@@ -155,3 +134,45 @@ def test_a_broken_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match="holds no model"):
         base_model(tmp_path / "none")
+
+
+# ---------------------------------------------------------------------- seen
+def split_of(reading: Reading) -> Split:
+    found = material(reading, filters_for("replay")).parts
+    assert found is not None
+    return found
+
+
+def test_what_a_parent_learned_from_is_known_again_and_what_came_after_it_is_new(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "a")
+    add_session(root, outcomes=ONE_EACH * 2)
+    reading = read_sessions([root])
+    parts = split_of(reading)
+    known = seen([lesson(parts.train, reading.sessions)], reading.sessions)
+    assert all(known.holds(each) for each in parts.train)
+    assert not any(known.holds(each) for each in parts.held_out), "the later part of the session is still unknown to it"
+
+
+def test_a_session_is_known_again_beside_others_and_after_its_repository_was_moved(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "a")
+    add_session(root, seed=1)
+    reading = read_sessions([root])
+    assert reading.sessions[0].name == "mar8"
+    data = lesson(split_of(reading).train, reading.sessions)
+    moved, other = tmp_path / "elsewhere", make_root(tmp_path / "b")
+    shutil.move(root, moved)
+    add_session(other, seed=2)
+    together = read_sessions([moved, other])
+    assert [each.name for each in together.sessions] == ["elsewhere/mar8", "b/mar8"]
+    known = seen([data], together.sessions)
+    assert set(known.last) == {"elsewhere/mar8"}, "the other began on the same day from the same commit"
+
+
+def test_what_all_ancestors_learned_from_counts(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "a")
+    add_session(root)
+    sessions = read_sessions([root]).sessions
+    [identity] = identities(sessions).values()
+    lessons: list[dict[str, Any]] = [{"trained_on": {identity: number}} for number in (3, 5, 4)]
+    assert seen(lessons, sessions).last == {"mar8": 5}
+    assert seen([], sessions).last == {}

@@ -132,14 +132,6 @@ def test_a_proposal_of_a_search_that_stood_in_for_the_model_pays_no_answer_of_th
     assert (unused.label, unused.reward) == (Label.INTERRUPTED, None)
 
 
-def test_an_answer_that_was_lost_with_the_daemon_is_paid_nothing() -> None:
-    """Killed between the answer and the proposal, the daemon asks again: the second answer is the one that was run."""
-    lost, used = read(transcript(answer(said="first"), answer(said="second")))
-    assert (lost.label, lost.reward) == (Label.INTERRUPTED, None)
-    assert used.reward == 2.5
-    assert dataset([lost, used], TEXT).dropped == {Reason.INTERRUPTED: 1}
-
-
 @pytest.mark.parametrize(
     ("runs", "reason"),
     [

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import resource
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.labels import Label
+from autoresearchd.learner.algorithms.learnable import Sample
 from autoresearchd.learner.algorithms.ratios import Level, Mean
 from autoresearchd.learner.algorithms.train_options import (
     GSPO,
@@ -25,6 +33,8 @@ from autoresearchd.learner.algorithms.train_options import (
     TrainOptions,
 )
 from autoresearchd.learner.data.trajectories import Trajectory
+from autoresearchd.learner.training.checkpoint import Checkpoint, fingerprint, read, write
+from autoresearchd.learner.training.out_of_memory import explain_out_of_memory, lift_memory_limit, trial_step
 from autoresearchd.learner.training.train import StepFigures
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
@@ -58,7 +68,7 @@ def test_what_was_rewarded_becomes_likelier(algo: Algo) -> None:
     assert min(gain(of(algo), seed) for seed in range(2)) > (0.04 if algo is Algo.SDPO else 0.1)
 
 
-@pytest.mark.parametrize("algo", [Algo.GRPO, pytest.param(Algo.PPO, marks=pytest.mark.nightly), Algo.SFT])
+@pytest.mark.parametrize("algo", [Algo.GRPO, pytest.param(Algo.PPO, marks=pytest.mark.nightly)])
 def test_with_shuffled_rewards_nothing_is_learned_on_average(algo: Algo) -> None:
     controls = [gain(of(algo, steps=15, shuffle_rewards=True), seed) for seed in range(5)]
     real = [gain(of(algo, steps=15), seed) for seed in range(5)]
@@ -73,10 +83,9 @@ def passes(seed: int, **grpo: Any) -> list[dict[str, float]]:
     return list(trained(model, data_of(model, seed), options).history)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_reads_them(seed: int) -> None:
-    near = passes(seed)
-    far = passes(seed, clip_low=0.99, clip_high=1e6, dual_clip=None)
+def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_reads_them() -> None:
+    near = passes(0)
+    far = passes(0, clip_low=0.99, clip_high=1e6, dual_clip=None)
     later = near[len(near) // 2 :]
     assert all(step["clipped_low"] > 0.1 for step in later) and max(step["clipped_high"] for step in later) > 0.05
     assert max(step["approx_kl"] for step in near) < 2 and max(step["approx_kl"] for step in far) > 4
@@ -93,15 +102,6 @@ def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_read
 )
 def test_every_variant_of_grpo_learns(grpo: GrpoOptions) -> None:
     assert gain(of(Algo.GRPO, grpo=grpo)) > 0.1
-
-
-def test_a_policy_held_to_the_base_stays_closer_to_it() -> None:
-    kls = []
-    for beta in (0.0, 5.0):
-        model = TinyLearnable()
-        found = trained(model, data_of(model), of(Algo.GRPO, grpo=GrpoOptions(beta=beta), kl_every=1))
-        kls.append(found.history[-1]["kl_base"])
-    assert kls[1] < 0.5 * kls[0]
 
 
 # -- gradients
@@ -150,12 +150,7 @@ def test_a_model_that_says_nothing_but_nan_ends_the_run_unchanged() -> None:
     assert all(torch.equal(each, before[name]) for name, each in model.adapter_state().items())
 
 
-# -- figures
-
-
 # -- nothing to learn from, and cold starts
-
-
 def test_a_reward_that_is_nan_is_named() -> None:
     model = TinyLearnable()
     data = data_of(model)
@@ -243,7 +238,7 @@ def timeless(history: tuple[dict[str, float], ...]) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("algo", ALL)
-@pytest.mark.parametrize("stop", [1, 6, 9])
+@pytest.mark.parametrize("stop", [1, 6])
 def test_a_run_that_goes_on_ends_as_one_that_never_stopped_bit_for_bit(algo: Algo, stop: int, tmp_path: Path) -> None:
     grpo = GrpoOptions(beta=0.1)
     options = of(algo, steps=12, save_every=1, kl_every=2, grpo=grpo, batch=24, micro=5)
@@ -266,3 +261,165 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped_bit_for_bit(algo: Alg
     assert timeless(found.history) == timeless(expected.history)
     assert found.counts == expected.counts
     assert steps[-1].step == 12 and (len(steps) < 12 or stop == 1)
+
+
+# ---------------------------------------------------------------------- checkpoint
+def checkpoint(steps: int = 3) -> Checkpoint:
+    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+    return Checkpoint(
+        "run",
+        0,
+        2,
+        steps,
+        {"up": torch.full((2,), float(steps))},
+        optimiser.state_dict(),
+        {},
+        [{"loss": 0.1}],
+        {"a": 1},
+    )
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    write(checkpoint(), tmp_path / "deep" / "checkpoint")
+    found = read(tmp_path / "deep" / "checkpoint", "run")
+    assert found is not None
+    assert (found.run, found.phase, found.updates, found.steps) == ("run", 0, 2, 3)
+    assert torch.equal(found.adapter["up"], torch.full((2,), 3.0))
+    assert (found.history, found.counts) == ([{"loss": 0.1}], {"a": 1})
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "checkpoint"
+    write(checkpoint(3), place)
+    with monkeypatch.context() as patch:
+        patch.setattr(os if at == "fsync" else Path, at, killed)
+        with pytest.raises(Killed):
+            write(checkpoint(4), place)
+    found = read(place, "run")
+    assert found is not None and found.steps == 3
+    write(checkpoint(5), place)
+    found = read(place, "run")
+    assert found is not None and found.steps == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    place = tmp_path / "checkpoint"
+    write(checkpoint(3), place)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(EnvironmentFailure, match=r"cannot be written: .*No space left") as caught:
+            write(checkpoint(4), place)
+        assert "goes on from the checkpoint before" in caught.value.hint
+        with pytest.raises(EnvironmentFailure, match="cannot be written") as caught:
+            write(checkpoint(1), tmp_path / "first")
+        assert "begins anew" in caught.value.hint, "there is none before"
+    found = read(place, "run")
+    assert found is not None and found.steps == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cut=st.booleans())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_checkpoint_is_refused(where: float, flip: int, cut: bool, tmp_path: Path) -> None:
+    place = tmp_path / "checkpoint"
+    write(checkpoint(), place)
+    data = bytearray(place.read_bytes())
+    spot = int(where * len(data))
+    data[spot] ^= flip
+    place.write_bytes(data[:spot] if cut else data)
+    with pytest.raises(UsageError, match="is damaged\n  → delete it"):
+        read(place, "run")
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    write(checkpoint(), tmp_path / "checkpoint")
+    with pytest.raises(UsageError, match="belongs to a run with other options"):
+        read(tmp_path / "checkpoint", "another")
+
+
+def test_a_run_is_known_by_its_options_its_data_and_its_model() -> None:
+    data = played(TinyLearnable(), rounds=2)
+    same = fingerprint(TrainOptions(), data, ("m", "t", "c"))
+    assert fingerprint(TrainOptions(steps=99, save_every=3), data, ("m", "t", "c")) == same
+    others = [
+        fingerprint(TrainOptions(seed=1), data, ("m", "t", "c")),
+        fingerprint(TrainOptions(start="version 3"), data, ("m", "t", "c")),
+        fingerprint(TrainOptions(), data[1:], ("m", "t", "c")),
+        fingerprint(TrainOptions(), played(TinyLearnable(), rounds=2, rule=lambda _: 0.5), ("m", "t", "c")),
+        fingerprint(TrainOptions(), data, ("other", "t", "c")),
+    ]
+    assert len({same, *others}) == 6
+
+
+# ---------------------------------------------------------------------- memory
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_memory_that_runs_out_all_the_same_is_told_as_that(error: Exception) -> None:
+    used_up = pytest.raises(MissingCapability, match="scoring: the memory is used up")
+    with used_up as caught, explain_out_of_memory("scoring"):
+        raise error
+    assert "--set micro=1" in caught.value.hint
+
+
+def test_a_limit_that_is_lifted_for_a_while_is_there_again_afterwards() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (2**40, before[1]))
+    try:
+        with pytest.raises(RuntimeError, match="in the middle"), lift_memory_limit():
+            assert resource.getrlimit(resource.RLIMIT_DATA)[0] == before[1]
+            raise RuntimeError("in the middle")
+        assert resource.getrlimit(resource.RLIMIT_DATA) == (2**40, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def test_memory_that_a_learner_frees_is_there_for_others_at_once() -> None:
+    program = """
+import ctypes
+from pathlib import Path
+from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
+def taken():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+give_large_blocks_back()
+bytearray(30_000_000)  # which glibc by itself takes for a reason to keep blocks of that size
+blocks = [bytearray(b"x") * 4_000_000 for _ in range(40)]
+before = taken()
+del blocks[:-1:2]
+print(before - taken())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 70_000_000, "every other of 40 blocks of 4 MB"
+
+
+def test_a_trial_step_leaves_no_gradient_and_explains_that_the_memory_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, samples = TinyLearnable(), [Sample((1, 2), (3, 4))]
+    trial_step(model, samples)
+    assert all(each.grad is None for each in model.trainable())
+
+    def used_up(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA")
+
+    monkeypatch.setattr(model, "statistics", used_up)
+    with pytest.raises(MissingCapability, match="a trial step with 1 completions: the memory is used up") as caught:
+        trial_step(model, samples)
+    assert "--set micro=1" in caught.value.hint
