@@ -32,17 +32,6 @@ def test_what_cannot_be_is_refused_with_what_could_be(name: str, text: str) -> N
     assert caught.value.hint
 
 
-def test_choices_are_those_of_the_options_that_they_become() -> None:
-    pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
-    from autoresearchd.learner.algorithms.advantages import Scale
-    from autoresearchd.learner.algorithms.ratios import Level
-    from autoresearchd.learner.training.load_model import DTYPES
-
-    for name, values in (("level", Level), ("scale", Scale), ("dtype", DTYPES)):
-        for value in values:
-            assert values_of({name: str(value)}) == {name: str(value)}
-
-
 def test_every_constant_arrives_in_the_options_of_a_run() -> None:
     pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
     from autoresearchd.app.learning.learn_options import constants_of
@@ -63,18 +52,6 @@ def test_every_constant_arrives_in_the_options_of_a_run() -> None:
             assert constants_of(LearnRequest(algo, options={name: text})) != constants_of(LearnRequest(algo)), name
 
 
-def test_every_level_arrives_in_the_loss_of_each_algorithm_that_has_it() -> None:
-    pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
-    from autoresearchd.app.learning.learn_options import constants_of
-    from autoresearchd.app.learning.learn_request import LearnRequest
-
-    for level in ("token", "sequence", "completion"):
-        found = [constants_of(LearnRequest(algo, options={"level": level})).train for algo in ("grpo", "ppo")]
-        assert [found[0].grpo.level, found[1].ppo.level] == [level, level]
-    told = constants_of(LearnRequest("sdpo", options={"sdpo_alpha": "0.25", "alpha": "8"}))
-    assert (told.train.sdpo.alpha, told.model.lora.alpha) == (0.25, 8)
-
-
 @pytest.mark.parametrize(
     ("algo", "name", "owners"),
     [("ppo", "beta", "grpo"), ("grpo", "gamma", "ppo"), ("grpo", "top", "sdpo"), ("sdpo", "level", "grpo and ppo")],
@@ -85,10 +62,6 @@ def test_a_constant_of_another_algorithm_is_refused_with_the_one_that_has_it(alg
         values_of({name: text}, algo)
     assert caught.value.hint.endswith(f"one of {owners}")
     assert name in values_of({name: text})
-
-
-def test_only_constants_that_there_are_belong_to_algorithms() -> None:
-    assert OWNERS.keys() <= KNOWN.keys()
 
 
 def test_they_are_read_without_torch() -> None:

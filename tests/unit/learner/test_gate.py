@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-import random as shuffling
+import random
+import threading
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binom, t
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.learner.gate.compare_policies import SILENT, GateOptions, compare, interval, states_needed
-from autoresearchd.learner.gate.judge_answers import Outcome, tallies
+from autoresearchd.evaluator.rules.legality import code_hash
+from autoresearchd.learner.algorithms.learnable import Who
+from autoresearchd.learner.gate.compare_policies import GateOptions, compare, interval
+from autoresearchd.learner.gate.fresh_proposals import Fresh, fitting, fresh
+from autoresearchd.learner.gate.judge_answers import CheckingJudge, HeldOutState, Outcome, Rules
+from tests.fakes.samplers import ScriptedSampler
 from tests.unit.learner.fresh_outcomes import Policy, World, one
 
 QUICK = GateOptions(resamples=999)
@@ -106,11 +115,6 @@ def test_too_few_states_are_refused_and_told_how_many_are_needed() -> None:
     )
 
 
-def test_one_state_or_none_is_no_reason_to_fail() -> None:
-    assert compare([], [], QUICK).reasons[0] == "too few held-out states: 0; at least 20 are needed"
-    assert "too few held-out states: 1" in compare([one(1)], [one(1, 1.0)], QUICK).reasons[0]
-
-
 def test_an_uncertain_gain_is_refused_with_the_states_that_would_tell() -> None:
     random = np.random.default_rng(7)
     world = World.drawn(random, 25)
@@ -119,75 +123,6 @@ def test_an_uncertain_gain_is_refused_with_the_states_that_would_tell() -> None:
     assert not verdict.promote
     assert "it does not surely earn more" in verdict.reasons[0]
     assert f"{int(verdict.figures['states_needed'])} states would find a gain of 0.1" in verdict.reasons[0]
-
-
-# ---------------------------------------------------------------------- what it says
-def test_a_promotion_tells_what_it_rests_on() -> None:
-    random = np.random.default_rng(8)
-    world = World.drawn(random, 60)
-    verdict = compare(world.outcomes(random), world.outcomes(random, Policy(gain=1.0, validity=0.1)), QUICK)
-    assert verdict.promote
-    reward, valid, novelty = verdict.reasons
-    assert reward.startswith("reward ")
-    assert "over 60 states, 240 and 240 proposals" in reward
-    assert valid.startswith("valid edits ")
-    assert "reward of a valid edit" in valid
-    assert novelty.startswith("novelty ")
-
-
-def test_the_gain_is_split_into_how_often_edits_are_valid_and_what_a_valid_one_earns() -> None:
-    old = [one(1, 1.0), one(1, -2.0, label=Label.MALFORMED_ANSWER, valid=False), one(2, 0.0), one(2, 0.5, program="b")]
-    new = [one(1, 1.0), one(1, 3.0, program="b"), one(2, -0.5, label=Label.DUPLICATE), one(2, 0.5, program="b")]
-    f = compare(old, new, QUICK).figures
-    assert (f["reward_old"], f["reward_new"]) == pytest.approx((-0.125, 1.0))  # means of the states' means
-    assert (f["valid_old"], f["valid_new"]) == pytest.approx((0.75, 1.0))
-    assert (f["reward_of_valid_old"], f["reward_of_valid_new"]) == pytest.approx((0.5, 1.0))
-    assert (f["duplicates_old"], f["duplicates_new"]) == pytest.approx((0.0, 0.25))
-    assert (f["variety_old"], f["variety_new"]) == pytest.approx((1.0, 1.0))
-    assert f["reward_gain"] == pytest.approx(1.125)
-
-
-def test_states_that_say_nothing_about_one_policy_are_left_out_and_counted() -> None:
-    old = [one(n, 0.1 * n) for n in range(30)]
-    new = [one(n, None if n < 4 else 0.1 * n) for n in range(29)]
-    f = compare(old, new, QUICK).figures
-    assert (f["states"], f["left_out"]) == (25, 5)
-
-
-def test_states_that_were_not_compared_are_told_by_the_reason_with_the_verdict() -> None:
-    old, new = [one(n, 0.1 * n) for n in range(30)], [one(n, 0.1 * n) for n in range(28)]
-    verdict = compare(old, new, QUICK, left_out={"its prompt is too long": 7, "its session is gone": 3, "none": 0})
-    assert [reason for reason in verdict.reasons if "not compared" in reason] == [
-        "held-out states that were not compared: 7 (its prompt is too long)",
-        "held-out states that were not compared: 3 (its session is gone)",
-        f"held-out states that were not compared: 2 ({SILENT})",
-    ]
-    assert (verdict.figures["not_asked"], verdict.figures["left_out"]) == (10, 2)
-
-
-def test_where_no_state_is_left_the_version_is_refused_and_it_is_told_why() -> None:
-    verdict = compare([], [], QUICK, left_out={"its session is gone": 12})
-    assert not verdict.promote
-    assert verdict.reasons[0].startswith("too few held-out states: 0")
-    assert verdict.reasons[1] == "held-out states that were not compared: 12 (its session is gone)"
-
-
-def test_how_many_states_are_needed_follows_from_the_spread() -> None:
-    """(1.645 + 0.842)² · s²/g² for one-sided 5% and a power of 80%."""
-    assert states_needed(2.0, GateOptions(gain=0.5)) == math.ceil((1.6448536 + 0.8416212) ** 2 * 16)
-    assert states_needed(0.0, GateOptions()) == 20
-
-
-def test_the_order_of_outcomes_does_not_matter_and_the_same_outcomes_get_the_same_verdict() -> None:
-    random = np.random.default_rng(9)
-    world = World.drawn(random, 30)
-    old, new = world.outcomes(random), world.outcomes(random, BETTER)
-    first = compare(old, new, QUICK)
-    assert compare(old, new, QUICK) == first
-    mixed: list[Outcome] = list(new)
-    shuffling.Random(1).shuffle(mixed)
-    again = compare(old, mixed, QUICK)
-    assert again.figures == pytest.approx(dict(first.figures))
 
 
 # ---------------------------------------------------------------------- edits that are not run
@@ -213,27 +148,148 @@ def test_a_guess_is_never_compared_with_a_measurement() -> None:
         compare([one(n, not_run=True) for n in range(20)], [one(n) for n in range(20)], QUICK)
 
 
-# ---------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------- judging
+CODE = {"train.py": "LR = 0.1\nDEPTH = 4\n"}
+TRIED = code_hash({"train.py": "LR = 0.3\nDEPTH = 4\n"})
+
+
+def state(*earlier: str, session: str = "one") -> HeldOutState:
+    messages = ({"role": "user", "content": "Propose an edit."},)
+    return HeldOutState(f"{session}/1", session, 7, "0" * 40, messages, CODE, earlier)
+
+
+def legal(where: HeldOutState, files: Mapping[str, str]) -> None:
+    if "seed" in str(files):
+        raise PolicyError("the seed is the evaluator's", label=Label.ILLEGAL_EDIT, hint="leave it")
+
+
+def diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    gone, come = before["train.py"].splitlines(), after["train.py"].splitlines()
+    return "\n".join([*(f"-{x}" for x in gone if x not in come), *(f"+{x}" for x in come if x not in gone)])
+
+
+RULES = Rules(legal, lambda where, program: program == TRIED, diff)
+
+
+def block(search: str, replace: str, path: str = "train.py") -> str:
+    return f"Try this.\n\n{path}\n```python\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n```\n"
+
+
+def judge() -> CheckingJudge:
+    return CheckingJudge(RULES)
+
+
+# ---------------------------------------------------------------------- known exactly
 @pytest.mark.parametrize(
-    "wrong",
+    ("answer", "label", "worth", "valid"),
     [
-        {"confidence": 1.0},
-        {"confidence": 0.5},
-        {"power": 1.0},
-        {"least": 1},
-        {"resamples": 10},
-        {"gain": 0.0},
-        {"valid_lost": -0.1},
-        {"novelty_kept": 1.5},
+        ("I would lower the rate.", Label.MALFORMED_ANSWER, -2.0, False),
+        ("", Label.MALFORMED_ANSWER, -2.0, False),
+        (block("LR = 7", "LR = 8"), Label.MALFORMED_ANSWER, -2.0, False),
+        (block("LR = 0.1", "LR = 0.1  # seed = 3\nseed = 3"), Label.ILLEGAL_EDIT, -2.0, False),
+        (block("LR = 0.1", "LR = 0.1"), Label.NO_OP, -0.5, False),
+        (block("LR = 0.1", "LR = 0.3"), Label.DUPLICATE, -0.5, True),
     ],
 )
-def test_options_that_make_no_gate_are_refused_with_usual_ones(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError) as caught:
-        GateOptions(**wrong)  # type: ignore[arg-type]
-    assert "take " in caught.value.hint
+def test_what_needs_no_run_earns_exactly_what_the_formula_gives(
+    answer: str, label: Label, worth: float, valid: bool
+) -> None:
+    found = judge().judge(state(), answer)
+    assert (found.label, found.reward, found.valid, found.not_run) == (label, worth, valid, False)
+    assert found.error
 
 
-def test_a_state_without_a_reward_has_no_mean() -> None:
-    (tally,) = tallies([one(1, None)]).values()
-    with pytest.raises(ValueError, match="no proposal"):
-        _ = tally.reward
+def test_a_program_with_another_comment_is_the_program_that_was_tried() -> None:
+    found = judge().judge(state(), block("LR = 0.1", "LR = 0.3  # bolder"))
+    assert found.label is Label.DUPLICATE
+
+
+# ---------------------------------------------------------------------- not known
+def test_a_new_edit_that_is_not_run_earns_its_novelty_only() -> None:
+    found = judge().judge(state(), block("LR = 0.1", "LR = 0.2"))
+    assert (found.novelty, found.not_run, found.valid, found.label) == (1.0, True, True, Label.NONE)
+    assert found.reward == pytest.approx(0.1)
+    near = state("-LR = 0.1\n+LR = 0.2\n")
+    assert judge().judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
+
+
+# ---------------------------------------------------------------------- hostile answers
+@given(st.text(max_size=400))
+def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
+    found = judge().judge(state(), answer)
+    assert found.reward is not None
+    assert len(found.error) <= 300
+    assert found.error.isprintable()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        block("LR = 0.1", "LR = 0.2", path="../../etc/passwd"),
+        block("LR = 0.1\x1b[2J", "LR = \x1b]0;owned\x07"),
+        "x" * 3_000_000,
+        block("LR = 0.1", "LR = '\ud800'"),
+        "```json\n" + "[" * 20_000,
+    ],
+)
+def test_a_hostile_answer_is_a_useless_answer_and_its_error_is_safe_to_show(answer: str) -> None:
+    found = judge().judge(state(), answer)
+    assert not found.valid
+    assert found.reward == -2.0
+    assert "\x1b" not in found.error
+    assert len(found.error) <= 300
+
+
+# ---------------------------------------------------------------------- proposals
+def answer(who: Who, length: int, seed: int) -> str:
+    """A number that follows from the seed, the prompt's length, and who is asked."""
+    return f"{length} {random.Random(seed).random() + (0.1 if who is Who.POLICY else 0.0):.3f}"
+
+
+def parrot(context: int | None = 100) -> ScriptedSampler:
+    return ScriptedSampler(answer, context=context)
+
+
+def states(*lengths: int) -> list[HeldOutState]:
+    return [HeldOutState(f"s/{n}", "s", n, "", ({"content": "x" * size},), {}) for n, size in enumerate(lengths)]
+
+
+def ask(model: ScriptedSampler, *lengths: int, who: Who = Who.POLICY, **changed: Any) -> list[Fresh]:
+    asked: dict[str, Any] = {"count": 3, "max_tokens": 10, "temperature": 1.0, "seed": 5, **changed}
+    return fresh(model, states(*lengths), who=who, **asked)
+
+
+def test_each_state_is_asked_as_often_as_said_and_answers_come_in_order() -> None:
+    found = ask(parrot(), 30, 5, 20, batch=2)
+    assert [f.state.key for f in found] == ["s/0"] * 3 + ["s/1"] * 3 + ["s/2"] * 3
+    assert [f.completion.split()[0] for f in found] == ["30"] * 3 + ["5"] * 3 + ["20"] * 3
+    assert len({f.completion for f in found}) == 9, "or all proposals of a state would be the same"
+    assert found[0].attempt == (found[0].state, found[0].completion)
+    assert (found[0].tokens, found[0].finished) == (2, True)
+
+
+def test_two_policies_draw_with_the_same_random_numbers() -> None:
+    old, new = ask(parrot(), 30, 5, who=Who.BASE), ask(parrot(), 30, 5, who=Who.POLICY)
+    pairs = [(float(a.completion.split()[1]), float(b.completion.split()[1])) for a, b in zip(old, new, strict=True)]
+    assert all(b - a == pytest.approx(0.1, abs=2e-3) for a, b in pairs)
+
+
+def test_the_same_arguments_give_the_same_proposals_whatever_the_batch() -> None:
+    assert ask(parrot(), 30, 5, 20, batch=1) == ask(parrot(), 30, 5, 20, batch=4)
+    assert ask(parrot(), 30) != ask(parrot(), 30, seed=6)
+
+
+def test_prompts_that_leave_no_room_are_counted_with_the_reason() -> None:
+    found, left_out = fitting(parrot(), states(90, 91, 200), 10)
+    assert [state.key for state in found] == ["s/0"]
+    assert left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
+    assert fitting(parrot(context=None), states(1000), 10) == (tuple(states(1000)), {})
+
+
+def test_whoever_stops_the_learner_waits_for_one_batch_at_most() -> None:
+    stop = threading.Event()
+    stop.set()
+    model = parrot()
+    with pytest.raises(Interrupted):
+        ask(model, 30, cancel=stop)
+    assert model.batches == []

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.learner.algorithms.learnable import Sample, Who
 from autoresearchd.learner.training.load_model import LoraOptions, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.models.client import ModelError, Question
+from autoresearchd.models.client import Question
 from autoresearchd.models.transformers_client import TransformersClient
 from tests.unit.learner import tiny
 from tests.unit.learner.tiny import MESSAGES, SAMPLES, logprobs, state
@@ -53,29 +54,6 @@ def test_a_saved_adapter_scores_as_the_one_that_was_trained(folder: Path, traine
     states = trained.adapter_state(), again.adapter_state()
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
-def test_an_adapter_can_be_trained_on_with_and_without_its_value_head(
-    folder: Path, saved: Path, tmp_path: Path
-) -> None:
-    plain = LocalModel.load(folder, ModelOptions(adapter=saved))
-    assert not any(name.startswith("value_head") for name in plain.adapter_state())
-    plain.save(tmp_path / "v2")
-    assert sorted(path.name for path in (tmp_path / "v2").iterdir()) == [
-        "adapter_config.json", "adapter_model.safetensors", "base_model.json",
-    ]  # fmt: skip
-    again = LocalModel.load(folder, ModelOptions(adapter=tmp_path / "v2", value_head=True))
-    values = again.statistics(SAMPLES, values=True).values
-    assert values is not None
-    assert values.tolist() == [0.0, 0.0, 0.0]
-
-
-def test_the_client_that_answers_uses_a_saved_adapter(folder: Path, trained: LocalModel, saved: Path) -> None:
-    question = Question(MESSAGES, max_tokens=24, temperature=0.9, seed=5)
-    reply = TransformersClient(folder, adapter=saved).ask(question, threading.Event())
-    [written] = trained.generate([trained.encode(MESSAGES)], max_tokens=24, temperature=0.9, seeds=[5])
-    assert written.ids == reply.token_ids
-    assert written.logprobs == pytest.approx(reply.logprobs, abs=1e-4)
 
 
 def test_an_adapter_of_peft_is_trained_on(folder: Path, tmp_path: Path) -> None:
@@ -167,12 +145,6 @@ def test_what_is_no_whole_adapter_is_told(
     assert caught.value.hint
 
 
-def test_a_target_that_the_model_does_not_have_is_told(folder: Path, saved: Path) -> None:
-    change(saved / CONFIG, target_modules=["nothing_like_it"])
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        LocalModel.load(folder, ModelOptions(adapter=saved))
-
-
 def test_an_adapter_of_another_base_model_is_refused_although_its_shapes_fit(saved: Path, tmp_path: Path) -> None:
     other = tiny.write_model(tmp_path / "other", seed=1)
     with pytest.raises(UsageError, match="another base model: model_hash differ"):
@@ -198,15 +170,6 @@ def test_a_state_is_taken_as_a_whole_or_not_at_all(trained: LocalModel) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_state_is_a_copy(trained: LocalModel) -> None:
-    before = trained.adapter_state()
-    kept = {name: each.clone() for name, each in before.items()}
-    with torch.no_grad():
-        for parameter in trained.trainable():
-            parameter.add_(1.0)
-    assert all(torch.equal(before[name], kept[name]) for name in kept)
-
-
 @pytest.mark.parametrize("package", ["transformers", "peft", "safetensors.torch"])
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     folder: Path, saved: Path, package: str, monkeypatch: pytest.MonkeyPatch
@@ -217,24 +180,125 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     assert "autoresearchd[learn]" in caught.value.hint
 
 
-def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no chat template"):
-        LocalModel.load(tiny.write_model(tmp_path, template=None))
+# ---------------------------------------------------------------------- model
+@pytest.fixture
+def model(folder: Path) -> LocalModel:
+    """With an adapter that is not the fresh one: it changes what the base says."""
+    loaded = LocalModel.load(folder, ModelOptions(value_head=True))
+    loaded.load_adapter_state(state(loaded, 1))
+    return loaded
 
 
-def test_options_that_mean_nothing_are_refused(folder: Path) -> None:
-    for wrong in ({"rank": 0}, {"rank": 10**6}, {"alpha": 0}, {"dropout": 1.0}, {"targets": ()}):
-        with pytest.raises(UsageError):
-            LoraOptions(**wrong)  # type: ignore[arg-type]
-    for wrong in ({"threads": 0}, {"generated": 0}, {"rows": 0}, {"dtype": "float16"}):
-        with pytest.raises(UsageError):
-            ModelOptions(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no device"):
-        LocalModel.load(folder, ModelOptions(device="gpu"))
-
-
-def test_dropout_of_the_base_and_its_settings_bend_no_score(folder: Path) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_scores_are_those_that_were_recorded_when_the_model_answered(folder: Path, temperature: float) -> None:
+    question = Question(MESSAGES, max_tokens=40, temperature=temperature, seed=3)
+    reply = TransformersClient(folder).ask(question, threading.Event())
     model = LocalModel.load(folder)
-    found = [model.statistics(SAMPLES).tokens.logprobs for _ in range(2)]
-    assert found[0].requires_grad
-    assert torch.equal(found[0], found[1])
+    assert reply.token_ids is not None
+    assert reply.logprobs is not None
+    prompt = model.encode(MESSAGES)
+    assert len(prompt) == reply.cost.tokens_in
+    [scored] = logprobs(model, Sample(prompt, reply.token_ids, temperature=temperature))
+    assert scored == pytest.approx(list(reply.logprobs), abs=1e-4)
+    assert model.hashes == (reply.model_hash, reply.tokenizer_hash, reply.template_hash)
+
+
+def test_what_is_scored_beside_it_changes_no_score(model: LocalModel) -> None:
+    together = logprobs(model, *SAMPLES)
+    alone = [logprobs(model, sample)[0] for sample in SAMPLES]
+    for one, other in zip(together, alone, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_only_the_adapter_and_the_value_head_learn(model: LocalModel) -> None:
+    base = {name: p.detach().clone() for name, p in model._base.named_parameters() if "lora_" not in name}
+    found = model.statistics(SAMPLES, values=True)
+    assert found.values is not None
+    (found.tokens.logprobs.sum() + found.values.sum()).backward()
+    assert len(model.trainable()) == len(model.adapter_state())
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.trainable())
+    assert all(p.dtype is torch.float32 for p in model.trainable())
+    others = [p for p in model._adapted.parameters() if not any(p is each for each in model.trainable())]
+    assert others
+    assert all(p.grad is None and not p.requires_grad for p in others)
+    torch.optim.AdamW(model.trainable(), lr=0.1).step()
+    for name, p in model._base.named_parameters():
+        if "lora_" not in name:
+            assert torch.equal(p, base[name])
+
+
+def test_a_gradient_is_that_of_a_difference_quotient(model: LocalModel) -> None:
+    parameter = model.trainable()[0]
+    model.statistics(SAMPLES).tokens.logprobs.sum().backward()
+    assert parameter.grad is not None
+    gradient, step = float(parameter.grad.flatten()[0]), 2e-3
+    totals = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            parameter.flatten()[0] += sign * step
+            totals.append(float(model.statistics(SAMPLES).tokens.logprobs.sum()))
+            parameter.flatten()[0] -= sign * step
+    assert gradient == pytest.approx((totals[0] - totals[1]) / (2 * step), rel=0.05, abs=1e-3)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_others_may_score_between_the_policys_score_and_its_gradient(folder: Path, checkpointing: bool) -> None:
+    gradients = []
+    for others in (False, True):
+        model = LocalModel.load(folder, ModelOptions(checkpointing=checkpointing))
+        model.load_adapter_state(state(model, 1))
+        model.set_teacher(state(model, 2))
+        found = model.statistics(SAMPLES)
+        if others:
+            assert not model.statistics(SAMPLES, who=Who.TEACHER).tokens.logprobs.requires_grad
+            assert not model.statistics(SAMPLES, who=Who.BASE).tokens.logprobs.requires_grad
+            model.generate([SAMPLES[0].prompt], max_tokens=3, temperature=1.0, seeds=[1])
+        found.tokens.logprobs.sum().backward()
+        gradients.append([p.grad for p in model.trainable()])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
+
+
+def test_the_teacher_scores_with_its_own_weights_and_the_policy_keeps_its(model: LocalModel) -> None:
+    own, other = model.adapter_state(), state(model, 2)
+    before = logprobs(model, *SAMPLES)
+    assert logprobs(model, *SAMPLES, who=Who.TEACHER) == logprobs(model, *SAMPLES, who=Who.BASE)
+    model.set_teacher(other)
+    taught = logprobs(model, *SAMPLES, who=Who.TEACHER)
+    assert logprobs(model, *SAMPLES) == before != taught
+    assert logprobs(model, *SAMPLES, who=Who.BASE) not in (before, taught)
+    model.load_adapter_state(other)
+    assert logprobs(model, *SAMPLES) == taught
+    model.load_adapter_state(own)
+    model.set_teacher(own)
+    assert logprobs(model, *SAMPLES, who=Who.TEACHER) == before
+    model.set_teacher(None)
+    assert logprobs(model, *SAMPLES, who=Who.TEACHER) == logprobs(model, *SAMPLES, who=Who.BASE)
+
+
+def test_the_value_head_knows_nothing_at_first_and_sees_the_prompt_only(folder: Path) -> None:
+    model = LocalModel.load(folder, ModelOptions(value_head=True))
+    first = model.statistics(SAMPLES, values=True).values
+    assert first is not None
+    assert first.tolist() == [0.0, 0.0, 0.0]
+    assert first.dtype is torch.float32
+    model.load_adapter_state(state(model, 1))
+    others = [Sample(each.prompt, (each.completion[0] + 1,)) for each in SAMPLES]
+    one, other = model.statistics(SAMPLES, values=True).values, model.statistics(others, values=True).values
+    assert one is not None
+    assert other is not None
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    assert len(set(one.tolist())) == 3
+
+
+def test_a_completion_ends_with_the_token_that_ends_a_turn_in_the_chat_template(folder: Path) -> None:
+    model = LocalModel.load(folder)
+    assert model.ends == {tiny.STOP, tiny.END}
+    ids = model.tokens("lr = 0.2")
+    assert ids[-1] == tiny.END, "the template ends turns with another token than the tokenizer's own"
+    assert len(ids) == 9
+
+
+def test_more_than_the_context_holds_is_refused_and_not_cut(model: LocalModel) -> None:
+    assert model.context == tiny.CONTEXT
+    with pytest.raises(UsageError, match="context length of the model is 256"):
+        model.statistics([Sample((40,) * 250, (41,) * 10)])

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from autoresearchd.learner.algorithms.learnable import Sample, Statistics, Who
+from autoresearchd.learner.algorithms.learnable import Sample, Statistics
 from autoresearchd.learner.training.load_model import Loaded, ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
-from autoresearchd.learner.training.packing import Pack, Sharing, common, cut, laid_out
+from autoresearchd.learner.training.packing import Sharing
 from autoresearchd.learner.training.prompt_sharing import reason_against
 from autoresearchd.models.transformers_library import told
 from tests.unit.learner import tiny
@@ -37,64 +37,6 @@ def samples_of(groups: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]
         for number, answer in enumerate(answers)
     ]
     return [sample for _, sample in sorted(found, key=lambda each: each[0])]
-
-
-# -- which rows go together
-@given(groups, st.integers(1, 64))
-def test_every_answer_is_in_one_pack_whose_rows_begin_alike_and_cost_no_more(
-    groups: list[tuple[tuple[int, ...], list[tuple[int, ...]]]], width: int
-) -> None:
-    samples, sharing = samples_of(groups), Sharing(width)
-    lengths = [len(each.prompt) + len(each.completion) for each in samples]
-    packs = sharing.packs([each.prompt for each in samples], lengths)
-    assert sorted(row for pack in packs for row in pack.rows) == list(range(len(samples)))
-    for pack in packs:
-        assert pack.lengths == tuple(lengths[row] for row in pack.rows)
-        assert len({samples[row].prompt[: pack.shared] for row in pack.rows}) == 1
-        assert pack.tokens <= sum(pack.lengths)
-        assert len(pack.rows) == 1 or sharing._cost(pack) < sum(
-            sharing._cost(Pack((row,), length, (length,))) for row, length in zip(pack.rows, pack.lengths, strict=True)
-        )
-
-
-def test_answers_to_one_long_prompt_share_it_and_long_answers_to_a_short_one_do_not() -> None:
-    long, short = tuple(range(900)), tuple(range(40))
-    sharing = Sharing(576)
-    [pack] = sharing.packs([long] * 4, [924] * 4)
-    assert (pack.shared, pack.tokens) == (900, 900 + 4 * 24)
-    assert len(sharing.packs([short] * 4, [3000] * 4)) == 4
-    feedback = [(*long, 1000 + row, 2000) for row in range(3)]
-    [pack] = sharing.packs(feedback, [930] * 3)
-    assert (pack.shared, pack.rows) == (900, (0, 1, 2)), "what a teacher reads differs in its end alone"
-
-
-def test_a_large_group_is_cut_into_packs_of_bounded_size() -> None:
-    pack = Pack(tuple(range(6)), 100, (110, 150, 130, 120, 260, 110))
-    pieces = cut(pack, 220)
-    assert [(each.rows, each.tokens) for each in pieces] == [((4,), 260), ((1, 2, 3, 0, 5), 220)], "the longest first"
-    assert [each.rows for each in cut(pack, 200)] == [(4,), (1, 2, 3), (0, 5)]
-    assert cut(pack, 10_000) == [Pack((4, 1, 2, 3, 0, 5), 100, (260, 150, 130, 120, 110, 110))]
-
-
-@given(tokens, tokens)
-def test_what_two_prompts_have_in_common_is_what_they_begin_with(one: tuple[int, ...], other: tuple[int, ...]) -> None:
-    length = common(one, other)
-    assert one[:length] == other[:length]
-    assert length in (len(one), len(other)) or one[length] != other[length]
-    assert common(one, (*one, 1)) == len(one)
-
-
-def test_each_answer_sees_the_prompt_and_itself_and_stands_behind_the_prompt() -> None:
-    rows = torch.tensor([[1, 2, 3, 4, 0], [9, 9, 9, 9, 9], [1, 2, 5, 6, 7]])
-    layout = laid_out(Pack((0, 2), 2, (4, 5)), rows)
-    assert layout.ids.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
-    assert layout.positions.tolist() == [[0, 1, 2, 3, 2, 3, 4]]
-    assert [each.tolist() for each in layout.places] == [[0, 1, 2, 3], [0, 1, 4, 5, 6]]
-    seen = ["".join(str(int(each)) for each in row) for row in layout.seen.tolist()]
-    assert seen == ["1000000", "1100000", "1110000", "1111000", "1100100", "1100110", "1100111"]
-    mask = layout.mask(torch.float32)
-    assert mask.shape == (1, 1, 7, 7)
-    assert bool(((mask[0, 0] == 0) == layout.seen).all())
 
 
 # -- what comes out is the same
@@ -119,37 +61,7 @@ def gpt2() -> Any:
     )
 
 
-def granite() -> Any:
-    from transformers import GraniteConfig, GraniteForCausalLM
-
-    return GraniteForCausalLM(GraniteConfig(**tiny.sizes(262), logits_scaling=3.0))
-
-
-def mistral() -> Any:
-    from transformers import MistralConfig, MistralForCausalLM
-
-    return MistralForCausalLM(MistralConfig(**tiny.sizes(262), sliding_window=64))
-
-
-def gemma3() -> Any:
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    return Gemma3ForCausalLM(Gemma3TextConfig(**tiny.sizes(262), head_dim=16, sliding_window=64))
-
-
-def mamba() -> Any:
-    from transformers import MambaConfig, MambaForCausalLM
-
-    return MambaForCausalLM(MambaConfig(vocab_size=262, hidden_size=32, state_size=4, num_hidden_layers=2))
-
-
-def bloom() -> Any:
-    from transformers import BloomConfig, BloomForCausalLM
-
-    return BloomForCausalLM(BloomConfig(vocab_size=262, hidden_size=32, n_layer=2, n_head=2))
-
-
-MODELS = {"llama": llama, "qwen2": qwen2, "gpt2": gpt2, "granite": granite}
+MODELS = {"llama": llama, "qwen2": qwen2, "gpt2": gpt2}
 Both = tuple[LocalModel, LocalModel]
 
 
@@ -258,79 +170,7 @@ def test_values_are_of_each_prompts_end_however_it_is_laid_out(both: Both) -> No
     assert abs(first - other) > 1e-3
 
 
-def test_base_and_teacher_say_the_same_too_where_prompts_differ_in_their_ends(both: Both) -> None:
-    lessons = [
-        Sample((*each.prompt, 30 + number, 31, 4), each.completion, temperature=each.temperature)
-        for number, each in enumerate(SAMPLES)
-    ]
-    for who in (Who.BASE, Who.TEACHER):
-        said = []
-        for model in both:
-            model.set_teacher({name: each.double() for name, each in tiny.state(model, 2).items()})
-            said.append(model.statistics(lessons, who=who).tokens.logprobs)
-        assert float((said[0] - said[1]).abs().max()) < 1e-6
-
-
-def test_the_prompt_goes_through_the_model_once(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = made(built("llama"), tokenizer), []
-    forward = model._forward
-
-    def counted(ids: Tensor, **how: Any) -> Any:
-        seen.append(ids.numel())
-        return forward(ids, **how)
-
-    monkeypatch.setattr(model, "_forward", counted)
-    model.statistics(SAMPLES)
-    assert sum(seen) == (36 + 2 + 1 + 3) + (2 + 2)
-
-
-def test_checkpointing_changes_memory_and_not_gradients(tokenizer: Any) -> None:
-    found = []
-    for checkpointing in (False, True):
-        base = built("llama")
-        model = made(base, tokenizer)
-        if checkpointing:
-            base.activation_checkpointing_enable({"use_reentrant": False})
-        told = model.statistics(SAMPLES, top=2)
-        found.append(gradients(model, told, torch.ones(told.batch.mask.shape, dtype=torch.float64)))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
-
-
-def test_bfloat16_shares_as_well(tokenizer: Any) -> None:
-    model = made(built("llama").to(torch.bfloat16), tokenizer, wide=False)
-    assert model.sharing is not None, model.apart
-    apart = made(built("llama").to(torch.bfloat16), tokenizer, wide=False, share_prompts=False)
-    with torch.no_grad():
-        one, other = (each.statistics(SAMPLES).tokens.logprobs for each in (model, apart))
-    assert float((one - other).abs().max()) < 0.5
-
-
 # -- models that cannot
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (mistral, "window"),
-        (gemma3, "sliding_attention"),
-        (partial(llama, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), "longest row"),
-        (mamba, "linear_attention"),
-        (bloom, "takes no positions or no mask"),
-    ],
-)
-def test_what_a_short_probe_could_not_show_is_known_from_the_configuration(make: Any, words: str) -> None:
-    assert words in reason_against(make())
-
-
-def test_attention_that_takes_no_mask_of_ours_is_told() -> None:
-    model = llama()
-    model.config._attn_implementation = "flash_attention_2"
-    assert "flash_attention_2" in reason_against(model)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_nothing_is_known_against_plain_attention(name: str) -> None:
-    assert reason_against(MODELS[name]()) == ""
-
-
 class Leaky(torch.nn.Module):
     """A layer that mixes what it is given along the row, as a convolution or a state does."""
 
@@ -358,13 +198,6 @@ def test_a_model_whose_answers_would_see_each_other_scores_them_apart_and_says_b
         assert float((row[: len(one)] - one).abs().max()) < 1e-6
 
 
-def test_what_rounding_would_hide_is_found_by_changing_what_others_answer(tokenizer: Any) -> None:
-    base = built("llama").to(torch.bfloat16)
-    base.model.layers[0].mlp = Leaky(base.model.layers[0].mlp, 0.02)
-    model = made(base, tokenizer, wide=False)
-    assert "what others answer moves an answer's" in model.apart
-
-
 def test_a_model_that_fails_where_it_is_tried_scores_apart_and_ends_no_run(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,3 +216,19 @@ def test_a_model_that_fails_where_it_is_tried_scores_apart_and_ends_no_run(
     assert "ValueError: masks of four dimensions" in model.apart
     assert "\x1b" not in model.apart
     assert torch.isfinite(model.statistics(SAMPLES).tokens.logprobs).all()
+
+
+def mistral() -> Any:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    return MistralForCausalLM(MistralConfig(**tiny.sizes(262), sliding_window=64))
+
+
+ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"), [(mistral, "window"), (partial(llama, rope_parameters=ROPE), "longest row")]
+)
+def test_what_a_short_probe_could_not_show_is_known_from_the_configuration(make: Any, words: str) -> None:
+    assert words in reason_against(make())

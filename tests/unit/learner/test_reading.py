@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-from contextlib import closing
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import RepositoryError, UsageError
-from autoresearchd.domain.labels import Label
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.policy_versions import BaseModel
+from autoresearchd.learner.data.learned_from import identities, lesson, seen
 from autoresearchd.learner.data.read_sessions import (
+    Reading,
     base_model,
     filters_for,
     locate,
     material,
-    model_place,
     read_sessions,
 )
-from autoresearchd.learner.data.trajectories import Reason, grouped
+from autoresearchd.learner.data.trajectories import Reason, Split, grouped
 from tests.unit.learner.sessions import ONE_EACH, add_session, make_root
 
 REPLAY = filters_for("replay")
@@ -46,18 +46,6 @@ def test_a_session_becomes_groups_with_its_failures_in_them(root: Path) -> None:
     assert found.signal.groups == 3, "of the training part"
 
 
-def test_sessions_of_several_repositories_are_held_out_whole_and_told_apart(tmp_path: Path, root: Path) -> None:
-    other = make_root(tmp_path / "other" / "project")
-    add_session(root)
-    add_session(other, days=1)
-    found = read_sessions([root, other])
-    assert [session.name for session in found.sessions] == ["work/project/mar8", "other/project/mar8"]
-    parts = material(found, REPLAY).parts
-    assert parts is not None
-    assert {t.session for t in parts.held_out} == {"other/project/mar8"}
-    assert parts.by == "session"
-
-
 def test_sessions_of_other_repositories_are_foreign_and_nothing_of_them_is_held_out_for_experiments(
     tmp_path: Path, root: Path
 ) -> None:
@@ -75,22 +63,6 @@ def test_sessions_of_other_repositories_are_foreign_and_nothing_of_them_is_held_
     assert alone is not None and alone.held_out, "where there is no other session, these are split"
 
 
-def test_a_database_that_is_a_link_to_itself_is_no_database(tmp_path: Path) -> None:
-    here = make_root(tmp_path / "here")
-    place = here / ".git/autoresearchd/state.db"
-    place.parent.mkdir()
-    place.symlink_to(place)
-    with pytest.raises(UsageError, match="no session"):
-        locate(here, [here])
-
-
-def test_repositories_are_called_by_their_folders_where_that_is_enough(tmp_path: Path, root: Path) -> None:
-    other = make_root(tmp_path / "work" / "second")
-    add_session(root)
-    add_session(other, "apr1")
-    assert [s.name for s in read_sessions([root, other]).sessions] == ["project/mar8", "second/apr1"]
-
-
 def test_answers_of_another_base_model_are_left_out_where_it_is_known(root: Path) -> None:
     add_session(root, "one", model_hash="aa11")
     add_session(root, "two", model_hash="bb22", days=1)
@@ -99,13 +71,6 @@ def test_answers_of_another_base_model_are_left_out_where_it_is_known(root: Path
     base = BaseModel("m", "bb22", "t", "c")
     assert material(found, filters_for("replay", base)).data.dropped == {Reason.OTHER_MODEL: 8}
     assert material(found, filters_for("replay")).data.dropped == {}
-
-
-def test_what_tampered_with_the_metric_teaches_by_its_penalty(root: Path) -> None:
-    add_session(root, outcomes=((1.0, Label.NONE), (-5.0, Label.METRIC_TAMPERING), (-5.0, Label.NOT_CAUSAL)) * 2)
-    found = material(read_sessions([root]), REPLAY).data
-    assert found.dropped == {}
-    assert sum(each.reward == -5.0 for each in found.trajectories) == 4
 
 
 def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
@@ -117,46 +82,7 @@ def test_live_learning_needs_no_stored_tokens(root: Path) -> None:
     assert "local:DIR" in replay.hint
 
 
-def test_too_few_answers_are_a_problem_and_not_an_empty_training_set(root: Path) -> None:
-    add_session(root, outcomes=((1.0, Label.NONE),))
-    found = material(read_sessions([root]), REPLAY)
-    assert found.parts is None
-    assert found.problem.startswith("1 trajectories of 1 sessions cannot be split")
-    assert "run more experiments" in found.hint
-
-
-def test_a_session_whose_task_cannot_be_read_is_learned_from_without_words(root: Path) -> None:
-    add_session(root, task_json='{"name": "odd"}')
-    found = read_sessions([root])
-    assert len(found.records) == 8
-    assert [bool(r.feedback) for r in found.records].count(True) == 1, "the error that an answer was sent back with"
-    (warning,) = found.warnings
-    assert "session mar8" in warning
-
-
 # ---------------------------------------------------------------------- which repositories
-def test_the_same_repository_given_twice_is_read_once_and_that_is_said(root: Path, tmp_path: Path) -> None:
-    add_session(root)
-    (root / "sub").mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(root)
-    roots, warnings = locate(root, [Path(), root / "sub", link])
-    assert roots == [root]
-    assert len(warnings) == 3
-    assert "read once" in warnings[0]
-
-
-def test_elsewhere_it_is_enough_to_name_a_repository(root: Path, tmp_path: Path) -> None:
-    add_session(root)
-    nowhere = tmp_path / "nowhere"
-    nowhere.mkdir()
-    assert locate(nowhere, [root])[0] == [root]
-    with pytest.raises(RepositoryError, match="not in a git repository"):
-        locate(nowhere, [])
-    empty = make_root(tmp_path / "empty")
-    assert locate(empty, [root])[0] == [root]
-    with pytest.raises(UsageError, match="there is no session"):
-        locate(empty, [])
 
 
 @pytest.mark.parametrize(
@@ -172,35 +98,11 @@ def test_a_place_that_is_no_repository_is_named(root: Path, tmp_path: Path, name
     assert f"--from {tmp_path / name}" in caught.value.what
 
 
-def test_a_repository_without_a_session_is_named(root: Path, tmp_path: Path) -> None:
-    add_session(root)
-    empty = make_root(tmp_path / "empty")
-    with pytest.raises(UsageError, match=f"there is no session in {empty}"):
-        locate(root, [empty])
-
-
 def test_sessions_in_which_no_model_was_asked_are_named_with_their_policies(root: Path) -> None:
     add_session(root, "found", outcomes=(), policy="search")
     with pytest.raises(UsageError, match=r"no model has answered .* found \(policy search\)") as caught:
         read_sessions([root])
     assert "start --policy local" in caught.value.hint
-
-
-def test_a_session_whose_every_question_failed_holds_no_answer(root: Path) -> None:
-    add_session(root)
-    with closing(sqlite3.connect(root / ".git/autoresearchd/state.db")) as db, db:
-        db.execute("UPDATE answer SET error = 'no reply: timed out (too late)', form = ''")
-        db.execute("UPDATE answer_body SET completion = NULL")
-    with pytest.raises(UsageError, match="no model has answered"):
-        read_sessions([root])
-
-
-def test_a_silent_session_beside_one_with_answers_is_no_error(root: Path) -> None:
-    add_session(root, "silent", outcomes=(), policy="search", task_json='{"name": "imported"}')
-    add_session(root, "loud")
-    found = read_sessions([root])
-    assert [(s.name, s.answers) for s in found.sessions] == [("silent", 0), ("loud", 8)]
-    assert found.warnings == ()
 
 
 # ---------------------------------------------------------------------- the base model
@@ -224,14 +126,6 @@ def test_a_model_on_disk_is_known_by_its_weights_tokenizer_and_template(tmp_path
     assert found.tokenizer_hash
 
 
-def test_a_model_in_one_file_is_compared_without_its_template(tmp_path: Path) -> None:
-    file = tmp_path / "m.gguf"
-    file.write_bytes(b"GGUF")
-    found = base_model(file)
-    assert found.model_hash == found.tokenizer_hash
-    assert found.template_hash is None
-
-
 def test_a_broken_model_is_named(tmp_path: Path) -> None:
     folder = model(tmp_path / "m", own_file=False)
     (folder / "tokenizer_config.json").write_text("{")
@@ -242,11 +136,43 @@ def test_a_broken_model_is_named(tmp_path: Path) -> None:
         base_model(tmp_path / "none")
 
 
-def test_a_name_is_told_from_a_folder(tmp_path: Path) -> None:
-    folder = model(tmp_path / "m")
-    assert model_place("m", tmp_path) == folder
-    assert model_place(str(folder), Path("/")) == folder
-    assert model_place("Qwen/Qwen3-8B", tmp_path) is None
-    assert model_place("", tmp_path) is None
-    with pytest.raises(UsageError, match="there is nothing at"):
-        model_place("./absent", tmp_path)
+# ---------------------------------------------------------------------- seen
+def split_of(reading: Reading) -> Split:
+    found = material(reading, filters_for("replay")).parts
+    assert found is not None
+    return found
+
+
+def test_what_a_parent_learned_from_is_known_again_and_what_came_after_it_is_new(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "a")
+    add_session(root, outcomes=ONE_EACH * 2)
+    reading = read_sessions([root])
+    parts = split_of(reading)
+    known = seen([lesson(parts.train, reading.sessions)], reading.sessions)
+    assert all(known.holds(each) for each in parts.train)
+    assert not any(known.holds(each) for each in parts.held_out), "the later part of the session is still unknown to it"
+
+
+def test_a_session_is_known_again_beside_others_and_after_its_repository_was_moved(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "a")
+    add_session(root, seed=1)
+    reading = read_sessions([root])
+    assert reading.sessions[0].name == "mar8"
+    data = lesson(split_of(reading).train, reading.sessions)
+    moved, other = tmp_path / "elsewhere", make_root(tmp_path / "b")
+    shutil.move(root, moved)
+    add_session(other, seed=2)
+    together = read_sessions([moved, other])
+    assert [each.name for each in together.sessions] == ["elsewhere/mar8", "b/mar8"]
+    known = seen([data], together.sessions)
+    assert set(known.last) == {"elsewhere/mar8"}, "the other began on the same day from the same commit"
+
+
+def test_what_all_ancestors_learned_from_counts(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "a")
+    add_session(root)
+    sessions = read_sessions([root]).sessions
+    [identity] = identities(sessions).values()
+    lessons: list[dict[str, Any]] = [{"trained_on": {identity: number}} for number in (3, 5, 4)]
+    assert seen(lessons, sessions).last == {"mar8": 5}
+    assert seen([], sessions).last == {}

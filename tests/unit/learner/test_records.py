@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, PolicyError
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.model_settings import ModelSettings
-from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
+from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.reward import FORMULA, RewardFormula
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.learner.data.trajectories import Filters, Reason, Record, dataset, grouped
 from autoresearchd.learner.data.trajectory_records import NO_REPLY, label_of, records
-from autoresearchd.models.client import ModelError, Reply, Trouble
+from autoresearchd.models.client import Reply
 from autoresearchd.policy.model_policy import ModelPolicy
 from autoresearchd.store.corpus import Transcript
 from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient, Step
@@ -132,20 +132,6 @@ def test_a_proposal_of_a_search_that_stood_in_for_the_model_pays_no_answer_of_th
     assert (unused.label, unused.reward) == (Label.INTERRUPTED, None)
 
 
-def test_an_answer_that_was_lost_with_the_daemon_is_paid_nothing() -> None:
-    """Killed between the answer and the proposal, the daemon asks again: the second answer is the one that was run."""
-    lost, used = read(transcript(answer(said="first"), answer(said="second")))
-    assert (lost.label, lost.reward) == (Label.INTERRUPTED, None)
-    assert used.reward == 2.5
-    assert dataset([lost, used], TEXT).dropped == {Reason.INTERRUPTED: 1}
-
-
-def test_a_repair_that_was_never_run_is_paid_nothing() -> None:
-    given, unused = read(transcript(answer(), answer(attempt=1), decision=CRASH, runs=(run(Label.ERROR),)))
-    assert given.reward == -2.0
-    assert (unused.label, unused.reward) == (Label.INTERRUPTED, None)
-
-
 @pytest.mark.parametrize(
     ("runs", "reason"),
     [
@@ -160,27 +146,11 @@ def test_what_has_not_been_decided_is_not_learned_from(runs: tuple[Run, ...], re
     assert dataset(found, TEXT).dropped == {reason: 2}
 
 
-def test_a_stale_parent_says_nothing_about_the_answer() -> None:
-    stale = Decision(Status.DISCARD, Label.STALE_PARENT, reason="another was kept.")
-    assert dataset(read(transcript(answer(), decision=stale)), TEXT).dropped == {Reason.NO_REWARD: 1}
-
-
-def test_a_cheat_is_learned_from_as_the_worst_that_there_is() -> None:
-    cheat = Decision(Status.CHECKS_FAILED, Label.METRIC_TAMPERING, reward=-5.0, reward_formula=FORMULA)
-    (found,) = dataset(read(transcript(answer(), decision=cheat)), TEXT).trajectories
-    assert (found.label, found.reward) == (Label.METRIC_TAMPERING, -5.0)
-
-
 @pytest.mark.parametrize("formula", ["0", None])
 def test_rewards_of_another_formula_are_not_mixed_with_those_of_this_one(formula: str | None) -> None:
     found = read(transcript(answer("no edit"), answer(), decision=replace(GAIN, reward_formula=formula)))
     assert dataset(found, TEXT).dropped == {Reason.OTHER_FORMULA: 1}
     assert [r.unusable for r in found] == [None, Reason.OTHER_FORMULA], "a penalty is always this formula's"
-
-
-def test_an_answer_that_could_not_be_looked_at_is_not_blamed() -> None:
-    (found,) = read(transcript(answer("the answer could not be looked at"), decision=CRASH))
-    assert (found.label, found.reward) == (Label.ERROR, None)
 
 
 def test_a_question_without_a_reply_is_no_answer() -> None:
@@ -196,12 +166,6 @@ def test_turns_of_an_agent_are_left_out_with_their_reason() -> None:
     by_session = read(transcript(answer("no block")), agent=True)
     for found in (by_form, by_policy, by_session):
         assert set(dataset(found, TEXT).dropped) == {Reason.AGENT_TURN}
-
-
-def test_without_its_task_an_experiment_is_learned_from_without_words() -> None:
-    found, _ = records("t", None, [transcript(answer("no edit"), answer())])
-    assert [r.feedback for r in found] == ["no edit", ""]
-    assert [r.reward for r in found] == [-2.0, 2.5]
 
 
 def test_what_cannot_be_read_is_counted_and_loses_nothing_else() -> None:
@@ -239,23 +203,12 @@ def test_a_member_of_a_round_that_gave_no_usable_answer_stays_its_member() -> No
     assert rounds(proposed(1, 1), refused(2), proposed(3, 1), refused(4)) == [[1, 2, 3, 4]]
 
 
-def test_the_first_of_a_round_may_be_the_one_that_failed() -> None:
-    assert rounds(refused(1), proposed(2, 1), proposed(3, 1)) == [[1, 2, 3]]
-
-
 def test_a_round_in_which_all_failed_is_a_round() -> None:
     assert rounds(proposed(1, 1, "a"), refused(2, "b"), refused(3, "b"), proposed(4, 4, "c")) == [[1], [2, 3], [4]]
 
 
 def test_a_failed_answer_to_another_question_is_no_member() -> None:
     assert rounds(proposed(1, 1, "a"), refused(2, "b"), proposed(3, 3, "c")) == [[1], [2], [3]]
-
-
-def test_the_same_question_in_another_segment_is_another_state() -> None:
-    other = refused(2)
-    assert other.experiment is not None
-    other = replace(other, experiment=replace(other.experiment, segment=1))
-    assert rounds(proposed(1, 1), other) == [[1], [2]]
 
 
 def test_the_first_answer_of_a_repaired_experiment_stays_in_its_round() -> None:
@@ -326,38 +279,3 @@ def test_the_label_of_an_answer_is_the_one_that_the_policy_gave_it(said: Step, l
     if not more:
         wrong = (caught.value.label, label)
         assert caught.value.label is label or PENALTIES[caught.value.label] == PENALTIES[label], wrong
-
-
-def test_a_question_that_failed_is_told_by_its_words() -> None:
-    log = MemoryAnswers()
-    late = ModelError(Trouble.TIMEOUT, "too late")
-    policy = ModelPolicy(
-        [ScriptedClient([late])],
-        ModelSettings(retries=0),
-        name="litellm:m",
-        answers=log,
-        purse=OpenPurse(),
-        check=legal,
-    )
-    with pytest.raises(EnvironmentFailure):
-        policy.propose(make_state(CODE, number=5), PatientCancel())
-    (stored,) = log.answers
-    assert read(transcript(stored, decision=None)) == []
-
-
-def test_a_repair_that_is_given_up_is_worth_no_more_than_the_crash_that_stands() -> None:
-    log = MemoryAnswers()
-    policy = ModelPolicy(
-        [ScriptedClient(["The idea cannot work."])],
-        ModelSettings(),
-        name="litellm:m",
-        answers=log,
-        purse=OpenPurse(),
-        check=legal,
-    )
-    broken = {"train.py": CODE.replace("0.1", "x")}
-    state = replace(make_state(CODE, number=5), repair=Repair(1, broken, "error", "NameError: x"))
-    with pytest.raises(PolicyError):
-        policy.propose(state, PatientCancel())
-    given, up = read(transcript(answer(), *log.answers, decision=CRASH))
-    assert given.reward == up.reward == -2.0

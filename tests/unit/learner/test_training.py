@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import math
+import os
+import resource
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +15,27 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
 from autoresearchd.domain.labels import Label
+from autoresearchd.learner.algorithms.learnable import Sample
 from autoresearchd.learner.algorithms.ratios import Level, Mean
 from autoresearchd.learner.algorithms.train_options import (
     GSPO,
     Algo,
     ColdStart,
     Collapse,
-    GroupOptions,
     GrpoOptions,
-    MdpOptions,
     PpoOptions,
     TeacherOptions,
     TrainOptions,
 )
 from autoresearchd.learner.data.trajectories import Trajectory
-from autoresearchd.learner.training.train import StepFigures, broken, collapsed
+from autoresearchd.learner.training.checkpoint import Checkpoint, fingerprint, read, write
+from autoresearchd.learner.training.out_of_memory import explain_out_of_memory, lift_memory_limit, trial_step
+from autoresearchd.learner.training.train import StepFigures
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
 
@@ -61,7 +68,7 @@ def test_what_was_rewarded_becomes_likelier(algo: Algo) -> None:
     assert min(gain(of(algo), seed) for seed in range(2)) > (0.04 if algo is Algo.SDPO else 0.1)
 
 
-@pytest.mark.parametrize("algo", [Algo.GRPO, pytest.param(Algo.PPO, marks=pytest.mark.nightly), Algo.SFT])
+@pytest.mark.parametrize("algo", [Algo.GRPO, pytest.param(Algo.PPO, marks=pytest.mark.nightly)])
 def test_with_shuffled_rewards_nothing_is_learned_on_average(algo: Algo) -> None:
     controls = [gain(of(algo, steps=15, shuffle_rewards=True), seed) for seed in range(5)]
     real = [gain(of(algo, steps=15), seed) for seed in range(5)]
@@ -76,10 +83,9 @@ def passes(seed: int, **grpo: Any) -> list[dict[str, float]]:
     return list(trained(model, data_of(model, seed), options).history)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_reads_them(seed: int) -> None:
-    near = passes(seed)
-    far = passes(seed, clip_low=0.99, clip_high=1e6, dual_clip=None)
+def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_reads_them() -> None:
+    near = passes(0)
+    far = passes(0, clip_low=0.99, clip_high=1e6, dual_clip=None)
     later = near[len(near) // 2 :]
     assert all(step["clipped_low"] > 0.1 for step in later) and max(step["clipped_high"] for step in later) > 0.05
     assert max(step["approx_kl"] for step in near) < 2 and max(step["approx_kl"] for step in far) > 4
@@ -96,26 +102,6 @@ def test_grpo_stays_near_the_policy_that_wrote_the_answers_however_often_it_read
 )
 def test_every_variant_of_grpo_learns(grpo: GrpoOptions) -> None:
     assert gain(of(Algo.GRPO, grpo=grpo)) > 0.1
-
-
-def test_single_answers_are_learned_from_by_their_neighbours() -> None:
-    assert gain(of(Algo.GRPO), rounds=128, group=1) > 0.1
-
-
-def test_a_student_comes_closer_to_its_teacher_and_a_teacher_without_news_changes_nothing() -> None:
-    model = TinyLearnable()
-    found = trained(model, data_of(model), of(Algo.SDPO, teacher=TeacherOptions(rate=0.0, top=5)))
-    divergences = [each["divergence"] for each in found.history]
-    assert divergences[-1] < 0.5 * divergences[0]
-
-
-def test_a_policy_held_to_the_base_stays_closer_to_it() -> None:
-    kls = []
-    for beta in (0.0, 5.0):
-        model = TinyLearnable()
-        found = trained(model, data_of(model), of(Algo.GRPO, grpo=GrpoOptions(beta=beta), kl_every=1))
-        kls.append(found.history[-1]["kl_base"])
-    assert kls[1] < 0.5 * kls[0]
 
 
 # -- gradients
@@ -164,69 +150,7 @@ def test_a_model_that_says_nothing_but_nan_ends_the_run_unchanged() -> None:
     assert all(torch.equal(each, before[name]) for name, each in model.adapter_state().items())
 
 
-def test_a_gradient_is_clipped_by_its_norm() -> None:
-    model = TinyLearnable()
-    found = trained(model, data_of(model), of(Algo.SFT, steps=1, clip=1e-3))
-    assert found.history[0]["grad_norm"] > 1e-3  # as it was before
-
-
-def test_the_warm_up_grows_to_the_full_learning_rate() -> None:
-    model = TinyLearnable()
-    found = trained(model, data_of(model), of(Algo.SFT, steps=5, warmup=3, learning_rate=0.4))
-    assert [each["learning_rate"] for each in found.history] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-
-
-def test_a_policy_that_runs_away_from_where_the_update_began_leaves_the_other_epochs_out() -> None:
-    counts = []
-    for target in (1e-4, None):
-        model = TinyLearnable()
-        options = of(Algo.PPO, learning_rate=0.2, steps=12, mdp=MdpOptions(target_kl=target))
-        counts.append(trained(model, data_of(model), options).counts.get("epochs_cut_short", 0))
-    assert counts[0] >= 3 and counts[1] == 0
-
-
-# -- figures
-@pytest.mark.parametrize(
-    ("algo", "own"),
-    [
-        (Algo.GRPO, {"advantage", "clipped_dual"}),
-        (Algo.PPO, {"advantage", "value_loss", "value_clipped", "explained_variance", "kl_update"}),
-        (Algo.SDPO, {"divergence", "tail"}),
-        (Algo.SFT, set()),
-    ],
-)
-def test_each_step_is_told_in_numbers_that_can_be_written_down(algo: Algo, own: set[str]) -> None:
-    model = TinyLearnable()
-    steps: list[StepFigures] = []
-    found = trained(model, data_of(model), of(algo, steps=6), steps=steps)
-    ratios = {"ratio", "clipped_low", "clipped_high", "effective_samples", "approx_kl"}
-    always = {"step", "loss", "reward", "examples", "tokens", "seconds", "tokens_per_s", "entropy", "grad_norm"}
-    always |= {"learning_rate", "epoch", "kl_base"} | own | (set() if algo is Algo.SFT else ratios)
-    assert set(found.history[0]) == always
-    assert set(found.history[1]) == always - {"kl_base"} and "kl_base" in found.history[5]
-    assert [each.step for each in steps] == list(range(1, 7)) and {each.steps for each in steps} == {6}
-    assert [each.flat() for each in steps] == list(found.history)
-    json.dumps(found.history, allow_nan=False)
-    assert found.history[0]["tokens"] > found.history[0]["examples"] >= 16
-
-
-def test_what_was_not_learned_from_is_counted() -> None:
-    model = TinyLearnable()
-    data = [replace(each, reward=float(each.number % 2)) for each in data_of(model, rounds=4)]
-    data[:8] = [replace(each, reward=0.5) for each in data[:8]]
-    data[8] = replace(data[8], token_ids=None, logprobs=None)
-    found = trained(model, data, of(Algo.GRPO, steps=2, groups=GroupOptions(neighbours=None)))
-    assert {"trajectories": 32, "usable": 32, "examples": 31, "without_tokens": 1}.items() <= found.counts.items()
-    assert {"groups": 4, "zero_variance": 1, "singles": 0, "with_signal": 23}.items() <= found.counts.items()
-    assert max(each["examples"] for each in found.history) == 23
-
-
 # -- nothing to learn from, and cold starts
-def test_no_trajectories_are_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="no trajectories to learn from\n  → run experiments"):
-        trained(TinyLearnable(), [], QUICK)
-
-
 def test_a_reward_that_is_nan_is_named() -> None:
     model = TinyLearnable()
     data = data_of(model)
@@ -243,18 +167,6 @@ def test_equal_rewards_without_a_kept_answer_are_an_error(algo: Algo, why: str) 
     data = [replace(each, label=Label.ERROR) for each in data_of(model, rule=lambda _: -2.0)]
     with pytest.raises(UsageError, match=f"nothing to learn: {why}, and no answer was kept"):
         trained(model, data, of(algo))
-
-
-@pytest.mark.parametrize("algo", [Algo.GRPO, Algo.PPO])
-def test_equal_rewards_of_kept_answers_warm_the_policy_up_and_the_reason_is_told(algo: Algo) -> None:
-    model = TinyLearnable()
-    data = data_of(model, rule=lambda _: 1.0)
-    found = trained(model, data, of(algo, steps=6))
-    assert "differ" in found.cold_start or "all 128 rewards are 1" in found.cold_start
-    assert [each["cold_start"] for each in found.history] == [1.0] * 6
-    assert found.counts["kept"] == 128
-    with pytest.raises(UsageError, match="no warm-up is allowed"):
-        trained(model, data, of(algo, cold_start=ColdStart(allowed=False)))
 
 
 def test_where_few_answers_can_be_used_the_policy_is_warmed_up_first() -> None:
@@ -281,14 +193,6 @@ def test_imitation_without_anything_kept_and_replay_without_tokens_are_errors() 
         trained(model, [replace(each, feedback=" ") for each in data], of(Algo.SDPO))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"steps": 0}, {"micro": 0}, {"learning_rate": math.nan}, {"learning_rate": -1.0}, {"clip": 0.0}]
-)
-def test_options_that_do_not_go_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        TrainOptions(**wrong)
-
-
 # -- stopping
 def test_a_collapse_of_the_entropy_stops_the_run_and_says_so() -> None:
     model = TinyLearnable()
@@ -305,35 +209,10 @@ def test_a_policy_that_has_left_its_base_stops_the_run() -> None:
     assert "divergence from the base rose to" in found.stopped and found.steps < 30
 
 
-def test_once_the_policy_has_left_its_base_each_step_is_measured_so_that_short_runs_are_stopped_too() -> None:
-    model = TinyLearnable()
-    options = of(Algo.SFT, learning_rate=0.5, kl_every=5, collapse=Collapse(entropy=None, kl=0.05, patience=3))
-    found = trained(model, data_of(model), options)
-    measured = [step for step, figures in enumerate(found.history) if "kl_base" in figures]
-    assert "divergence from the base rose to" in found.stopped
-    assert (found.steps, measured) == (8, [0, 5, 6, 7])
-
-
-def test_a_single_odd_step_is_no_collapse_and_steps_without_a_measurement_do_not_hide_one() -> None:
-    limits = Collapse(entropy=0.1, kl=1.0, patience=2)
-    assert not collapsed([{"entropy": 0.05}, {"entropy": 0.5}, {"entropy": 0.05}], limits)
-    assert collapsed([{"kl_base": 2.0}, {"entropy": 0.5}, {"entropy": 0.5}, {"kl_base": 3.0}], limits)
-    assert not broken([{"skipped": 1.0}] * 4) and broken([{"skipped": 1.0}] * 5)
-
-
 def test_somebody_who_asks_to_stop_waits_for_no_more_than_a_part_of_a_batch() -> None:
     model, cancel = TinyLearnable(), threading.Event()
     found = trained(model, data_of(model), of(Algo.GRPO), cancel=cancel, on_step=lambda _: cancel.set())
     assert (found.steps, found.stopped) == (1, "it was asked to stop")
-
-
-def test_the_callers_random_numbers_are_left_alone() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    model = TinyLearnable()
-    trained(model, data_of(model), of(Algo.SFT, steps=2))
-    assert torch.equal(torch.rand(1), expected)
 
 
 # -- going on
@@ -359,7 +238,7 @@ def timeless(history: tuple[dict[str, float], ...]) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("algo", ALL)
-@pytest.mark.parametrize("stop", [1, 6, 9])
+@pytest.mark.parametrize("stop", [1, 6])
 def test_a_run_that_goes_on_ends_as_one_that_never_stopped_bit_for_bit(algo: Algo, stop: int, tmp_path: Path) -> None:
     grpo = GrpoOptions(beta=0.1)
     options = of(algo, steps=12, save_every=1, kl_every=2, grpo=grpo, batch=24, micro=5)
@@ -384,35 +263,163 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped_bit_for_bit(algo: Alg
     assert steps[-1].step == 12 and (len(steps) < 12 or stop == 1)
 
 
-def test_a_warm_up_that_was_interrupted_goes_on_into_the_algorithm(tmp_path: Path) -> None:
-    options = of(Algo.GRPO, steps=8, save_every=1, cold_start=ColdStart(valid_share=1.0, steps=3))
-    whole = TinyLearnable()
-    data = data_of(whole)
-    data[0] = replace(data[0], error="no block was found")
-    expected = trained(whole, data, options)
-    for stop in (2, 3, 5):
-        place, model, waiter = tmp_path / str(stop), TinyLearnable(), StopAfter(stop)
-        trained(model, data, options, checkpoint=place, cancel=waiter, on_step=waiter)
-        found = trained(model, data, options, checkpoint=place)
-        assert timeless(found.history) == timeless(expected.history)
-        assert all(torch.equal(each, model.adapter_state()[name]) for name, each in whole.adapter_state().items())
+# ---------------------------------------------------------------------- checkpoint
+def checkpoint(steps: int = 3) -> Checkpoint:
+    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+    return Checkpoint(
+        "run",
+        0,
+        2,
+        steps,
+        {"up": torch.full((2,), float(steps))},
+        optimiser.state_dict(),
+        {},
+        [{"loss": 0.1}],
+        {"a": 1},
+    )
 
 
-def test_a_run_that_is_done_is_not_done_again_unless_more_steps_are_wanted(tmp_path: Path) -> None:
-    place, model = tmp_path / "checkpoint", TinyLearnable()
-    data = data_of(model)
-    trained(model, data, of(Algo.GRPO, steps=4), checkpoint=place)
-    steps: list[StepFigures] = []
-    again = trained(TinyLearnable(), data, of(Algo.GRPO, steps=4), checkpoint=place, steps=steps)
-    assert (again.steps, len(again.history), steps) == (4, 4, [])
-    more = trained(TinyLearnable(), data, of(Algo.GRPO, steps=6), checkpoint=place, steps=steps)
-    assert (more.steps, [each.step for each in steps]) == (6, [5, 6])
+class Killed(BaseException):
+    """The process ends here."""
 
 
-def test_another_run_does_not_go_on_from_it(tmp_path: Path) -> None:
-    place, model = tmp_path / "checkpoint", TinyLearnable()
-    data = data_of(model)
-    trained(model, data, of(Algo.GRPO, steps=2), checkpoint=place)
-    for options, given in ((of(Algo.GRPO, steps=2, seed=1), data), (of(Algo.GRPO, steps=2), data[1:])):
-        with pytest.raises(UsageError, match="belongs to a run with other options, other data or another model"):
-            trained(model, given, options, checkpoint=place)
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    write(checkpoint(), tmp_path / "deep" / "checkpoint")
+    found = read(tmp_path / "deep" / "checkpoint", "run")
+    assert found is not None
+    assert (found.run, found.phase, found.updates, found.steps) == ("run", 0, 2, 3)
+    assert torch.equal(found.adapter["up"], torch.full((2,), 3.0))
+    assert (found.history, found.counts) == ([{"loss": 0.1}], {"a": 1})
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "checkpoint"
+    write(checkpoint(3), place)
+    with monkeypatch.context() as patch:
+        patch.setattr(os if at == "fsync" else Path, at, killed)
+        with pytest.raises(Killed):
+            write(checkpoint(4), place)
+    found = read(place, "run")
+    assert found is not None and found.steps == 3
+    write(checkpoint(5), place)
+    found = read(place, "run")
+    assert found is not None and found.steps == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    place = tmp_path / "checkpoint"
+    write(checkpoint(3), place)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(EnvironmentFailure, match=r"cannot be written: .*No space left") as caught:
+            write(checkpoint(4), place)
+        assert "goes on from the checkpoint before" in caught.value.hint
+        with pytest.raises(EnvironmentFailure, match="cannot be written") as caught:
+            write(checkpoint(1), tmp_path / "first")
+        assert "begins anew" in caught.value.hint, "there is none before"
+    found = read(place, "run")
+    assert found is not None and found.steps == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cut=st.booleans())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_checkpoint_is_refused(where: float, flip: int, cut: bool, tmp_path: Path) -> None:
+    place = tmp_path / "checkpoint"
+    write(checkpoint(), place)
+    data = bytearray(place.read_bytes())
+    spot = int(where * len(data))
+    data[spot] ^= flip
+    place.write_bytes(data[:spot] if cut else data)
+    with pytest.raises(UsageError, match="is damaged\n  → delete it"):
+        read(place, "run")
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    write(checkpoint(), tmp_path / "checkpoint")
+    with pytest.raises(UsageError, match="belongs to a run with other options"):
+        read(tmp_path / "checkpoint", "another")
+
+
+def test_a_run_is_known_by_its_options_its_data_and_its_model() -> None:
+    data = played(TinyLearnable(), rounds=2)
+    same = fingerprint(TrainOptions(), data, ("m", "t", "c"))
+    assert fingerprint(TrainOptions(steps=99, save_every=3), data, ("m", "t", "c")) == same
+    others = [
+        fingerprint(TrainOptions(seed=1), data, ("m", "t", "c")),
+        fingerprint(TrainOptions(start="version 3"), data, ("m", "t", "c")),
+        fingerprint(TrainOptions(), data[1:], ("m", "t", "c")),
+        fingerprint(TrainOptions(), played(TinyLearnable(), rounds=2, rule=lambda _: 0.5), ("m", "t", "c")),
+        fingerprint(TrainOptions(), data, ("other", "t", "c")),
+    ]
+    assert len({same, *others}) == 6
+
+
+# ---------------------------------------------------------------------- memory
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_memory_that_runs_out_all_the_same_is_told_as_that(error: Exception) -> None:
+    used_up = pytest.raises(MissingCapability, match="scoring: the memory is used up")
+    with used_up as caught, explain_out_of_memory("scoring"):
+        raise error
+    assert "--set micro=1" in caught.value.hint
+
+
+def test_a_limit_that_is_lifted_for_a_while_is_there_again_afterwards() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (2**40, before[1]))
+    try:
+        with pytest.raises(RuntimeError, match="in the middle"), lift_memory_limit():
+            assert resource.getrlimit(resource.RLIMIT_DATA)[0] == before[1]
+            raise RuntimeError("in the middle")
+        assert resource.getrlimit(resource.RLIMIT_DATA) == (2**40, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def test_memory_that_a_learner_frees_is_there_for_others_at_once() -> None:
+    program = """
+import ctypes
+from pathlib import Path
+from autoresearchd.learner.training.out_of_memory import give_large_blocks_back
+def taken():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+give_large_blocks_back()
+bytearray(30_000_000)  # which glibc by itself takes for a reason to keep blocks of that size
+blocks = [bytearray(b"x") * 4_000_000 for _ in range(40)]
+before = taken()
+del blocks[:-1:2]
+print(before - taken())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 70_000_000, "every other of 40 blocks of 4 MB"
+
+
+def test_a_trial_step_leaves_no_gradient_and_explains_that_the_memory_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, samples = TinyLearnable(), [Sample((1, 2), (3, 4))]
+    trial_step(model, samples)
+    assert all(each.grad is None for each in model.trainable())
+
+    def used_up(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA")
+
+    monkeypatch.setattr(model, "statistics", used_up)
+    with pytest.raises(MissingCapability, match="a trial step with 1 completions: the memory is used up") as caught:
+        trial_step(model, samples)
+    assert "--set micro=1" in caught.value.hint

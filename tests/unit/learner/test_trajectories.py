@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.labels import Label
+from autoresearchd.learner.data.data_summary import describe, rows, summarise, write_parquet
+from autoresearchd.learner.data.reward_signal import cold_start, lacking, outlook, signal
 from autoresearchd.learner.data.trajectories import (
+    Dataset,
     Filters,
     Reason,
     Record,
@@ -40,11 +45,6 @@ def test_a_trajectory_holds_what_the_policy_saw_said_and_earned() -> None:
     assert found.at == START + timedelta(minutes=3)
     assert found.feedback == "This was not kept."
     assert not found.censored
-
-
-def test_an_aborted_run_is_learned_from_as_what_it_is_a_forecast() -> None:
-    (found,) = kept(record(label=Label.ABORTED_EARLY))
-    assert found.censored
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,6 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(changed: dict[str, 
     assert found.read == 2
 
 
-@pytest.mark.parametrize("reason", [Reason.OTHER_FORMULA, Reason.AGENT_TURN])
-def test_what_its_reader_knows_against_an_answer_is_counted_under_that_reason(reason: Reason) -> None:
-    found = dataset([record(1, unusable=reason), record(2)], BASE, {Reason.CORRUPT: 3, Reason.DUPLICATE: 0})
-    assert [each.number for each in found.trajectories] == [2]
-    assert found.dropped == {Reason.CORRUPT: 3, reason: 1}
-    assert found.read == 5
-
-
-def test_log_probabilities_of_a_server_are_those_of_temperature_one() -> None:
-    (found,) = kept(record(sampling={"temperature": 1, "logprobs_of": "server"}))
-    assert found.temperature == 1.0
-
-
 def test_a_cheat_is_learned_from_for_its_penalty_and_never_for_a_gain() -> None:
     records = [record(1, label=Label.METRIC_TAMPERING, reward=-5.0), record(2, label=Label.NOT_CAUSAL, reward=4.0)]
     found = dataset(records, BASE)
@@ -109,25 +96,10 @@ def test_a_cheat_is_learned_from_for_its_penalty_and_never_for_a_gain() -> None:
     assert found.dropped == {Reason.TAMPERED: 1}
 
 
-def test_where_text_is_enough_the_answers_of_any_model_are() -> None:
-    strange = record(token_ids=None, logprobs=None, tokenizer_hash=None, model_hash="other", sampling={})
-    found = dataset([strange], replace(BASE, tokens=False))
-    assert len(found.trajectories) == 1
-
-
 def test_an_answer_that_is_read_twice_counts_once() -> None:
     found = dataset([record(1), record(1), record(1, session="two"), record(1, index=1)], BASE)
     assert len(found.trajectories) == 3
     assert found.dropped == {Reason.DUPLICATE: 1}
-
-
-def test_answers_come_in_the_order_in_which_they_were_made() -> None:
-    assert [t.number for t in kept(record(3), record(1), record(2))] == [1, 2, 3]
-
-
-def test_a_record_without_a_reward_is_no_trajectory() -> None:
-    with pytest.raises(UsageError, match="no reward"):
-        trajectory(record(reward=None))
 
 
 # ------------------------------------------------------------------ groups
@@ -145,37 +117,6 @@ def test_a_group_is_a_round_of_one_session() -> None:
         ("one", "q"): [3],
         ("two", "r"): [1],
     }
-
-
-def test_answers_to_another_question_are_no_members_of_the_round() -> None:
-    found = grouped(
-        kept(
-            record(1, round_id="r", error="no edit"),
-            record(1, round_id="r", index=1),
-            record(2, round_id="r"),
-            record(2, round_id="r", index=1, attempt=1),
-        )
-    )
-    assert sorted(len(members) for members in found.values()) == [1, 1, 2]
-    assert len({t.state_id for members in found.values() for t in members}) == 4
-
-
-def test_the_number_of_the_experiment_in_its_prompt_makes_no_other_state() -> None:
-    def asked(number: int, about: str) -> Record:
-        return record(
-            number, messages=({"role": "user", "content": f"# Experiment {number}: {about}; best: experiment 7"},)
-        )
-
-    one, other, third = kept(asked(1, "x"), asked(12, "x"), asked(13, "y"))
-    assert one.prompt_hash == other.prompt_hash != third.prompt_hash
-
-
-def test_malformed_answers_of_an_experiment_without_a_proposal_keep_their_round() -> None:
-    lost = replace(record(2, proposal=None, label=Label.MALFORMED_ANSWER, reward=-2.0), round_id="r", state_id="s")
-    (found,) = kept(lost)
-    assert (found.group, found.state_id) == ("r", "s")
-    (alone,) = kept(record(2, proposal=None))
-    assert alone.group == "one/2"
 
 
 # ------------------------------------------------------------------ held out
@@ -201,23 +142,9 @@ def test_where_the_last_session_is_too_large_its_later_part_is_held_out_and_neve
     assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
 
 
-def test_a_small_last_session_does_not_keep_the_rest_of_what_is_wanted_from_being_held_out() -> None:
-    found = split(kept(*many("large", 160), *many("small", 12, start=500)), 0.25)
-    assert len(found.held_out) == 43
-    assert sum(t.session == "small" for t in found.held_out) == 12
-    assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
-
-
 def test_sessions_that_are_not_split_are_trained_on_whenever_they_were_made() -> None:
     found = split(kept(*many("own", 40), *many("foreign", 40, start=500)), 0.25, {"own"})
     assert ({t.session for t in found.held_out}, len(found.held_out), len(found.train)) == ({"own"}, 10, 70)
-
-
-def test_of_one_session_the_later_part_is_held_out_between_two_groups() -> None:
-    found = split(kept(*many("one", 40, size=4)), 0.25)
-    assert found.by == "time"
-    assert len(found.held_out) == 12  # whole groups of four
-    assert max(t.at for t in found.train) < min(t.at for t in found.held_out)
 
 
 def test_a_prompt_that_is_held_out_is_taken_out_of_training() -> None:
@@ -275,7 +202,97 @@ def test_too_few_to_split_is_refused_with_a_way_out(count: int) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("share", [0.0, -0.1, 0.6, math.nan])
-def test_a_share_that_makes_no_sense_is_refused(share: float) -> None:
-    with pytest.raises(UsageError, match="share"):
-        split(kept(*many("one", 9)), share)
+# ---------------------------------------------------------------------- signal
+def made(*rewards: float, round_id: str = "", **more: object) -> list[Trajectory]:
+    """One trajectory for each reward, of one round where it is named."""
+    shared = {"round_id": round_id, "state_id": round_id} if round_id else {}
+    return [trajectory(record(n, reward=reward, **shared, **more)) for n, reward in enumerate(rewards, 1)]
+
+
+def test_a_round_with_different_rewards_is_what_grpo_learns_from() -> None:
+    found = signal(made(1.0, -1.0, round_id="r"))
+    assert (found.groups, found.informative, found.singles) == (1, 1, 0)
+    assert lacking(found, "grpo") == ""
+
+
+def test_rounds_of_equal_rewards_teach_grpo_nothing_and_so_it_starts_cold() -> None:
+    found = signal([*made(-2.0, -2.0, round_id="r"), *made(-2.0, session="two")])
+    assert (found.groups, found.informative, found.singles, found.comparable) == (1, 0, 1, 0)
+    assert "in no group do rewards differ" in cold_start(found, "grpo")
+    assert cold_start(found, "ppo") == "all rewards are equal"
+    (_, line) = outlook(found, "grpo")
+    assert line.startswith("nothing can be learned: ")
+
+
+def test_single_answers_are_compared_with_others_of_their_session() -> None:
+    found = signal([*made(1.0, -1.0), *made(0.5, session="two")])
+    assert (found.singles, found.comparable) == (3, 2)
+    assert "2 of 3 single answers with their neighbours, which is an approximation" in outlook(found, "grpo")[0]
+
+
+def test_a_policy_that_can_hardly_write_an_edit_is_first_shown_how() -> None:
+    bad = made(*[-2.0] * 9, label=Label.MALFORMED_ANSWER, error="no edit")
+    good = trajectory(record(20, reward=2.0, label=Label.NONE))
+    found = signal([*bad, good])
+    assert (found.usable, found.good) == (1, 1)
+    assert cold_start(found, "grpo") == "only 1 of 10 answers held an edit that could be used"
+    assert "for its first steps it imitates the 1 kept answer" in outlook(found, "grpo")[-1]
+    assert cold_start(found, "grpo", least=0.05) == ""
+
+
+def test_feedback_is_what_sdpo_learns_from_whatever_the_rewards_are() -> None:
+    found = signal([*made(-2.0, -2.0), *made(-2.0, session="two", feedback=" ")])
+    assert found.taught == 2
+    assert lacking(found, "sdpo") == ""
+    assert cold_start(found, "sdpo") == ""
+    assert outlook(found, "sdpo") == ["SDPO is taught by the feedback on 2 of 3 answers"]
+    silent = signal(made(-2.0, 1.0, feedback=""))
+    assert outlook(silent, "sdpo")[-1] == "nothing can be learned: no answer has feedback"
+
+
+# ---------------------------------------------------------------------- summary
+def data() -> Dataset:
+    records = [
+        record(n, round_id=f"one/{n // 2}", reward=0.5 * (n % 4), adapter="v1" if n > 4 else None) for n in range(8)
+    ]
+    records += [record(20, label=Label.ABORTED_EARLY, reward=-1.0, feedback=""), record(21, reward=math.nan)]
+    records += [record(22, completion=""), record(23, completion="")]
+    return dataset(records, Filters())
+
+
+def test_a_dry_run_tells_what_is_there_what_is_left_out_and_what_gives_no_signal() -> None:
+    found = data()
+    text = describe(summarise(found, split(found.trajectories)))
+    assert text.splitlines() == [
+        "9 of 12 answers can be learned from; sessions: 1, 2026-11-01 00:00 to 2026-11-01 00:20 UTC",
+        "left out:",
+        "       2  there is no text, or no prompt",
+        "       1  its reward is none that the formula gives",
+        "groups: 5; of one answer: 1; of several: 4, with equal rewards (no signal): 0",
+        "rewards: mean 0.556, standard deviation 0.808, from -1 to 1.5; resting on a forecast: 1",
+        "outcomes: no_gain 8, aborted_early 1",
+        "answered by: base model 6, v1 3",
+        "stored tokens: 27; answers with feedback: 8",
+        "training: 6; held out: 3 (what was made last); left out of both, since their prompt is held out: 0",
+    ]
+
+
+def test_an_empty_dataset_is_described_too() -> None:
+    assert describe(summarise(Dataset(()))) == "0 of 0 answers can be learned from; sessions: 0"
+    only = dataset([record(label=None)], Filters())
+    assert describe(summarise(only)).splitlines()[-1].endswith("its experiment has not been decided")
+
+
+def test_an_export_comes_back_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "trajectories.parquet"
+    if importlib.util.find_spec("pyarrow") is None:
+        with pytest.raises(MissingCapability, match="pyarrow") as caught:
+            write_parquet(data().trajectories, target)
+        assert caught.value.hint == "pip install pyarrow"
+        assert not target.exists()
+        return
+    import pyarrow.parquet
+
+    write_parquet(data().trajectories, target)
+    assert pyarrow.parquet.read_table(target).to_pylist() == rows(data().trajectories)
+    assert [each.name for each in tmp_path.iterdir()] == [target.name]

@@ -54,11 +54,12 @@ def sizes(vocabulary: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_model(place: Path, *, seed: int = 0, template: str | None = TEMPLATE) -> Path:
+def write_model(place: Path, *, seed: int = 0, template: str | None = TEMPLATE, context: int = CONTEXT) -> Path:
     """Write a Llama whose distributions are far from even."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(**sizes(write_tokenizer(place, template)), attention_dropout=0.5)
+    size = sizes(write_tokenizer(place, template)) | {"max_position_embeddings": context}
+    config = LlamaConfig(**size, attention_dropout=0.5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)

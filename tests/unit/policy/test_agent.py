@@ -7,25 +7,36 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import Interrupted, PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Policy, Purse, TrialHistory
 from autoresearchd.domain.proposal import Cost, Proposal, Repair
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.evaluator.rules.legality import check_edit
-from autoresearchd.models.client import ModelError, Trouble
+from autoresearchd.models.client import Message
 from autoresearchd.policy.agent.agent_policy import AgentPolicy
-from autoresearchd.policy.agent.dialogue import SENTINEL
+from autoresearchd.policy.agent.dialogue import (
+    LEFT_OUT,
+    MOST_ANSWER,
+    SENTINEL,
+    Conversation,
+    explain_not_submitted,
+    has_submitted,
+    read,
+    show_printed,
+)
 from autoresearchd.policy.exchange import Near
 from tests.contract.policy_contract import SAMPLE, PolicyContract
 from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient, Step
 from tests.fakes.policies import make_state
-from tests.fakes.shells import Act, FakeShells
+from tests.fakes.shells import Act, FakeShells, fake_run
 
 CODE = "DEPTH = 4\nWIDTH = 64\n"
 SETTINGS = ModelSettings(agent_turns=6, agent_seconds=100.0, reasks=2, retries=0, repairs=2)
@@ -106,9 +117,7 @@ class TestContract(PolicyContract):
         return Agent([], {"edit": edit}, then=lambda q: submit() if len(q.messages) > 2 else say("edit")).policy
 
 
-# -- what becomes a proposal -----------------------------------------------------------------------------------------
-
-
+# -- what becomes a proposal
 def test_what_was_submitted_is_the_proposal_with_its_words_and_its_whole_cost() -> None:
     agent = Agent(
         [
@@ -144,37 +153,7 @@ def test_the_whole_trajectory_is_stored_answer_by_answer() -> None:
     assert stored[2][1].generation.messages[:4] == stored[1][1].generation.messages
 
 
-def test_an_answer_is_stored_before_its_command_is_run() -> None:
-    agent = Agent([say("look"), say("edit"), submit()])
-    seen: list[int] = []
-    agent.shells._acts["look"] = lambda _: seen.append(len(agent.answers.items))
-    agent.propose()
-    assert seen == [1]
-
-
-def test_other_files_do_not_count() -> None:
-    agent = Agent([say("edit"), say("more"), submit()], {"more": writes("x", "notes.txt")})
-    assert set(agent.propose().files) == {"train.py"}
-
-
-def test_the_prompt_holds_the_rules_and_the_task_and_the_limits() -> None:
-    agent = Agent([say("edit"), submit()])
-    agent.propose()
-    system, user = agent.client.questions[0].messages
-    for piece in (SENTINEL, "prepare.py", "6 answers", "100 seconds", "no network", "train.py"):
-        assert piece in system["content"]
-    assert CODE.strip() in user["content"]
-
-
-# -- answers that cannot be used -------------------------------------------------------------------------------------
-
-
-def test_an_answer_without_a_command_gets_its_exact_error_back() -> None:
-    agent = Agent(["I would go deeper.", say("edit"), submit()])
-    agent.propose()
-    assert "holds no ```bash block" in agent.told(1)
-
-
+# -- answers that cannot be used
 def test_answers_without_a_command_are_bounded() -> None:
     agent = Agent([], then="I cannot use a shell.")
     error = agent.refused()
@@ -184,34 +163,13 @@ def test_answers_without_a_command_are_bounded() -> None:
     assert error.cost.usd == pytest.approx(0.03)
 
 
-# -- submissions that cannot be taken --------------------------------------------------------------------------------
-
-
+# -- submissions that cannot be taken
 def test_a_submission_without_a_change_is_told_once_and_then_recorded() -> None:
     agent = Agent([submit(), say("edit"), submit()])
     assert agent.propose().files
     assert "nothing differs" in agent.told(1)
     again = Agent([submit(), submit()])
     assert again.refused().label is Label.NO_OP
-
-
-class Once:
-    """Finds every edit nearly the same as the third, and says so once."""
-
-    def __init__(self) -> None:
-        self.told = 0
-
-    def __call__(self, state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
-        assert files == {"train.py": "DEPTH = 6\nWIDTH = 64\n"}
-        assert changes
-        self.told += 1
-        return "#3: DEPTH 4 → 6, no gain" if self.told == 1 else ""
-
-
-def test_what_is_nearly_the_same_as_before_is_pointed_out_once_and_then_taken() -> None:
-    agent = Agent([say("edit"), submit(), submit()], near=Once())
-    assert agent.propose().files
-    assert "#3: DEPTH 4 → 6, no gain" in agent.told(2)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +207,7 @@ def test_a_link_in_place_of_the_program_is_refused_and_can_be_fixed() -> None:
     assert "root:" not in str(agent.client.questions)
 
 
-# -- limits ----------------------------------------------------------------------------------------------------------
-
-
+# -- limits
 def test_an_agent_that_does_not_submit_ends_after_its_turns_and_its_edit_is_not_used() -> None:
     agent = Agent([say("edit")], then=say("ls"))
     error = agent.refused()
@@ -260,19 +216,6 @@ def test_an_agent_that_does_not_submit_ends_after_its_turns_and_its_edit_is_not_
     assert "within 6 answers" in str(error)
     assert "train.py, which is not used" in str(error)
     assert "agent.turns" in str(error)
-
-
-def test_its_time_is_up_between_two_turns() -> None:
-    now = [0.0]
-
-    def slow(_: Path) -> None:
-        now[0] += 60.0
-
-    agent = Agent([], {"slow": slow}, then=say("slow"), clock=lambda: now[0])
-    error = agent.refused()
-    assert "within 100 s" in str(error)
-    assert "had changed nothing" in str(error)
-    assert [timeout for _, timeout in agent.shells.ran] == [30.0, 30.0]
 
 
 def test_a_command_and_a_question_get_no_more_than_the_time_that_is_left() -> None:
@@ -305,19 +248,7 @@ def test_an_unknown_price_counts_as_nothing_and_is_said() -> None:
     assert error.cost.usd is None
 
 
-# -- troubles --------------------------------------------------------------------------------------------------------
-
-
-def test_a_conversation_that_one_model_cannot_read_goes_on_with_the_next() -> None:
-    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 100 tokens")
-    agent = Agent([say("edit"), *[too_long] * 9], fallback=[submit()])
-    assert agent.propose().files
-    assert 2 <= len(agent.client.questions) <= 5
-    assert len(agent.second.questions) == 1
-    alone = Agent([say("edit"), *[too_long] * 9])
-    assert alone.refused().label is Label.ERROR
-
-
+# -- troubles
 def test_a_stop_request_ends_it_at_the_next_step() -> None:
     cancel = threading.Event()
     agent = Agent([say("stop")], {"stop": lambda _: cancel.set()})
@@ -336,9 +267,7 @@ def test_secrets_in_the_output_reach_neither_the_model_nor_the_store() -> None:
     assert key not in str(agent.answers.items)
 
 
-# -- repairs ---------------------------------------------------------------------------------------------------------
-
-
+# -- repairs
 def repair(attempt: int = 1) -> ResearchState:
     failed = Repair(
         attempt=attempt,
@@ -365,10 +294,97 @@ def test_a_repair_begins_with_the_failed_edit_and_is_counted_from_the_parent() -
     assert agent.policy.repairs == 2
 
 
-def test_a_repair_that_only_undoes_the_edit_or_leaves_it_is_no_proposal() -> None:
-    undone = Agent([say("undo"), submit(), submit()], {"undo": writes(CODE)})
-    assert undone.refused(repair()).label is Label.NO_OP
-    assert "only undone" in undone.told(2)
-    left = Agent([submit(), submit()])
-    assert left.refused(repair()).label is Label.NO_OP
-    assert "the edit that failed" in left.told(1)
+# ---------------------------------------------------------------------- agent words
+@pytest.mark.parametrize("language", ["bash", "sh", "Shell", " bash", "bash title=x"])
+def test_a_block_may_be_marked_in_the_ways_that_models_mark_it(language: str) -> None:
+    assert read(f"```{language}\nls\n```").command == "ls"
+
+
+@pytest.mark.parametrize(
+    ("answer", "finish", "words"),
+    [
+        ("", "stop", "empty"),
+        ("I would raise the learning rate.", "stop", "no ```bash block"),
+        ("```python\nx = 1\n```", "stop", "no ```bash block"),
+        ("```bash\nls\n```\n```bash\npwd\n```", "stop", "2 ```bash blocks"),
+        ("```bash\n \n```", "stop", "is empty"),
+        ("```bash\nls", "stop", "not closed"),
+        ("```bash\ncat > train.py <<'EOF'\nx", "length", "cut off"),
+        ("```bash\nls \0\n```", "stop", "zero byte"),
+        ("x" * (MOST_ANSWER + 1), "stop", "longer than"),
+        ("<think>```bash\nls\n```</think>I am done.", "stop", "no ```bash block"),
+    ],
+)
+def test_an_answer_without_one_command_is_told_what_is_wrong_with_it(answer: str, finish: str, words: str) -> None:
+    step = read(answer, finish)
+    assert words in step.error
+    assert step.command == ""
+
+
+def test_a_command_that_writes_backticks_is_not_run_in_half() -> None:
+    half = "```bash\ncat > notes.md <<'EOF'\n```\ncode\n```\nEOF\n```"
+    odd = half.replace("code\n```\n", "code\n")
+    for answer in (half, odd):
+        assert read(answer).command == ""
+        assert "four backticks" in read(answer).error
+    whole = "````bash\ncat > notes.md <<'EOF'\n```\ncode\n```\nEOF\n````"
+    assert read(whole).command == "cat > notes.md <<'EOF'\n```\ncode\n```\nEOF"
+
+
+def test_it_is_submitted_only_when_the_command_succeeded_up_to_the_sentinel() -> None:
+    assert has_submitted(fake_run(f"edited\n{SENTINEL}\n"))
+    assert not has_submitted(fake_run("sed: no such file\n", exit_code=2))
+    assert not has_submitted(fake_run(f"{SENTINEL}\n", exit_code=1))
+    assert not has_submitted(fake_run(f"{SENTINEL}\n", exit_code=None, ended="it took longer than 30 s"))
+    assert not has_submitted(fake_run(f"grep: {SENTINEL} not found\n"))
+    assert "exit code 2" in explain_not_submitted(fake_run(exit_code=2))
+
+
+@given(st.text(alphabet=st.sampled_from("`\n bash{}\"'x<\\0~"), max_size=200), st.sampled_from(["stop", "length"]))
+def test_any_answer_is_one_command_or_one_error(answer: str, finish: str) -> None:
+    step = read(answer, finish)
+    assert bool(step.command.strip()) != bool(step.error)
+    assert isinstance(step.words(), dict)
+
+
+# -- output
+def test_a_secret_in_the_output_is_not_shown_to_the_model() -> None:
+    key = "correct-horse-battery-staple"
+    redactor = Redactor([key])
+    assert key not in show_printed(fake_run(f"KEY={key}\n"), redactor, 1000)
+    cut = fake_run(f"first\nKEY={key[:12]}", tail=f"{key[12:]}\nlast\n", omitted=5)
+    assert key[:12] not in show_printed(cut, redactor, 1000)
+    assert key[12:] not in show_printed(cut, redactor, 1000)
+
+
+@given(st.text(max_size=300), st.text(max_size=300), st.integers(0, 10**9), st.integers(1, 400))
+def test_no_output_is_shown_longer_than_the_limit(head: str, tail: str, omitted: int, most: int) -> None:
+    run = fake_run(head, tail=tail if omitted else "", omitted=omitted)
+    text = show_printed(run, Redactor(), most)
+    assert len(text.encode("utf-8", "replace")) <= most + 100
+
+
+PROMPT: tuple[Message, ...] = ({"role": "system", "content": "rules"}, {"role": "user", "content": "the task"})
+
+
+def count(messages: Sequence[Message]) -> int:
+    return sum(len(message["content"]) for message in messages)
+
+
+def talk(budget: int, turns: int = 4, size: int = 100) -> Conversation:
+    conversation = Conversation(PROMPT, budget=budget, count=count)
+    for turn in range(turns):
+        conversation.add(f"answer {turn}", f"{turn}" * size)
+    return conversation
+
+
+def test_the_oldest_output_goes_first_and_enough_of_it_that_the_next_turns_fit() -> None:
+    told = [m["content"] for m in talk(420).messages() if m["role"] == "user"][1:]
+    assert told == [LEFT_OUT, LEFT_OUT, LEFT_OUT, "3" * 100]
+
+
+def test_what_was_left_out_stays_so_that_the_beginning_does_not_change_at_each_turn() -> None:
+    conversation = talk(420)
+    before = conversation.messages()
+    conversation.add("answer 4", "short")
+    assert conversation.messages()[: len(before)] == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from random import Random
 
@@ -10,8 +11,10 @@ import pytest
 from autoresearchd.domain.errors import Interrupted
 from autoresearchd.domain.ports import Cancel, Purse
 from autoresearchd.domain.proposal import Cost
+from autoresearchd.models import abandonable_call
 from autoresearchd.models.client import PASSING, ModelError, Question, Trouble
 from autoresearchd.policy.exchange import FIRST_PAUSE_S, LONGEST_ASKED_S, LONGEST_PAUSE_S, Asker, Unanswered
+from autoresearchd.policy.patience import Patience
 from tests.fakes.models import OpenPurse, PatientCancel, ScriptedClient, Step
 
 QUESTION = Question(({"role": "user", "content": "an edit, please"},))
@@ -72,12 +75,6 @@ def test_waits_double_are_jittered_and_bounded() -> None:
     assert any(wait > 10 for wait in cancel.waits)
 
 
-def test_a_provider_that_asks_to_wait_is_given_that_time_and_a_little_more() -> None:
-    cancel = PatientCancel()
-    asker(client(failing(Trouble.RATE_LIMITED, retry_after=30.0), "yes")).ask(QUESTION, cancel)
-    assert 30.0 <= cancel.waits[0] <= 30.0 + FIRST_PAUSE_S
-
-
 def test_a_provider_that_asks_for_an_hour_is_left_to_the_next_model() -> None:
     cancel, second = PatientCancel(), client("yes", name="second")
     asked = failing(Trouble.RATE_LIMITED, retry_after=LONGEST_ASKED_S + 1)
@@ -85,29 +82,11 @@ def test_a_provider_that_asks_for_an_hour_is_left_to_the_next_model() -> None:
     assert cancel.waits == []
 
 
-def test_after_the_last_retry_the_next_model_is_asked() -> None:
-    first, second = client(*[failing(Trouble.TIMEOUT)] * 3), client("yes", name="second")
-    assert asker(first, second, retries=2).ask(QUESTION, PatientCancel()).text == "yes"
-    assert (len(first.questions), len(second.questions)) == (3, 1)
-
-
 @pytest.mark.parametrize("trouble", FINAL)
 def test_what_no_wait_hints_goes_to_the_next_model_at_once(trouble: Trouble) -> None:
     cancel, first, second = PatientCancel(), client(failing(trouble)), client("yes", name="second")
     assert asker(first, second).ask(QUESTION, cancel).text == "yes"
     assert (len(first.questions), cancel.waits) == (1, [])
-
-
-def test_when_all_models_fail_the_error_says_why_for_each() -> None:
-    first = client(failing(Trouble.UNAUTHORISED, hint="set ANTHROPIC_API_KEY"), name="a")
-    second = client(failing(Trouble.NOT_FOUND, hint="correct the name"), name="b")
-    with pytest.raises(Unanswered) as caught:
-        asker(first, second).ask(QUESTION, PatientCancel())
-    assert "a: the key was refused" in caught.value.what
-    assert "b: no such model" in caught.value.what
-    assert caught.value.hint == "set ANTHROPIC_API_KEY; correct the name"
-    assert [f.model for f in caught.value.failures] == ["a", "b"]
-    assert not caught.value.refused
 
 
 def test_a_context_that_is_too_long_comes_back_to_be_shortened_for_the_same_model() -> None:
@@ -171,3 +150,51 @@ def test_a_reply_that_comes_too_late_is_charged_as_if_all_of_it_had_been_written
     [(_, cost)] = bill.charged
     sent = first.count_tokens(QUESTION.messages)
     assert cost == Cost(usd=sent / 1e6 + 5.0, tokens_in=sent, tokens_out=500)
+
+
+# ---------------------------------------------------------------------- patience
+def test_who_wants_the_end_at_once_has_it_whatever_the_grace() -> None:
+    cancel = threading.Event()
+    cancel.set()
+    assert Patience(cancel, threading.Event(), grace=60.0).is_set()
+
+
+def test_the_grace_counts_from_when_the_request_was_seen() -> None:
+    ending, now = threading.Event(), [100.0]
+    patience = Patience(threading.Event(), ending, grace=2.0, clock=lambda: now[0])
+    assert not patience.is_set()
+    now[0] = 500.0
+    ending.set()
+    assert not patience.is_set()
+    now[0] = 501.9
+    assert not patience.is_set()
+    now[0] = 502.0
+    assert patience.is_set()
+
+
+def test_a_stop_that_came_before_spends_nothing() -> None:
+    cancel, calls = threading.Event(), []
+    cancel.set()
+    with pytest.raises(Interrupted):
+        abandonable_call.call(lambda: calls.append(1), cancel, 60.0)
+    assert calls == []
+
+
+def test_a_stop_ends_the_waiting_and_the_call_is_told() -> None:
+    cancel, given_up = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        cancel.set()
+        given_up.wait(60.0)
+
+    with pytest.raises(Interrupted):
+        abandonable_call.call(hang, cancel, 60.0, give_up=given_up.set)
+    assert given_up.is_set()
+
+
+def test_a_call_that_takes_too_long_is_a_time_out_that_names_the_time() -> None:
+    given_up = threading.Event()
+    with pytest.raises(ModelError, match=r"within 0\.05 s") as caught:
+        abandonable_call.call(lambda: given_up.wait(60.0), threading.Event(), 0.05, give_up=given_up.set)
+    assert caught.value.trouble is Trouble.TIMEOUT
+    assert given_up.is_set()

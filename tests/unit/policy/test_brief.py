@@ -62,17 +62,6 @@ def test_the_question_holds_the_constants_and_what_came_of_earlier_ones() -> Non
     assert "DEPTH" not in text
 
 
-def test_for_want_of_room_the_oldest_experiments_go_and_no_constant() -> None:
-    recent = tuple(
-        experiment(n, "wider", delta=-0.1, value=2.0, changes={"train.py:WIDTH": 64 + n}) for n in range(1, 30)
-    )
-    whole, cut = asked(state(recent=recent)), asked(state(recent=recent), budget=190)
-    assert whole.count(": worse") == brief.TRIED
-    assert 0 < cut.count(": worse") < brief.TRIED
-    assert "WIDTH = 93: worse" in cut
-    assert "NESTEROV = False" in cut
-
-
 def test_a_program_without_constants_is_an_error_that_names_the_way_out() -> None:
     bare = make_state("print(1)\n")
     with pytest.raises(PolicyError, match="prompt: full"):
@@ -90,10 +79,6 @@ def test_a_program_without_constants_is_an_error_that_names_the_way_out() -> Non
         ("NESTEROV = True", "NESTEROV = True"),
         ("WIDTH = 128, DEPTH = 16: better\nWIDTH = 256", "WIDTH = 128"),
         ("WIDTH = 128: wider is better", "WIDTH = 128"),
-        ("WIDTH = 128 - wider is better", "WIDTH = 128"),
-        ("WIDTH = 128 -> more", "WIDTH = 128"),
-        ("WIDTH = 128 (2 * 64)", "WIDTH = 128"),
-        ("WIDTH = 128  # 2**7", "WIDTH = 128"),
         ("WIDTH = 128\n* 2", "WIDTH = 128"),
         ("**WIDTH = 128** because wider", "WIDTH = 128"),
     ],
@@ -115,15 +100,11 @@ def test_a_line_sets_its_constant_and_nothing_else(answer: str, line: str) -> No
         ("WIDTH = 1__0", Label.MALFORMED_ANSWER, "a whole number"),
         ("WIDTH =", Label.MALFORMED_ANSWER, "a whole number"),
         ("WIDTH = 64.5", Label.MALFORMED_ANSWER, "a whole number"),
-        ("WIDTH = 1e999", Label.MALFORMED_ANSWER, "a whole number"),
         ("WIDTH = __import__('os').system('true')", Label.MALFORMED_ANSWER, "a whole number"),
         ("LEARNING_RATE = 1/2", Label.MALFORMED_ANSWER, "arithmetic"),
         ("LEARNING_RATE = 1e-3 * 0.5", Label.MALFORMED_ANSWER, "write what it comes to"),
-        ("LEARNING_RATE = 3 % of it", Label.MALFORMED_ANSWER, "arithmetic"),
         ("WIDTH = 2**10", Label.MALFORMED_ANSWER, "arithmetic"),
-        ("WIDTH = 128 - (-64)", Label.MALFORMED_ANSWER, "arithmetic"),
         ("WIDTH = 2 * WIDTH", Label.MALFORMED_ANSWER, "arithmetic"),
-        ("WIDTH = 1 << 7", Label.MALFORMED_ANSWER, "arithmetic"),
         ("ACTIVATION = 'ge' + 'lu'", Label.MALFORMED_ANSWER, "arithmetic"),
         ("ACTIVATION = 'softmax'", Label.MALFORMED_ANSWER, "one of 'gelu', 'relu'"),
         ("WIDTH == 128", Label.MALFORMED_ANSWER, "no line of the answer"),
@@ -147,13 +128,6 @@ def test_no_text_does_more_than_set_constants(text: str) -> None:
     assert [line.partition("=")[0] for line in edit.files["train.py"].splitlines()] == [
         line.partition("=")[0] for line in CODE.splitlines()
     ]
-
-
-def test_a_name_that_two_files_share_is_told_with_its_file() -> None:
-    files = {"a.py": "WIDTH = 1\n", "b.py": "WIDTH = 2\n"}
-    assert brief.read_answer("b.py:WIDTH = 8", files, "cpu").files == {"b.py": "WIDTH = 8\n"}
-    with pytest.raises(EditError, match="no constant WIDTH"):
-        brief.read_answer("WIDTH = 8", files, "cpu")
 
 
 def test_a_model_is_asked_briefly_where_the_settings_say_so() -> None:

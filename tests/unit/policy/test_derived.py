@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.policy.answer_words import MAX_LINE
+from autoresearchd.policy.answer_words import MAX_LINE, MAX_TEXT, asi_of, cost_of, last_object
 from autoresearchd.policy.edit_summary import changes, hypothesis
-from autoresearchd.policy.search.find_constants import apply, find
-from tests.contract.policy_contract import SAMPLE
 
 
 def test_a_line_of_a_toml_file_is_not_taken_for_a_constant_of_another_table() -> None:
@@ -65,14 +63,6 @@ def test_an_edit_of_anything_else_is_not_taken_for_one_of_constants(old: str, ne
     assert changed(old, new) == {}
 
 
-def test_constants_have_the_names_that_the_search_gives_them() -> None:
-    known = {p.name: p for p in find(SAMPLE)}
-    new = apply(SAMPLE, {"train.py:LEARNING_RATE": 6e-4, "train.py:BETAS[1]": 0.99, "train.py:BATCH_SIZE": 128})
-    found = changed(SAMPLE, new)
-    assert found == {"train.py:LEARNING_RATE": 6e-4, "train.py:BETAS[1]": 0.99, "train.py:BATCH_SIZE": 128}
-    assert found.keys() <= known.keys()
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -98,3 +88,47 @@ def test_no_program_is_too_strange_to_be_described_and_stored(old: str, new: str
     assert words.startswith("Change ")
     assert words.isprintable() and len(words) <= MAX_LINE
     json.dumps(changes(before, after), allow_nan=False, ensure_ascii=False).encode()
+
+
+# ---------------------------------------------------------------------- answer
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_only_the_last_line_counts_and_only_as_an_object() -> None:
+    assert last_object('{"a": 1}\n{"hypothesis": "deeper"}\n\n') == {"hypothesis": "deeper"}
+    assert last_object('{"a": 1}\nthat was it\n') == {}
+    assert last_object("[1]\n") == {}
+    assert last_object("") == {}
+    assert last_object('{"a": NaN}') == {}
+    assert last_object("{" * 50_000) == {}
+    assert last_object('{"a":' * 20_000 + "1" + "}" * 20_000) == {}
+
+
+def test_an_unnamed_price_is_unknown_and_not_zero() -> None:
+    assert cost_of({}, 1.0).usd is None
+    assert cost_of({"cost_usd": 0.25, "tokens_in": 10, "tokens_out": -3}, 1.0).usd == 0.25
+    assert cost_of({"cost_usd": -1}, 1.0).usd is None
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=30))
+def test_no_answer_can_make_an_asi_that_cannot_be_stored(found: dict[str, object]) -> None:
+    asi = asi_of(found, "h")
+    stored = json.dumps(asi.as_dict(), allow_nan=False, ensure_ascii=False).encode()
+    assert len(stored) < 40 * MAX_TEXT
+    assert len(asi.extra) <= 20
+
+
+def test_what_the_daemon_says_of_an_experiment_cannot_be_said_by_a_policy() -> None:
+    forged = {
+        "\u200bresult": "kept",
+        "failure": "none",
+        "refused": "no_op",
+        "off_surface": "x",
+        "warning": "",
+        "idea": "mine",
+    }
+    assert dict(asi_of(forged, "h").extra) == {"idea": "mine"}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 
 import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.policy.edits.read_answer import FORMS
+from autoresearchd.policy.edits.read_answer import FORMS, EditError, read_answer
+from tests.timing import seconds
 from tests.unit.policy.edit_answers import CODE, DIFF, NEW, TRAIN, TWO, block, edit, operations, refusal
 
 DEEPER = block("depth = 4", "depth = 6")
@@ -22,11 +27,9 @@ DEEPER = block("depth = 4", "depth = 6")
                 DEEPER,
                 "I will go deeper.\n\n" + block("depth = 4", "depth = 6", "train.py"),
                 f"**`train.py`**:\n```python\n{DEEPER}```\n",
-                f"```python train.py\n{DEEPER}```\n",
                 "```python\n" + block("depth = 4", "depth = 6", "./train.py") + "```\n",
                 DEEPER.replace("\n", "\r\n"),
                 block("depth = 4   ", "depth = 6"),
-                block("learning_rate = 3e-4\ndepth = 4\n", "learning_rate = 3e-4\ndepth = 6\n"),
                 DEEPER + DEEPER,
                 "<think>\n" + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
                 "maybe " + block("depth = 4", "depth = 99") + "</think>\n" + DEEPER,
@@ -40,13 +43,11 @@ DEEPER = block("depth = 4", "depth = 6")
             for answer in (
                 DIFF,
                 f"Deeper.\n\n{DIFF}\nThat is all:\n\n- one\n- two\n",
-                f"```diff\n{DIFF}```\n",
                 f"```\ndiff --git a/train.py b/train.py\nindex 123..456 100644\n{DIFF}```\n",
                 DIFF.replace("@@ -2,4 +2,4 @@", "@@ -200,40 +2,1 @@ def x():"),
                 DIFF.replace("@@ -2,4 +2,4 @@", "@@ ... @@"),
                 DIFF.replace("@@ -2,4 +2,4 @@\n", ""),
                 DIFF.replace("\n \n", "\n\n"),
-                DIFF.replace("a/", "").replace("b/", ""),
                 DIFF.replace("a/train.py", "train.py.orig\t2026-01-01 00:00:00"),
                 "```diff\n-depth = 4\n+depth = 6\n```",
                 "@@ -4 +4 @@\n-depth = 4\n+depth = 6\n",
@@ -76,14 +77,6 @@ def test_an_edit_is_read_in_whatever_dress_it_comes(form: str, answer: str) -> N
     assert (found.form, found.files) == (form, {"train.py": NEW})
 
 
-def test_of_several_forms_the_first_in_order_counts() -> None:
-    whole = f"```python train.py\n{TRAIN.replace('depth = 4', 'depth = 9')}```\n"
-    lines = operations({"op": "replace", "line": 4, "text": "depth = 7"})
-    assert edit(whole + DIFF + DEEPER + lines).form == "lines"
-    assert edit(whole + DIFF + DEEPER).form == "search_replace"
-    assert edit(whole + DIFF).form == "diff"
-
-
 def test_the_examples_in_the_instructions_can_be_read() -> None:
     lines = [f"line_{n} = {n}" for n in range(1, 41)]
     lines[2], lines[11] = "learning_rate = 3e-4", "depth = 4"
@@ -108,15 +101,6 @@ def test_the_words_are_bounded_and_cleaned() -> None:
         "description": "deeper and wider",
         "expected_delta": 0.02,
         "confidence": 0.7,
-    }
-
-
-def test_words_on_lines_of_their_own_are_read_where_there_is_no_object() -> None:
-    answer = "**Hypothesis:** deeper learns more\n- Description: depth 6\nExpected delta: -0.5e-2\n\n"
-    assert edit(answer + DEEPER).words == {
-        "hypothesis": "deeper learns more",
-        "description": "depth 6",
-        "expected_delta": -0.005,
     }
 
 
@@ -198,23 +182,6 @@ def test_text_that_is_not_there_is_refused_with_the_most_similar_lines() -> None
 
 
 # ---------------------------------------------------------------------- where a change goes
-def test_blocks_are_all_matched_against_the_file_as_shown() -> None:
-    answer = block("depth = 4", "depth = 8\nlearning_rate = 3e-4") + block("learning_rate = 3e-4", "learning_rate = 1.")
-    text = edit(answer).files["train.py"]
-    assert text.startswith("import math\n\nlearning_rate = 1.\ndepth = 8\nlearning_rate = 3e-4\n\n")
-
-
-def test_line_operations_count_in_the_lines_of_the_file_as_shown() -> None:
-    answer = operations(
-        {"file": "train.py", "op": "insert", "line": 0, "text": "import os"},
-        {"op": "replace", "line": 3, "end": 4, "expect": "learning_rate = 3e-4", "text": "lr = 1\n"},
-        {"op": "delete", "line": "17"},
-        {"op": "insert", "line": 17, "expect": "", "text": "main(2)"},
-    )
-    wanted = "import os\n" + TRAIN.replace("learning_rate = 3e-4\ndepth = 4\n", "lr = 1\n")
-    text = edit(answer).files["train.py"]
-    assert text.split("\n")[:4] == wanted.split("\n")[:4]
-    assert text.endswith("print(loss)\n\nmain(2)\nmain()\n")
 
 
 @pytest.mark.parametrize("by", ["", "        "])
@@ -246,20 +213,6 @@ def test_text_that_is_there_twice_is_refused_with_both_places_unless_a_hunk_name
     assert "lines 1, 3" in refusal(diff.format(2), code).what
 
 
-def test_a_part_of_a_line_counts_where_it_is_there_once() -> None:
-    assert edit(block("range(1000)", "range(50)")).files["train.py"] == TRAIN.replace("1000", "50")
-
-
-def test_an_empty_search_fills_an_empty_file() -> None:
-    assert edit(block("", "x = 1"), {"train.py": ""}).files == {"train.py": "x = 1\n"}
-
-
-def test_a_file_may_hold_lines_like_the_divider() -> None:
-    code = {"train.py": '"""\nTitle\n=======\nText\n"""\nx = 1\n'}
-    answer = block("Title\n=======\nText", "Other\n=======\nText")
-    assert edit(answer, code).files["train.py"] == '"""\nOther\n=======\nText\n"""\nx = 1\n'
-
-
 def test_an_answer_may_change_several_files() -> None:
     blocks = block("width = 64", "width = 96", "lib/model.py") + block("heads = 4", "heads = 6")
     blocks += block("depth = 4", "depth = 6", "Now in `train.py`:")
@@ -270,22 +223,12 @@ def test_an_answer_may_change_several_files() -> None:
 
 
 # ---------------------------------------------------------------------- whole files
-def test_a_much_shorter_program_with_the_same_definitions_is_the_whole_file() -> None:
-    code = {"train.py": "x = 1\n" + "# long talk\n" * 50 + "def f():\n    return 1\n"}
-    assert edit("```python\nx = 2\n\ndef f():\n    return 2\n```", code).form == "whole"
-
-
 @pytest.mark.parametrize(
     "line",
     [
         "# ... rest unchanged",
-        "# ... (existing code) ...",
-        "# Rest of the training loop remains the same",
         "# ...",
-        "    # the rest of the code",
-        "# (unchanged)",
         "# same as before",
-        "# existing imports...",
         "// ... keep the rest",
         "[rest of the file unchanged]",
         "<!-- remaining code omitted -->",
@@ -372,14 +315,206 @@ def test_prose_above_a_block_names_no_file(line: str) -> None:
     assert edit(f"evaluate.py stays as it is.\n\n{DIFF}", CODE).files == {"train.py": NEW}
 
 
-def test_the_comment_that_a_program_begins_with_is_no_title() -> None:
-    old = "# gpt.py\n" + TRAIN
-    new = old.replace("depth = 4", "depth = 6")
-    assert edit(f"```python\n{new}```", {"train.py": old}).files == {"train.py": new}
+# ---------------------------------------------------------------------- edits properties
+FILE = "train.py"
+ODD = ["", "a", "b", "    a", "x = 1 ", "-", "+", "--- a", "-- a", "++ b", "@@ -1 +1 @@", "```", "{", " ", "\u2028"]
+LINE = st.sampled_from(ODD) | st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\n\r\0.…"), max_size=12
+)
+END = st.sampled_from(["\n", "\r\n"])
+TEXT = st.lists(LINE, max_size=12)
 
 
-def test_a_name_in_other_letters_is_another_file_also_where_files_have_no_usual_ending() -> None:
-    code = {"Modelfile": "depth = 4\n", "conf/recipe.nml": "lr = 1\n"}
-    for name in ("modelfile", "recipe.NML", "other.nml"):
-        assert name in refusal(block("depth = 4", "depth = 6", name), code).what
-    assert edit(block("lr = 1", "lr = 2", "conf/recipe.nml"), code).files == {"conf/recipe.nml": "lr = 2\n"}
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[str, str]:
+    """Two texts, the second mostly made from the first."""
+    old = draw(TEXT)
+    if draw(st.booleans()):
+        lines = draw(TEXT)
+    else:
+        lines = list(old)
+        for _ in range(draw(st.integers(1, 3))):
+            at = draw(st.integers(0, len(lines)))
+            lines[at : at + draw(st.integers(0, 2))] = draw(st.lists(LINE, max_size=2))
+    return "".join(f"{line}\n" for line in old), "".join(f"{line}\n" for line in lines)
+
+
+def pieces(text: str) -> list[str]:
+    """Lines with their line feeds; no other character ends a line."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def unified(old: str, new: str, context: int) -> str:
+    return "".join(difflib.unified_diff(pieces(old), pieces(new), f"a/{FILE}", f"b/{FILE}", n=context))
+
+
+@settings(max_examples=400, deadline=None)
+@given(pairs(), st.integers(1, 3))
+@example(("", "a\n"), 1)
+@example(("-- a\n++ b\n", "a\n"), 1)
+def test_a_diff_of_two_texts_makes_the_second_of_the_first(pair: tuple[str, str], context: int) -> None:
+    old, new = pair
+    assume(old != new)
+    diff = unified(old, new, context)
+    for answer in (diff, f"Why not.\n\n```diff\n{diff}```\nDone.\n", json.dumps({"diff": diff})):
+        found = read_answer(answer, {FILE: old})
+        assert (found.form, found.files) == ("diff", {FILE: new})
+
+
+@st.composite
+def replacements(draw: st.DrawFn) -> tuple[list[str], int, int, list[str], str, bool]:
+    line = LINE
+    lines = draw(st.lists(line, min_size=1, max_size=12))
+    start = draw(st.integers(0, len(lines) - 1))
+    stop = draw(st.integers(start + 1, len(lines)))
+    return lines, start, stop, draw(st.lists(line, max_size=4)), draw(END), draw(st.booleans())
+
+
+def rendered(lines: list[str], end: str, final: bool) -> str:
+    return end.join(lines) + (end if final else "") if lines else ""
+
+
+@settings(max_examples=300, deadline=None)
+@given(replacements())
+def test_a_search_that_is_there_once_is_replaced_whatever_the_texts(
+    case: tuple[list[str], int, int, list[str], str, bool],
+) -> None:
+    lines, start, stop, new, end, final = case
+    search = lines[start:stop]
+    assume(final or lines[-1])
+    assume(any(line.strip() for line in search))
+    assume(not any("think" in line or "reason" in line for line in (*lines, *new)))  # such a section is dropped whole
+    assume(sum(lines[i : i + len(search)] == search for i in range(len(lines))) == 1)
+    after = lines[:start] + new + lines[stop:]
+    old, wanted = rendered(lines, end, final), rendered(after, end, final)
+    assume(old != wanted and (end in old or end == "\n"))  # a single open line does not tell how lines end
+    block = "".join(f"{line}\n" for line in ["<<<<<<< SEARCH", *search, "=======", *new, ">>>>>>> REPLACE"])
+    pair = {"search": "".join(f"{line}\n" for line in search), "replace": "".join(f"{line}\n" for line in new)}
+    for answer in (block, f"{FILE}\n```python\n{block}```\n", json.dumps({"search_replace": [pair]})):
+        assert read_answer(answer, {FILE: old}).files == {FILE: wanted}
+
+
+@settings(deadline=None)
+@given(pairs())
+def test_line_operations_made_from_two_texts_give_the_second(pair: tuple[str, str]) -> None:
+    old, new = pair
+    assume(old != new)
+    before, after = pieces(old), pieces(new)
+    edits: list[dict[str, object]] = []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        item = {"file": FILE, "op": tag, "line": i + 1, "end": j, "expect": "".join(before[i : i + 1])}
+        if tag == "insert":
+            item = {"file": FILE, "op": tag, "line": i}
+        if tag != "equal":
+            edits.append({**item, "text": "".join(after[k:m])})
+    assert read_answer(json.dumps({"edits": edits}), {FILE: old}).files == {FILE: new}
+
+
+SOUP = st.lists(
+    st.sampled_from(
+        [
+            *["<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE", "```", "```python", "```diff", "```json", "~~~"],
+            *["--- a/train.py", "+++ b/train.py", "@@ -1,2 +1,2 @@", "@@", " import x", "-import x", "+import y"],
+            *["diff --git a/train.py b/train.py", "--- /dev/null", "rename from x", "<think>", "</think>", "x = 1"],
+            *['{"edits": [', '{"line": 1, "op": "delete"}', "]}", '{"diff": "@@', '"}', '{"files": {"train.py": "'],
+            *['{"hypothesis": "\\ud800"}', "Hypothesis: x", "/etc/passwd", "lib.py", "\r", "\0", "\ud800", "# ..."],
+            *["train.py", "\\ No", "", " ", "{"],
+            *['{"edits": [{"op": "insert", "line": 0, "text": "\\ud800"}]}', '{"files": {"train.py": "\\u0000"}}'],
+        ]
+    )
+    | st.text(max_size=8),
+    max_size=14,
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(SOUP.map("\n".join) | SOUP.map("".join) | st.text(st.characters(), max_size=200))
+def test_no_text_makes_the_reader_fail_or_touch_another_file(answer: str) -> None:
+    for code in ({"train.py": "import x\nx = 1\n"}, {"train.py": "", "lib.py": "x = 1"}, {}):
+        try:
+            found = read_answer(answer, code)
+        except EditError as error:
+            assert error.what
+            str(error).encode()
+        else:
+            assert found.files
+            assert found.files.keys() <= code.keys()
+            for text in found.files.values():
+                assert "\0" not in text
+                text.encode()
+            json.dumps(dict(found.words), allow_nan=False)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 9)
+    | st.floats()
+    | st.sampled_from(["replace", FILE, "x = 1", "@@", "\0"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["op", "line", "end", "file", "text", "expect", "search", "replace"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["edits", "search_replace", "diff", "files", "hypothesis", FILE]), JSON))
+def test_no_object_makes_the_reader_fail(found: dict[str, object]) -> None:
+    try:
+        assert read_answer(json.dumps(found), {FILE: "x = 1\n"}).files.keys() == {FILE}
+    except EditError as error:
+        assert error.what
+
+
+# ---------------------------------------------------------------------- edits hostile
+LIMIT = 2 * 1024 * 1024
+PROGRAM = "".join(f"def function_{n}(x):\n    y = x + {n}\n    z = y * y\n    return z\n" for n in range(250))
+LONG = {"train.py": PROGRAM}
+
+
+def filled(unit: str) -> str:
+    return unit * (LIMIT // len(unit))
+
+
+HOSTILE = {
+    **{repr(unit): filled(unit) for unit in ("<", "{", "@@", "`", "@@ -1 +1 @@ ", "<think></think>", "--- ", "\t")},
+    **{repr(unit): filled(unit)[: 10 * 99_000] for unit in ("{        \n", '{"a":[1, \n', "```      \n")},
+    "nested objects": filled('{"a":' * 3 + "\n"),
+    "search markers": "<<<<<<< SEARCH\n" * 99_000,
+    "hunk headers": "--- train.py\n+++ train.py\n" + "@@ -1,9 +1,9 @@\n" * 99_000,
+    "one hunk": "--- train.py\n+++ train.py\n@@ -1,90000 +1,90000 @@\n" + "+\n" * 99_000,
+    "spaces in a name": "--- train.py" + " " * 2_000_000 + "x\n+++ train.py\n@@ -1 +1 @@\n-x\n+y\n",
+    "spaces after a marker": "<<<<<<< SEARCH" + " " * 2_000_000 + "\nx\n=======\ny\n>>>>>>> REPLACE",
+    "comments of dots": "```python train.py\n"
+    + ("# ......... . ... . ......... x ...... . . ..y" * 3 + "\n") * 7_000
+    + "# ... rest unchanged\n```",
+    "thoughts without end": "<think>\n" * 99_000,
+    "many operations": json.dumps({"edits": [{"op": "delete", "line": 1}] * 60_000}),
+    "a deep program": "```python\n" + "(" * 5000 + "\n```",
+}
+
+
+def refused(answer: str) -> None:
+    with pytest.raises(EditError):
+        read_answer(answer, LONG)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_is_refused_within_a_second(name: str) -> None:
+    answer = HOSTILE[name]
+    assert len(answer) <= LIMIT
+    assert seconds(lambda: refused(answer)) < 1.0
+
+
+def test_an_answer_over_the_bound_is_refused_at_once() -> None:
+    for answer in ("x" * (LIMIT + 1), "é" * (LIMIT // 2 + 1), "\n" * 100_000):
+        with pytest.raises(EditError, match=r"larger than 2048 KiB|more than 100000 lines"):
+            read_answer(answer, LONG)
+
+
+@pytest.mark.parametrize("text", ["x = '\\u0000'", "x = '\\ud800'"])
+def test_what_is_no_text_is_refused(text: str) -> None:
+    with pytest.raises(EditError, match=r"zero byte|surrogate"):
+        read_answer(f'{{"edits": [{{"op": "insert", "line": 1, "text": "{text}"}}]}}', LONG)

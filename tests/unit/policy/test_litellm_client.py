@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -33,58 +32,6 @@ def test_without_the_package_the_user_is_told_what_to_install(monkeypatch: pytes
     monkeypatch.setattr(litellm_client.importlib, "import_module", missing)
     with pytest.raises(MissingCapability, match=r"pip install 'autoresearchd\[llm\]'"):
         LitellmClient("openai/gpt-4o").ask(QUESTION, NEVER)
-
-
-def test_a_client_is_made_without_the_package() -> None:
-    assert LitellmClient("anthropic/claude-x").name == "anthropic/claude-x"
-
-
-class BadRequestError(Exception):
-    """How litellm says that it knows no such model."""
-
-
-def lists(error: Exception) -> ModuleType:
-    """A litellm whose lists do nothing but raise this."""
-
-    def fail(**_: object) -> None:
-        raise error
-
-    names = ("get_supported_openai_params", "supports_response_schema", "get_llm_provider", "completion_cost")
-    library = ModuleType("litellm")
-    library.exceptions = SimpleNamespace(BadRequestError=BadRequestError)  # type: ignore[attr-defined]
-    for name in (*names, "token_counter"):
-        setattr(library, name, fail)
-    return library
-
-
-def look_up_everything(client: LitellmClient, library: ModuleType) -> None:
-    assert client._known(library) is None
-    assert client._takes_schema(library) is False
-    assert client._provider(library) == ""
-    assert client._listed(library, library.completion_cost) is None
-
-
-def test_lists_that_fail_end_no_question_but_each_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    client = LitellmClient("openai/gpt-x", key=KEY)
-    for _ in range(3):
-        look_up_everything(client, lists(KeyError(f"input_cost, {KEY}")))
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == len(set(told)) == 4
-    assert all("openai/gpt-x" in line and "KeyError: 'input_cost" in line for line in told)
-    assert {"it is sent every parameter", "it is sent no schema", "its price is not known"} <= {
-        line.split(", so ")[1].split(":")[0] for line in told
-    }
-    assert KEY not in str(told)
-
-
-@pytest.mark.parametrize(
-    "error", [BadRequestError("LLM Provider NOT provided."), Exception("This model isn't mapped yet. model=x")]
-)
-def test_a_model_that_the_lists_do_not_have_is_nothing_to_tell(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
-    look_up_everything(LitellmClient("nobody/knows-this"), lists(error))
-    assert caplog.records == []
 
 
 @pytest.fixture
@@ -114,13 +61,6 @@ class TestPrices:
         assert reply.cost.usd is None
         assert reply.cost.tokens_in > 0
 
-    def test_nor_at_an_address_that_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with ScriptedServer() as scripted:
-            monkeypatch.setenv("OPENAI_API_KEY", KEY)
-            monkeypatch.setenv("OPENAI_BASE_URL", scripted.url)
-            monkeypatch.setenv("OPENAI_API_BASE", scripted.url)
-            assert LitellmClient("openai/gpt-4o").ask(QUESTION, NEVER).cost.usd is None
-
     def test_the_users_own_price_stands_over_everything(self) -> None:
         prices = {"scripted-model": Price(input=2.0, output=8.0)}
         with ScriptedServer([turns.says("one two")]) as scripted:
@@ -142,14 +82,6 @@ class TestPrices:
             response = litellm.mock_completion(name, [{"role": "user", "content": "x"}], mock_response="y")
             assert client._cost(litellm, QUESTION, response, 1.0).usd is None, name
             assert client.price(Cost(usd=None, tokens_in=1000, tokens_out=1000)) is None, name
-
-    def test_tokens_are_priced_by_the_list_without_any_reply(self) -> None:
-        client = LitellmClient("openai/gpt-4o")
-        prompt, reply = (client.price(Cost(None, *tokens)) for tokens in ((1_000_000, 0), (0, 1_000_000)))
-        assert prompt is not None
-        assert reply is not None
-        assert 0.5 < prompt < reply < 50
-        assert LitellmClient("openai/gpt-4o", api_base="http://127.0.0.1:1").price(Cost(None, 1000, 10)) is None
 
 
 @pytest.mark.usefixtures("installed")
@@ -186,11 +118,6 @@ class TestBehaviour:
         assert "uthorization" not in str(caught.value)
         assert caught.value.__cause__ is None
 
-    def test_a_provider_that_does_not_exist_is_an_error_of_the_question(self) -> None:
-        with pytest.raises(ModelError) as caught:
-            LitellmClient("nobody/knows-this").ask(QUESTION, NEVER)
-        assert caught.value.trouble not in (Trouble.TIMEOUT, Trouble.RATE_LIMITED)
-
     def test_litellm_prints_nothing(self, capfd: pytest.CaptureFixture[str]) -> None:
         with ScriptedServer([turns.server_error()]) as scripted:
             client = LitellmClient("openai/scripted-model", api_base=scripted.url)
@@ -198,16 +125,6 @@ class TestBehaviour:
                 client.ask(QUESTION, NEVER)
             client.ask(QUESTION, NEVER)
         assert capfd.readouterr() == ("", "")
-
-    def test_a_schema_goes_to_a_model_that_takes_one(self) -> None:
-        schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
-        asked = replace(QUESTION, schema=schema, temperature=None, seed=None)
-        with ScriptedServer() as scripted:
-            LitellmClient("openai/gpt-4o", api_base=scripted.url).ask(asked, NEVER)
-            LitellmClient("openai/nobody-knows-this-model", api_base=scripted.url).ask(asked, NEVER)
-            known, unknown = scripted.questions
-        assert known["response_format"]["json_schema"]["schema"]["properties"] == schema["properties"]
-        assert "response_format" not in unknown
 
     def test_who_serves_a_model_and_refuses_the_schema_is_asked_for_text(self) -> None:
         schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
@@ -222,15 +139,6 @@ class TestBehaviour:
         assert reply.text == "yes"
         assert "structured" not in reply.sampling
         assert sent[-2:] == [False, False]
-
-    def test_a_request_that_is_refused_for_itself_is_an_error_with_and_without_a_schema(self) -> None:
-        schema = {"type": "object", "properties": {}, "additionalProperties": False}
-        with ScriptedServer([turns.bad_request()] * 2, after=turns.says("yes")) as scripted:
-            client = LitellmClient("openai/gpt-4o", api_base=scripted.url)
-            with pytest.raises(ModelError) as caught:
-                client.ask(replace(QUESTION, schema=schema, temperature=None, seed=None), NEVER)
-            assert caught.value.trouble is Trouble.BAD_REQUEST
-            assert client.takes_schema()
 
     def test_tokens_are_counted_without_a_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import socket

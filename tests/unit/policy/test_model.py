@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,9 +20,11 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.client import ModelError, Question, Trouble
 from autoresearchd.models.spend import Caps
 from autoresearchd.policy import model_policy as model_module
+from autoresearchd.policy.edits.read_answer import read_answer
 from autoresearchd.policy.model_policy import MAX_ECHO, MAX_READ, ModelPolicy
+from autoresearchd.policy.prompt import answer_schema
 from tests.contract.policy_contract import PolicyContract
-from tests.fakes.models import MemoryAnswers, OpenPurse, PatientCancel, ScriptedClient
+from tests.fakes.models import MemoryAnswers, OpenPurse, ScriptedClient
 from tests.fakes.policies import make_state, make_task
 from tests.unit.policy.model_bench import BROKEN, CODE, COST, GOOD, HIGHER, NOT_THERE, Bench, edit, legal, reply
 
@@ -51,22 +54,6 @@ def test_every_answer_is_written_down_under_its_experiment_with_its_form() -> No
     assert (number, stored.model, stored.cost, stored.error) == (5, "provider/model-0201", COST, "")
     assert (stored.form, stored.finish, stored.attempt) == ("search_replace", "stop", 0)
     assert stored.generation == proposal.generation
-
-
-def test_the_question_carries_the_users_settings_and_a_seed_that_follows_from_the_state() -> None:
-    settings = ModelSettings(max_tokens=777, temperature=0.3, timeout=12.0)
-    questions: list[Question] = []
-    for seed in (1, 1, 2):
-        bench = Bench(GOOD, settings=settings)
-        bench.propose(make_state(CODE, seed=seed))
-        questions += bench.client.questions
-    assert [(q.max_tokens, q.temperature, q.timeout) for q in questions] == [(777, 0.3, 12.0)] * 3
-    assert questions[0].seed == questions[1].seed != questions[2].seed
-
-
-def test_an_answer_without_words_is_described_by_what_it_does() -> None:
-    proposal = Bench(edit("LR = 0.1", "LR = 0.2")).propose()
-    assert proposal.hypothesis == proposal.description == "Change LR 0.1 → 0.2 in train.py"
 
 
 def test_the_users_price_counts_for_what_is_stored_and_charged() -> None:
@@ -147,13 +134,6 @@ def test_when_no_model_replies_the_experiment_stays_open() -> None:
     assert len(bench.cancel.waits) == 4
 
 
-@pytest.mark.parametrize(
-    ("trouble", "hint"), [(Trouble.UNAUTHORISED, "key for m/one"), (Trouble.NOT_FOUND, "correct the model m/one")]
-)
-def test_what_only_the_user_can_hint_is_told_with_the_models_name(trouble: Trouble, hint: str) -> None:
-    assert hint in Bench(ModelError(trouble, "no")).fails(EnvironmentFailure).hint
-
-
 @pytest.mark.parametrize("trouble", [Trouble.UNAUTHORISED, Trouble.NOT_FOUND])
 def test_only_where_every_model_refuses_for_good_is_it_of_no_use_to_wait(trouble: Trouble) -> None:
     final, passing = ModelError(trouble, "no"), ModelError(Trouble.OVERLOADED, "busy")
@@ -183,26 +163,6 @@ def test_a_prompt_that_is_too_long_for_the_model_is_halved_until_it_fits() -> No
     assert len(bench.answers.items) == 1
 
 
-def test_a_model_that_finds_every_prompt_too_long_is_not_asked_for_ever() -> None:
-    bench = Bench(*[ModelError(Trouble.CONTEXT_TOO_LONG, "at most 10 tokens")] * 9)
-    error = bench.fails(EnvironmentFailure)
-    assert len(bench.client.questions) == 4
-    assert "at most 10 tokens" in error.what
-    assert "context_tokens" in error.hint
-
-
-def test_a_prompt_that_one_model_cannot_read_goes_to_the_next_whole() -> None:
-    too_long = ModelError(Trouble.CONTEXT_TOO_LONG, "at most 4096 tokens")
-    bench = Bench(*[too_long] * 9, fallback=[NOT_THERE, GOOD])
-    assert bench.propose(long_state()).files == {"train.py": HIGHER}
-    first, second = bench.client.questions, bench.second.questions
-    assert (len(first), len(second)) == (4, 2)
-    assert second[0].messages == first[0].messages
-    neither = Bench(*[too_long] * 9, fallback=[ModelError(Trouble.CONTEXT_TOO_LONG, "at most 8192 tokens")] * 9)
-    assert "at most 8192 tokens" in neither.fails(EnvironmentFailure, long_state()).what
-    assert len(neither.second.questions) == 4
-
-
 def test_a_program_too_long_for_any_prompt_is_no_experiments_fault() -> None:
     settings = ModelSettings(context_tokens=1_000)
     bench = Bench(settings=settings)
@@ -222,12 +182,6 @@ def test_a_spend_cap_ends_the_asking_within_one_answer() -> None:
     assert "resume --max-cost" in error.hint
 
 
-def test_once_the_session_is_to_end_no_model_is_asked() -> None:
-    bench = Bench(GOOD, ending=PatientCancel(is_set=True))
-    bench.fails(Interrupted)
-    assert (bench.client.questions, bench.answers.items) == ([], [])
-
-
 def test_an_unusable_answer_is_not_sent_back_once_the_session_is_to_end() -> None:
     ending = threading.Event()
 
@@ -239,16 +193,6 @@ def test_an_unusable_answer_is_not_sent_back_once_the_session_is_to_end() -> Non
     bench.fails(Interrupted)
     assert len(bench.client.questions) == 1
     assert len(bench.answers.items) == 1, "what has come is on record and charged"
-
-
-def test_an_answer_that_comes_in_time_is_used_though_the_session_is_to_end() -> None:
-    ending = threading.Event()
-
-    def stops(question: Question) -> str:
-        ending.set()
-        return GOOD
-
-    assert Bench(stops, ending=ending).propose().files == {"train.py": HIGHER}
 
 
 # ---------------------------------------------------------------------- unusable answers
@@ -293,29 +237,6 @@ def test_an_empty_answer_is_told_and_sent_back_as_a_turn_that_providers_take() -
     bench.propose()
     assert bench.errors[0] == "the answer is empty"
     assert all(m["content"].strip() for m in bench.client.questions[1].messages)
-
-
-def test_an_answer_that_was_cut_off_is_told_to_be_smaller() -> None:
-    bench = Bench(reply("train.py\n<<<<<<< SEARCH\nLR = 0.1\n=====", finish="length"), GOOD)
-    bench.propose()
-    assert "cut off at max_tokens (8192 tokens): make a smaller edit" in bench.told(1)
-    assert bench.answers.answers[0].finish == "length"
-
-
-def test_an_answer_that_a_filter_stopped_is_not_used_however_it_looks() -> None:
-    bench = Bench(reply(GOOD, finish="content_filter"), settings=ModelSettings(reasks=0))
-    error = bench.fails(PolicyError)
-    assert error.label is Label.MALFORMED_ANSWER
-    assert "content filter" in error.what
-
-
-@pytest.mark.parametrize(
-    "text", ["I'm sorry, but I can't help with that.", "I cannot assist with this.", "**Sorry,** no.", "As an AI, I …"]
-)
-def test_a_model_that_declines_is_quoted(text: str) -> None:
-    error = Bench(text, settings=ModelSettings(reasks=0)).fails(PolicyError)
-    assert error.label is Label.MALFORMED_ANSWER
-    assert f"it declines instead of giving an edit: {text}" in error.what
 
 
 def test_an_answer_too_long_to_be_read_is_refused_cut_and_charged() -> None:
@@ -381,6 +302,60 @@ def test_a_model_that_gives_its_failed_edit_up_is_not_pressed() -> None:
     assert error.cost == COST
 
 
-def test_a_repair_that_is_only_malformed_is_asked_for_again() -> None:
-    bench = Bench(edit("WIDTH = dep", "WIDTH = 1"), "```python\nWIDTH = DEPTH", edit("WIDTH = dept", "WIDTH = DEPTH"))
-    assert bench.propose(repairing()).attempt == 1
+# ---------------------------------------------------------------------- structured
+def filled(*edits: tuple[str, str], path: str = "train.py") -> str:
+    """An answer as a model gives it that obeys the schema."""
+    return json.dumps(
+        {
+            "hypothesis": "a higher rate learns faster",
+            "description": "LR 0.1 to 0.2",
+            "expected_delta": 0.01,
+            "next_action_hint": "",
+            "edits": [{"file": path, "search": old, "replace": new} for old, new in edits],
+        }
+    )
+
+
+RAISED = filled(("LR = 0.1", "LR = 0.2"))
+
+
+def knowing(bench: Bench, known: bool = True) -> Bench:
+    """The bench with a client that knows about schemas."""
+    bench.client.takes_schema = lambda: known  # type: ignore[attr-defined]
+    return bench
+
+
+def instructions(bench: Bench, question: int = 0) -> str:
+    return bench.client.questions[question].messages[0]["content"]
+
+
+def test_a_model_that_has_it_is_asked_for_json_and_its_edit_is_used() -> None:
+    bench = knowing(Bench(RAISED))
+    proposal = bench.propose()
+    assert bench.client.questions[0].schema == answer_schema.SCHEMA
+    assert "Answer with one JSON object" in instructions(bench)
+    assert "<<<<<<< SEARCH" not in instructions(bench)
+    assert proposal.files == {"train.py": HIGHER}
+    assert (proposal.hypothesis, proposal.expected_delta) == ("a higher rate learns faster", 0.01)
+    assert bench.answers.answers[0].form == "search_replace"
+
+
+def test_a_model_of_which_nobody_knows_it_is_asked_for_text() -> None:
+    for bench in (Bench(GOOD), knowing(Bench(GOOD), known=False)):
+        assert bench.propose().files == {"train.py": HIGHER}
+        assert bench.client.questions[0].schema is None
+        assert "<<<<<<< SEARCH" in instructions(bench)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_user_has_the_last_word_on_it(wanted: bool) -> None:
+    bench = knowing(Bench(RAISED, settings=ModelSettings(structured=wanted)), known=not wanted)
+    bench.propose()
+    assert (bench.client.questions[0].schema is not None) is wanted
+
+
+def test_the_example_that_the_model_is_shown_obeys_the_schema_and_can_be_read() -> None:
+    example = answer_schema.FORMS[answer_schema.FORMS.index("{") : answer_schema.FORMS.rindex("}") + 1]
+    assert set(json.loads(example)) == set(answer_schema.SCHEMA["required"])
+    edit = read_answer(example, {"train.py": "learning_rate = 3e-4\n"})
+    assert edit.files == {"train.py": "learning_rate = 1e-3\n"}

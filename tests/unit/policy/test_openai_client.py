@@ -38,12 +38,6 @@ def test_the_learner_gets_the_token_ids_and_log_probabilities_of_vllm() -> None:
     assert reply.sampling == {"temperature": 0.7, "seed": 17, "max_tokens": 64, "logprobs_of": "server"}
 
 
-def test_a_server_that_tells_no_tokens_still_answers() -> None:
-    with ScriptedServer([turns.says("lower the rate")], ids=False, logprobs=False) as scripted:
-        reply = OpenAIClient(scripted.url).ask(QUESTION, NEVER)
-    assert (reply.text, reply.token_ids, reply.logprobs) == ("lower the rate", None, None)
-
-
 def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
     ids = {"return_token_ids", "return_tokens_as_token_ids"}
     with ScriptedServer(refuses=ids) as scripted:
@@ -53,13 +47,6 @@ def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
         sent = [ids & set(asked) for asked in scripted.questions]
         assert all("logprobs" in asked for asked in scripted.questions)
     assert sent == [ids, set(), set()]
-
-
-def test_a_server_without_schemas_does_not_cost_other_questions_their_tokens() -> None:
-    with ScriptedServer(after=turns.says("yes"), refuses=["response_format"]) as scripted:
-        client = OpenAIClient(scripted.url)
-        assert client.ask(replace(QUESTION, schema=SCHEMA), NEVER).text == "yes"
-        assert client.ask(QUESTION, NEVER).token_ids is not None
 
 
 def test_a_schema_that_a_server_refuses_by_name_costs_nothing_else() -> None:
@@ -77,22 +64,6 @@ def test_log_probabilities_drawn_under_a_schema_are_no_use_to_the_learner() -> N
     assert reply.sampling["structured"] is True
 
 
-def test_a_request_that_is_refused_for_itself_is_no_reason_to_ask_for_less() -> None:
-    with ScriptedServer([turns.bad_request()] * 3, after=turns.says("fine")) as scripted:
-        client = OpenAIClient(scripted.url, "m")
-        with pytest.raises(ModelError) as caught:
-            client.ask(QUESTION, NEVER)
-        assert caught.value.trouble is Trouble.BAD_REQUEST
-        assert client.ask(QUESTION, NEVER).token_ids is not None
-
-
-def test_a_schema_is_sent_where_one_is_given() -> None:
-    with ScriptedServer() as scripted:
-        OpenAIClient(scripted.url).ask(replace(QUESTION, schema=SCHEMA), NEVER)
-        [asked] = scripted.questions
-    assert asked["response_format"]["json_schema"]["schema"] == SCHEMA
-
-
 def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
     with ScriptedServer(model="Qwen/Qwen3-4B") as scripted:
         client = OpenAIClient(scripted.url)
@@ -100,19 +71,6 @@ def test_without_a_name_the_first_model_of_the_server_is_asked() -> None:
         reply = client.ask(QUESTION, NEVER)
         assert client.name == "local:Qwen/Qwen3-4B"
         assert scripted.questions[0]["model"] == reply.model == "Qwen/Qwen3-4B"
-
-
-def test_an_adapter_is_asked_in_the_place_of_its_model_and_recorded() -> None:
-    with ScriptedServer() as scripted:
-        reply = OpenAIClient(scripted.url, "base", adapter="v7").ask(QUESTION, NEVER)
-        assert scripted.questions[0]["model"] == "v7"
-    assert reply.adapter == "v7"
-
-
-def test_a_reply_takes_at_most_half_of_a_small_context() -> None:
-    with ScriptedServer(context=2048) as scripted:
-        OpenAIClient(scripted.url).ask(replace(QUESTION, max_tokens=8192), NEVER)
-        assert scripted.questions[0]["max_tokens"] == 1024
 
 
 def test_what_runs_at_home_costs_nothing_unless_the_user_says_so() -> None:
@@ -174,27 +132,11 @@ def test_a_proxy_of_the_environment_is_not_told_what_is_asked_at_home(monkeypatc
         assert proxy.requests == []
 
 
-def test_a_body_without_end_is_not_read_to_its_end() -> None:
-    body = b'{"choices": [{"message": {"content": "' + b"x" * 12_000_000 + b'"}}]}'
-    with (
-        ScriptedServer([turns.Turn(raw=body)]) as scripted,
-        pytest.raises(ModelError, match="not read to its end") as caught,
-    ):
-        OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER)
-    assert caught.value.trouble is Trouble.BROKEN_REPLY
-
-
 def test_a_cancelled_question_is_cut_off_at_the_server_too() -> None:
     with ScriptedServer([turns.hang()]) as scripted:
         with pytest.raises(Interrupted):
             OpenAIClient(scripted.url, "m").ask(QUESTION, scripted.asked)
         assert scripted.hung_up.wait(60.0), "the server goes on with an answer that nobody wants"
-
-
-def test_a_stop_text_that_the_server_overlooks_is_cut_off_with_its_tokens() -> None:
-    with ScriptedServer([turns.says("first END second")], refuses=["stop"]) as scripted:
-        reply = OpenAIClient(scripted.url, "m").ask(replace(QUESTION, stop=("END",)), NEVER)
-    assert (reply.text, reply.token_ids, reply.logprobs) == ("first ", None, None)
 
 
 def test_a_server_that_lists_no_model_is_asked_for_whichever_it_has() -> None:
@@ -205,13 +147,6 @@ def test_a_server_that_lists_no_model_is_asked_for_whichever_it_has() -> None:
         with pytest.raises(ModelError, match="--policy local:MODEL") as caught:
             client.ask(QUESTION, NEVER)
     assert caught.value.trouble is Trouble.NOT_FOUND
-
-
-def test_a_server_that_lists_other_models_than_it_has_is_asked_without_a_name() -> None:
-    with ScriptedServer(after=turns.says("here"), refuses=["model"]) as scripted:
-        assert OpenAIClient(scripted.url).ask(QUESTION, NEVER).text == "here"
-        with pytest.raises(ModelError):
-            OpenAIClient(scripted.url, "named-by-the-user").ask(QUESTION, NEVER)
 
 
 @pytest.mark.parametrize(
@@ -237,18 +172,6 @@ def test_the_key_comes_from_the_file_else_from_the_environment(tmp_path: Path) -
         read_key(str(file), {})
     with pytest.raises(UsageError, match="no key"):
         read_key("", {"AUTORESEARCHD_LOCAL_KEY": "two\r\nHost: lines"})
-
-
-def test_tokens_are_read_as_llama_cpp_tells_them() -> None:
-    content = [{"id": 5, "token": "a", "logprob": -0.5}, {"id": 6, "token": "b", "logprob": 0.0}]
-    assert tokens_of({"logprobs": {"content": content}}) == ((5, 6), (-0.5, 0.0))
-
-
-def test_lists_that_do_not_fit_each_other_are_not_stored() -> None:
-    content = [{"token": "token_id:1", "logprob": -0.5}]
-    assert tokens_of({"logprobs": {"content": content}, "token_ids": [1, 2]}) == (None, None)
-    assert tokens_of({"logprobs": {"content": [{"token": "a", "logprob": None}]}}) == (None, None)
-    assert tokens_of({"token_ids": [1, 2]}) == ((1, 2), None)
 
 
 JSON = st.recursive(

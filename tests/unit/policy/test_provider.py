@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import provider_errors
 from autoresearchd.models.client import ModelError, Trouble
+from autoresearchd.models.reachable import unreachable
 
 
 @pytest.mark.parametrize(
@@ -73,39 +75,11 @@ def test_a_reply_without_bound_is_thrown_away_with_what_it_cost() -> None:
     assert caught.value.cost == cost
 
 
-def test_half_a_surrogate_pair_does_not_get_into_the_store() -> None:
-    assert provider_errors.checked_text("a\ud800b", "stop", "", Cost()) == "a?b"
-
-
 def test_a_withheld_answer_is_a_refusal_but_what_was_said_before_is_a_reply() -> None:
     with pytest.raises(ModelError, match="cannot help") as caught:
         provider_errors.checked_text("", "stop", "I cannot help", Cost())
     assert caught.value.trouble is Trouble.REFUSED
     assert provider_errors.checked_text("half an edit", "content_filter", "", Cost()) == "half an edit"
-
-
-def test_a_stop_text_ends_the_reply_where_the_server_did_not() -> None:
-    assert provider_errors.before_stop("one\nEND two STOP", ("STOP", "END", "")) == "one\n"
-    assert provider_errors.before_stop("one", ("END",)) == "one"
-
-
-@given(st.text())
-def test_counts_of_a_provider_are_numbers_or_nothing(value: str) -> None:
-    assert provider_errors.count(value) == 0
-    assert [provider_errors.count(v) for v in (True, -1, 2.5, None, 10**30, 12)] == [0, 0, 0, 0, 0, 12]
-
-
-def test_the_environment_of_a_library_is_gone_afterwards_and_the_users_own_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.delenv("LITELLM_MODE", raising=False)
-    import os
-
-    with provider_errors.environment({"HF_HUB_OFFLINE": "1", "LITELLM_MODE": "PRODUCTION"}):
-        assert (os.environ["HF_HUB_OFFLINE"], os.environ["LITELLM_MODE"]) == ("0", "PRODUCTION")
-    assert os.environ["HF_HUB_OFFLINE"] == "0"
-    assert "LITELLM_MODE" not in os.environ
 
 
 @pytest.mark.parametrize(
@@ -126,3 +100,11 @@ def test_a_key_is_missed_only_where_nothing_else_could_take_its_place(
     model: str, environment: dict[str, str], absent: str
 ) -> None:
     assert provider_errors.absent_key(model, environment) == absent
+
+
+def test_a_server_that_is_not_there_is_told_with_the_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        assert unreachable(address) == ""
+    assert unreachable(address) == "connection refused"
+    assert unreachable(f"http://{'a' * 64}.example/v1") == "its name is no host's"

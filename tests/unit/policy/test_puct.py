@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.experiment import Node
@@ -57,74 +56,8 @@ def test_what_crashed_is_never_built_on(nodes: list[Node], visits: dict[int, int
     assert nodes[chosen].status in (Status.KEEP, Status.DISCARD)
 
 
-@given(trees(), VISITS)
-def test_a_tree_that_grew_chooses_as_one_that_was_read_at_once(nodes: list[Node], visits: dict[int, int]) -> None:
-    tree = Tree(maximize=False)
-    tree.visited(visits)
-    for each in nodes:
-        tree.add([each])
-        tree.add([each])  # found again: reading from a little earlier than needed is no harm
-    assert tree.newest == nodes[-1].number
-    assert tree.select() == select(nodes, visits, maximize=False)
-
-
-def test_a_run_that_diverged_does_not_flatten_the_differences() -> None:
-    nodes = [node(0, None, 2.30, Status.KEEP), node(1, 0, 2.32), node(2, 0, 2.28, Status.KEEP), node(3, 0, 2.31)]
-    tame, wild = [*nodes, node(4, 0, 2.40)], [*nodes, node(4, 0, 1e9)]
-    for selections in range(20):
-        assert select(tame, {2: selections}, maximize=False) == select(wild, {2: selections}, maximize=False)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.floats(-10, 10), min_size=1, max_size=6), st.floats(-10, 10))
-def test_every_child_of_the_baseline_is_built_on_in_time(values: list[float], root: float) -> None:
-    tree = Tree(maximize=True)
-    tree.add([node(0, None, root, Status.KEEP), *(node(i, 0, v) for i, v in enumerate(values, start=1))])
-    chosen = set()
-    for _ in range(1500):
-        number = tree.select()
-        chosen.add(number)
-        tree.visit(number)
-    assert chosen >= set(range(1, len(values) + 1))
-
-
 def test_visits_of_descendants_count_for_their_ancestors() -> None:
     """A line of research that was followed ten times gives way to another one of the same promise."""
     nodes = [node(0, None, 3.0, Status.KEEP), node(1, 0, 2.0), node(2, 0, 2.1), node(3, 1, 2.9), node(4, 2, 2.9)]
     assert select(nodes, {}, maximize=False) == 1
     assert select(nodes, {3: 10}, maximize=False) == 2
-
-
-def test_a_tree_without_a_measured_node_says_so() -> None:
-    with pytest.raises(ValueError, match="none to build on"):
-        select([node(0, None, 1.0, Status.CRASH)], {}, maximize=True)
-
-
-def test_a_parent_that_is_unknown_or_younger_does_no_harm() -> None:
-    assert select([node(3, 7, 1.0), node(7, 3, 2.0), node(9, 9, 0.5)], {7: 2, 99: 4}, maximize=True) in {3, 7, 9}
-
-
-@given(trees(), VISITS)
-def test_scoring_nodes_by_their_best_descendant_would_choose_the_same(
-    nodes: list[Node], visits: dict[int, int]
-) -> None:
-    """The formula in its long form, node by node; what the module's docstring says of it."""
-    usable = [n for n in nodes if n.status in (Status.KEEP, Status.DISCARD)]
-    ranked = sorted(usable, key=lambda n: (n.value, n.number))
-    below = {n.number: {n.number} for n in nodes}
-    for n in reversed(nodes):
-        if n.parent is not None:
-            below[n.parent] |= below[n.number]
-    floor, best = ranked[len(ranked) // 2].value, ranked[0].value
-    total = sum(times for number, times in visits.items() if number < len(nodes))
-    prior = sum(1 / rank for rank in range(1, len(ranked) + 1))
-
-    def score(rank: int, n: Node) -> float:
-        lowest = min(other.value for other in usable if other.number in below[n.number])
-        quality = max(0.0, (floor - lowest) / (floor - best)) if floor > best else 0.0
-        seen = sum(visits.get(number, 0) for number in below[n.number])
-        return quality + (1 + total) ** 0.5 / rank / prior / (1 + seen)
-
-    scores = {n.number: score(rank, n) for rank, n in enumerate(ranked, start=1)}
-    chosen = select(nodes, visits, maximize=False)
-    assert scores[chosen] >= max(scores.values()) - 1e-9

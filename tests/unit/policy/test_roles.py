@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.task import Constraint, Role
 from autoresearchd.policy import roles
+from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import off_surface, owns, preset, touched
+from autoresearchd.policy.turn_rules import INCUMBENT, PUCT, choose, next_turn
 from autoresearchd.resources import bundled
 from tests.fakes.policies import make_task
-
-from .synthetic import TOY
 
 TRAIN = (bundled("templates") / "autoresearch" / "train.py").read_text()
 
@@ -25,15 +28,6 @@ def flagged(role: Role, before: str, after: str) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------- presets
-def test_a_task_without_roles_gets_those_of_the_daemon() -> None:
-    names = [role.name for role in preset(make_task())]
-    assert names == [
-        *("architecture", "optimiser", "schedule", "data", "loss", "regularisation", "systems", "evaluation-time"),
-        "meta",
-    ]
-    assert all(role.instructions for role in preset(make_task()))
-
-
 def test_quantisation_is_a_role_where_the_size_is_limited() -> None:
     task = make_task()
     for most, wanted in ((16_000_000, True), (1_000_000_000, False)):
@@ -87,11 +81,6 @@ def test_a_surface_in_the_users_own_words_is_checked_too() -> None:
 
 
 # ---------------------------------------------------------------------- edits
-def test_an_edit_on_the_surface_is_not_flagged() -> None:
-    assert flagged(roles.OPTIMISER, TRAIN, TRAIN.replace("MATRIX_LR = 0.04", "MATRIX_LR = 0.02")) == ()
-    assert flagged(roles.ARCHITECTURE, TRAIN, TRAIN.replace("F.relu(self.fc(x))", "F.gelu(self.fc(x))")) == ()
-
-
 def test_what_lies_beyond_the_surface_is_named() -> None:
     after = TRAIN.replace("MATRIX_LR = 0.04", "MATRIX_LR = 0.02").replace("F.relu(self.fc(x))", "F.gelu(self.fc(x))")
     after = after.replace("    DEPTH *= 2", "    DEPTH *= 3")
@@ -108,10 +97,6 @@ def test_comments_the_training_loop_and_new_definitions_are_nobodys() -> None:
     assert flagged(roles.DATA, TRAIN, TRAIN + "\n\nclass SwiGLU(nn.Module):\n    pass\n") == ()
 
 
-def test_a_removed_definition_is_named() -> None:
-    assert flagged(roles.DATA, TOY, TOY.replace("SOFTCAP = 15.0\n", "")) == ("train.py:SOFTCAP",)
-
-
 def test_entries_of_dictionaries_and_fields_of_settings_count_by_themselves() -> None:
     before = (
         'CONFIG = {"lr": 0.1, "depth": 4, "nested": {"warmup": 10}}\n'
@@ -121,27 +106,121 @@ def test_entries_of_dictionaries_and_fields_of_settings_count_by_themselves() ->
     assert flagged(roles.OPTIMISER, before, after) == ("train.py:CONFIG.depth", "train.py:TrainArgs.batch_size")
 
 
-def test_decorated_functions_and_conditions_are_found() -> None:
-    before = "@cache\n@wrap(\n    1,\n)\ndef depth_of(x):\n    return x\n\nif A:\n    LR = 1.0\nelse:\n    LR = 2.0\n"
-    assert set(touched(before, before.replace("return x", "return 1"))) == {"depth_of"}
-    assert set(touched(before, before.replace("2.0", "3.0"))) == {"LR"}
-    assert set(touched(before, before.replace("if A", "if not A"))) == {"LR"}
-    assert set(touched("a, b = 1, 2\n", "a, b = 1, 3\n")) == {"b"}
-
-
-def test_files_that_are_no_python_or_new_are_not_looked_at() -> None:
-    assert off_surface(roles.DATA, {"p.txt": "DEPTH = 1"}, {"p.txt": "DEPTH = 2", "new.py": "X = 1"}) == ()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["def f(:\n", "x = (\n" * 5000, "\0", "\ud800", '"""' * 3333, "elif x:\n  y = 1\n" * 5000, "x = " + "9" * 5000],
-)
-def test_text_that_cannot_be_parsed_names_nothing(text: str) -> None:
-    assert flagged(roles.DATA, TRAIN, text) == flagged(roles.DATA, text, TRAIN) == ()
-
-
 @given(st.text(alphabet="ab=1 \n\t()[]{}:'\"#@\\.,", max_size=200), st.text(alphabet="ab=1 \n():'\"#@", max_size=200))
 def test_no_text_makes_it_raise(before: str, after: str) -> None:
     flagged(roles.DATA, before, after)
     assert touched(before, before) == {}
+
+
+# ---------------------------------------------------------------------- turn rules
+ROLES = ["architecture", "optimiser", "data"]
+
+
+def failed(*roles: str) -> list[tuple[str, float]]:
+    return [(role, 0.0) for role in roles]
+
+
+def test_roles_take_turns_and_go_on_after_the_last_one() -> None:
+    history = failed("architecture", "optimiser")
+    assert next_turn(2, ROLES, INCUMBENT, [], 0).role == "architecture"
+    assert next_turn(2, ROLES, INCUMBENT, history, 0).role == "data"
+    assert next_turn(3, ROLES, INCUMBENT, [*history, ("data", 0.0)], 0).role == "architecture"
+    assert next_turn(3, ROLES, INCUMBENT, [*history, ("gone", 0.0), ("", 0.0)], 0).role == "data"
+
+
+def test_after_ten_failures_a_role_that_had_no_turn_in_that_time_gets_one() -> None:
+    history = [("data", 1.0), *failed(*["architecture", "optimiser"] * 5)]
+    turn = next_turn(10, ROLES, INCUMBENT, history, 0)
+    assert (turn.role, turn.parent) == ("data", INCUMBENT)
+    assert turn.reason == (
+        "10 experiments in a row without a keep: the turn goes to data, which has had none in that time"
+    )
+
+
+def test_where_all_roles_had_their_turn_the_parent_changes_for_once() -> None:
+    history = failed(*ROLES * 4)
+    turn = next_turn(10, ROLES, INCUMBENT, history, 0)
+    assert turn.parent == PUCT
+    assert "chosen from the whole tree" in turn.reason
+    assert next_turn(11, ROLES, INCUMBENT, history, 0).parent == INCUMBENT
+    assert next_turn(20, [], INCUMBENT, [], 0).parent == PUCT
+    assert next_turn(10, [], PUCT, [], 0).parent == INCUMBENT
+
+
+@given(
+    st.integers(-1, 100),
+    st.lists(st.sampled_from(ROLES), unique=True),
+    st.sampled_from([INCUMBENT, PUCT]),
+    st.lists(st.tuples(st.sampled_from([*ROLES, "", "gone"]), st.floats(0, 1)), max_size=40),
+    st.integers(0, 2**31),
+    st.booleans(),
+)
+def test_a_turn_is_always_one_that_can_be_taken(
+    streak: int, roles: list[str], parents: str, history: list[tuple[str, float]], seed: int, bandit: bool
+) -> None:
+    turn = next_turn(streak, roles, parents, history, seed, bandit=bandit)
+    assert turn.role in roles or (turn.role == "" and not roles)
+    assert turn.parent in (INCUMBENT, PUCT)
+    assert bool(turn.reason) == (streak > 0 and streak % 10 == 0)
+    assert turn == next_turn(streak, roles, parents, history, seed, bandit=bandit)
+
+
+# ---------------------------------------------------------------------- turns by what they pay
+ARMS = ("architecture", "optimiser", "schedule", "data", "loss")
+
+
+def play(rates: dict[str, float], turns: int, history: list[tuple[str, float]], seed: int) -> Counter[str]:
+    """Add so many turns to the history, with keeps at the given rates; how often each arm had one."""
+    luck = random.Random(seed)
+    for turn in range(turns):
+        arm = choose(ARMS, history, seed * 10_000 + len(history) + turn)
+        history.append((arm, float(luck.random() < rates.get(arm, 0.05))))
+    return Counter(arm for arm, _ in history[-turns:])
+
+
+def test_most_turns_go_to_the_arm_that_pays_and_follow_it_when_that_changes() -> None:
+    first, second = [], []
+    for seed in range(20):
+        history: list[tuple[str, float]] = []
+        play({"data": 0.5}, 60, history, seed)
+        first.append(play({"data": 0.5}, 60, history, seed)["data"])
+        play({"loss": 0.5}, 60, history, seed)
+        second.append(play({"loss": 0.5}, 60, history, seed)["loss"])
+    assert sum(first) / len(first) > 30
+    assert sum(second) / len(second) > 25
+
+
+# ---------------------------------------------------------------------- registry
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("search", PolicySpec("search")),
+        (" Random ", PolicySpec("random")),
+        ("auto", PolicySpec("auto")),
+        ("command:./x.sh --a b:c", PolicySpec("command", "./x.sh --a b:c")),
+        ("litellm:openai/gpt-5:free", PolicySpec("litellm", "openai/gpt-5:free")),
+        ("local", PolicySpec("local")),
+        ("local:./smollm", PolicySpec("local", "./smollm")),
+        ("agent:local", PolicySpec("agent", "local")),
+    ],
+)
+def test_known_policies_are_parsed(text: str, spec: PolicySpec) -> None:
+    assert parse_spec(text) == spec
+    assert parse_spec(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, ".") for text in ("", "command", "command:", "search:x", "nonsense", "command: \0")),
+        ("serach", "did you mean search"),
+        *(
+            (text, "model")
+            for text in ("litellm", "litellm:", "agent", "litellm:-x", "local:a\nb", "agent:" + "x" * 300)
+        ),
+    ],
+)
+def test_wrong_policies_are_usage_errors_with_a_way_out(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        parse_spec(text)
+    assert caught.value.hint

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
-from autoresearchd.models.client import ModelError, Trouble
+from autoresearchd.domain.ports import Cancel
+from autoresearchd.domain.proposal import Proposal, Repair
+from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.models.openai_client import OpenAIClient
+from autoresearchd.policy.model_renewal import Following
 from tests.contract.client_contract import QUESTION
 from tests.fakes import model_turns as turns
 from tests.fakes.model_server import ScriptedServer
 from tests.fakes.model_turns import Turn
+from tests.fakes.policies import make_state
 from tests.fakes.versions import Chosen
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
@@ -28,16 +34,6 @@ def orders(scripted: ScriptedServer) -> list[object]:
 
 def models(scripted: ScriptedServer) -> list[object]:
     return [asked["model"] for asked in scripted.questions]
-
-
-def test_the_version_in_use_is_loaded_asked_and_recorded() -> None:
-    with ScriptedServer(lora=turns.loads()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
-        replies = [client.ask(QUESTION, NEVER) for _ in range(2)]
-        order = {"lora_name": "v1-0a", "lora_path": str(FIRST.folder)}
-        assert orders(scripted) == [order], "once"
-        assert models(scripted) == ["v1-0a", "v1-0a"]
-    assert [reply.adapter for reply in replies] == ["v1-0a", "v1-0a"]
 
 
 def test_what_is_promoted_in_the_middle_answers_after_the_next_look() -> None:
@@ -93,41 +89,6 @@ def test_where_it_cannot_be_loaded_the_plain_model_goes_on_and_the_user_is_told_
     assert told[0].isprintable()
 
 
-def test_a_server_that_can_again_serves_the_version() -> None:
-    with ScriptedServer(lora=turns.server_error()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
-        assert client.ask(QUESTION, NEVER).adapter == ""
-        scripted.lora = turns.loads()
-        client.renew()
-        assert client.ask(QUESTION, NEVER).adapter == "v1-0a"
-
-
-def test_a_server_that_has_it_already_is_taken_at_its_word() -> None:
-    has_it = turns.fails(400, "The lora adapter 'v1-0a' has already been loaded.", None, "InvalidUserInput")
-    with ScriptedServer(lora=has_it) as scripted:
-        scripted.loaded["v1-0a"] = "somewhere"
-        assert (
-            OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST)).ask(QUESTION, NEVER).adapter == "v1-0a"
-        )
-
-
-def test_a_version_that_was_lost_and_cannot_be_loaded_again_costs_no_answer() -> None:
-    with ScriptedServer(lora=turns.loads()) as scripted:
-        client = OpenAIClient(scripted.url, "scripted-model", adapters=Chosen(FIRST))
-        client.ask(QUESTION, NEVER)
-        scripted.loaded.clear()
-        scripted.lora = turns.loads_not()
-        assert client.ask(QUESTION, NEVER).adapter == ""
-
-
-def test_a_plain_model_that_is_not_there_is_still_an_error() -> None:
-    with ScriptedServer([turns.no_model("m")]) as scripted:
-        with pytest.raises(ModelError) as caught:
-            OpenAIClient(scripted.url, "m", adapters=Chosen(None)).ask(QUESTION, NEVER)
-        assert len(scripted.questions) == 1
-    assert caught.value.trouble is Trouble.NOT_FOUND
-
-
 def test_the_model_behind_the_endpoint_is_known_by_its_folder_where_that_is_here(tmp_path: Path) -> None:
     from autoresearchd.models.model_files import model_hash, tokenizer_hash
 
@@ -150,3 +111,51 @@ def test_answers_of_a_server_that_tells_no_hash_have_that_of_the_folder_that_is_
         with ScriptedServer() as scripted:
             reply = OpenAIClient(scripted.url, "scripted-model", adapters=adapters).ask(QUESTION, NEVER)
         assert (reply.model_hash, reply.tokenizer_hash, reply.template_hash) == hashes
+
+
+# ---------------------------------------------------------------------- following
+STATE = make_state("LR = 1\n")
+
+
+class Client:
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def renew(self) -> None:
+        self.looks += 1
+
+
+class Asking:
+    """A policy that tells how often its client had looked when it was asked."""
+
+    name, repairs = "local:m", 2
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+        if state.number == 13:
+            raise PolicyError("no usable answer")
+        return Proposal({}, str(self._client.looks), self.name)
+
+
+def looks(states: list[ResearchState]) -> list[str]:
+    policy = Following(Asking(client := Client()), client)
+    return [policy.propose(state, threading.Event()).hypothesis for state in states]
+
+
+def test_each_round_looks_once_and_a_repair_not_at_all() -> None:
+    repair = Repair(1, {}, "error", "a typo")
+    states = [
+        replace(STATE, number=1, round_id="t/1"),
+        replace(STATE, number=2, round_id="t/1"),
+        replace(STATE, number=2, round_id="t/1/2/1", repair=repair),
+        replace(STATE, number=3, round_id="t/3"),
+        replace(STATE, number=3, round_id="t/3/3/1", repair=repair),
+        replace(STATE, number=4, round_id="t/3"),
+    ]
+    assert looks(states) == ["1", "1", "1", "2", "2", "2"]
+
+
+def test_without_rounds_each_experiment_looks() -> None:
+    assert looks([replace(STATE, round_id="")] * 3) == ["1", "2", "3"]

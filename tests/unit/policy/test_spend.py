@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
+from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal, Repair
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers
+from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced, total
 from tests.fakes.models import MemoryAnswers
 from tests.fakes.policies import ScriptedPolicy, Step, make_state
 
@@ -52,17 +54,9 @@ def test_a_days_cap_says_when_the_day_is_over_and_where_it_is_set() -> None:
     assert "spend.per_day in config.yaml" in error.hint
 
 
-def test_of_two_caps_the_one_that_no_waiting_hints_is_told() -> None:
-    assert reached(caps(3.0, 30.0, session_cap=1.0, day_cap=20.0)).whole_session
-
-
 def test_ten_times_ten_cents_reach_a_cap_of_a_dollar() -> None:
     assert sum([0.1] * 10) < 1.0
     assert reached(caps(sum([0.1] * 10), session_cap=1.0)).whole_session
-
-
-def test_a_cap_of_nothing_lets_nothing_pass() -> None:
-    assert "$0.00" in reached(caps(day_cap=0.0)).what
 
 
 # ---------------------------------------------------------------------- prices that nobody knows
@@ -79,12 +73,6 @@ def test_a_cap_that_cannot_hold_is_told_once_for_each_model_with_the_way_to_hint
     assert "prices: {'some/model': {input: 3.0, output: 15.0}}" in told[0]
     assert "cannot hold" in told[1]
     assert [number for number, _ in log.items] == [3, 3, 3, 3]
-
-
-def test_without_a_cap_an_unknown_price_is_nobodys_trouble() -> None:
-    told: list[str] = []
-    WatchedAnswers(MemoryAnswers(), caps(), told.append).record(1, answer(None))
-    assert told == []
 
 
 # ---------------------------------------------------------------------- going on without a model
@@ -122,3 +110,52 @@ def test_the_models_own_failed_edit_is_not_fixed_by_a_search() -> None:
     with pytest.raises(PolicyError, match="not repaired: the cap"):
         propose(frugal(model_policy([SPENT]), search, told), state)
     assert search.used == 0
+
+
+# ---------------------------------------------------------------------- prices
+TABLE = {"anthropic/claude-x": Price(input=3.0, output=15.0)}
+CALL = Cost(usd=9.99, tokens_in=1_000_000, tokens_out=200_000, seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "table", "model", "usd"),
+    [
+        (CALL, TABLE, "anthropic/claude-x", 6.0),
+        (CALL, TABLE, "openai/gpt-x", 9.99),
+        (CALL, {"azure/claude-x": Price(1.0, 0.0)}, "anthropic/claude-x", 9.99),
+        (Cost(usd=None, tokens_in=5), {}, "mine", None),
+        (Cost(usd=None), TABLE, "anthropic/claude-x", None),
+        (Cost(usd=0.5), TABLE, "anthropic/claude-x", 0.5),
+        (Cost(usd=None), {"mine": Price(0, 0)}, "mine", 0.0),
+        (Cost(usd=-1.0, tokens_in=-5), {}, "m", None),
+        (Cost(usd=math.nan), {}, "m", None),
+        (Cost(usd=math.inf), {}, "m", None),
+    ],
+)
+def test_the_users_price_stands_over_the_providers_and_what_nobody_knows_is_not_free(
+    told: Cost, table: dict[str, Price], model: str, usd: float | None
+) -> None:
+    found = priced(told, table, model)
+    assert found.usd == usd
+    assert min(found.tokens_in, found.tokens_out) >= 0
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("litellm:anthropic/claude-x", ("anthropic/claude-x",)),
+        ("claude-x", ("anthropic/claude-x",)),
+        ("claude-x-0201", ("anthropic/claude-x", "claude-x-0201")),
+        ("llama3:8b", ("ollama/llama3:8b",)),
+        ("claude-x", ("openrouter/anthropic/claude-x",)),
+    ],
+)
+def test_a_price_is_found_under_the_name_that_the_user_knows(written: str, asked: tuple[str, ...]) -> None:
+    assert priced(CALL, {written: Price(1.0, 0.0)}, *asked).usd == 1.0
+
+
+def test_a_sum_with_an_unknown_part_is_unknown() -> None:
+    known, unknown = Cost(0.25, 10, 1, 0.5), Cost(None, 5, 2, 0.25)
+    assert total([known, known]) == Cost(0.5, 20, 2, 1.0)
+    assert total([known, unknown, known]) == Cost(None, 25, 4, 1.25)
+    assert total([]) == Cost()
