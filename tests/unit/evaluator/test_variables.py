@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from autoresearchd.domain.task import MetricSource
 from autoresearchd.evaluator.rules.program_text import about_seed, reads
-from tests.unit.evaluator.builders import scoring, task
+from tests.unit.evaluator.builders import task
 
 OWN = {"train.py": "import random\nrandom.seed(1234)\n"}
 
@@ -32,12 +29,3 @@ def test_the_user_of_a_program_with_its_own_seed_is_told_that_luck_may_be_kept_a
     assert "does not read AUTORESEARCHD_SEED" in told
     assert "luck of that seed" in told
     assert "`--seed $AUTORESEARCHD_SEED` in run_command" in told
-
-
-def test_a_program_that_draws_nothing_and_is_measured_by_an_evaluation_has_no_luck_to_tell_of() -> None:
-    """The evaluation draws the inputs of a kernel; a note on a seed there would only be in the way."""
-    measured = task(replace(scoring(), source=MetricSource.EVALUATOR), evaluated=True)
-    path = measured.editable[0]
-    assert not about_seed(measured, {path: "def kernel(x):\n    return x + x\n"})
-    assert about_seed(measured, {path: "model.fit(x, y, random_state=0)\n"})
-    assert about_seed(task(), {path: "def kernel(x):\n    return x + x\n"})
