@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import time
@@ -95,31 +94,3 @@ def test_commands_say_that_a_daemon_is_still_at_work_and_stop_ends_it(project: P
     nobody = project.cli("status")
     assert nobody.returncode != 0
     assert "process" not in nobody.stderr
-
-
-def test_with_two_daemons_at_work_what_is_said_is_a_way_out_to_be_followed_word_by_word(project: Project) -> None:
-    daemons = list[subprocess.Popen[str]]()
-    try:
-        for tag in ("t", "u"):
-            daemons.append(start_waiting(project, tag))
-        lose(project, "deleted")
-        stuck = project.cli("stop")
-        for told in (stuck, project.cli("status"), project.cli("resume", "t")):
-            assert told.returncode == 1
-            assert told.stderr == stuck.stderr
-        *ends, hints = re.findall(r"`autoresearchd ([^`]*)`", stuck.stderr)
-        assert ends == ["stop --session t", "stop --session u"]
-        for command in ends:
-            done = project.cli(*command.split(), "--now")
-            assert done.returncode == 0, done.stderr
-        for daemon in daemons:
-            daemon.communicate(timeout=60)
-    finally:
-        for daemon in daemons:
-            daemon.kill()
-            daemon.communicate()
-    repaired = project.cli(*hints.split())
-    assert repaired.returncode == 0, repaired.stderr
-    for tag in ("t", "u"):
-        first = project.json("experiments", "--json", "--session", tag)[0]
-        assert (first["experiment"], first["status"]) == (0, "keep")

@@ -83,15 +83,6 @@ def test_the_skill_that_makes_a_task(empty: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_skill_that_reports(project: Project, tmp_path: Path) -> None:
-    started = project.cli("start", "--tag", TAG, "--policy", "search")
-    assert started.returncode == 0, started.stderr
-    wait_until(lambda: project.latest_run(TAG) >= 3)
-    walk(project, tmp_path, SKILLS / "autoresearch-report/SKILL.md")
-    assert (project.root / "results.tsv").read_text().startswith("commit\tscore\t")
-
-
-@pytest.mark.slow
 def test_the_skill_that_learns(project: Project, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     project.environment["AUTORESEARCHD_CONFIG"] = str(config)

@@ -78,17 +78,3 @@ def test_an_answer_that_does_not_come_is_charged_and_the_experiment_goes_on_with
         done = project.cli("resume", "t", "--foreground")
         assert done.returncode == 0, done.stderr
     assert [e["status"] for e in project.json("experiments", "--json")] == ["keep", "keep"]
-
-
-def test_a_server_that_is_down_is_told_when_the_session_starts(project: Project, tmp_path: Path, closed: str) -> None:
-    configure(project, tmp_path, closed)
-    began = time.monotonic()
-    daemon = project.start_process("start", "--foreground", "--no-preflight", "--tag", "t", "--policy", "local:m")
-    assert daemon.stdout is not None
-    line = next(line for line in daemon.stdout if "warning" in line)
-    print(f"told after {time.monotonic() - began:.2f} s")
-    assert f"no model server answers at {closed} (connection refused)" in line
-    assert "autoresearchd serve" in daemon.stdout.readline()
-    daemon.send_signal(signal.SIGTERM)
-    daemon.send_signal(signal.SIGINT)
-    daemon.communicate(timeout=60)

@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autoresearchd.cli.repository_here import find_place
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.loop.upkeep.session_lock import NOTE_BYTES, SessionLock, holder, waiting
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.workspace import layout
 from tests.e2e.conftest import TASK, Project, make_environment, wait_until
 from tests.integration.bench import Bench
@@ -100,19 +97,6 @@ def test_status_says_what_a_daemon_waits_for_on_a_full_disk_and_it_goes_on_with_
         assert after[: len(decided)] == decided, "and what was known stays"
 
 
-def test_a_daemon_on_a_full_disk_can_be_stopped(tmp_path: Path) -> None:
-    with memory_disk(tmp_path / "disk") as disk:
-        project = make_project(disk.at / "project", tmp_path)
-        with daemon(project, "start", "--policy", "random") as process:
-            begin(project, process, 2)
-            disk.fill()
-            wait_until(lambda: session(project)["state"] == "backing_off")
-            stop = project.cli("stop", "--now")
-            assert stop.returncode == 0
-            assert "sent a signal" in stop.stderr + stop.stdout
-            assert process.wait(30) in (128 + signal.SIGTERM, 128 + signal.SIGINT), "of the two whichever came first"
-
-
 def test_a_disk_that_turned_read_only_is_named_and_a_restart_loses_nothing(tmp_path: Path) -> None:
     with failing_disk(tmp_path) as disk:
         project = make_project(disk.at / "project", tmp_path)
@@ -153,18 +137,6 @@ def test_a_daemon_that_has_written_nothing_for_long_is_not_said_to_be_at_work(tm
         assert find_place(bench.root).status("t")["session"]["reason"] == "the disk is full"
     assert find_place(bench.root).status("t")["session"]["state"] == "crashed"
     bench.close()
-
-
-@given(reason=st.text(max_size=2000))
-@settings(max_examples=60, deadline=None)
-def test_the_note_of_a_lock_takes_the_same_room_whatever_is_waited_for(reason: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, SessionLock(Path(folder) / "t.lock", "t") as lock:
-        lock.waits(reason)
-        assert lock.path.stat().st_size == NOTE_BYTES
-        assert holder(lock.path) == os.getpid()
-        assert waiting(lock.path) == reason[: len(waiting(lock.path))]
-        lock.waits("")
-        assert waiting(lock.path) == ""
 
 
 # ---------------------------------------------------------------------- a database that another program holds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.upkeep.event_sinks import FileSink
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from tests.integration.bench import TASK, Bench
 from tests.integration.disks import Disk, memory_disk
@@ -183,28 +181,3 @@ def test_a_job_that_fills_any_disk_is_given_up_in_the_end(disk: Disk) -> None:
     assert second.decision is not None
     assert second.decision.status is Status.KEEP, "research goes on"
     bench.close()
-
-
-def test_the_log_of_a_daemon_goes_on_where_a_full_disk_stopped_it(disk: Disk) -> None:
-    sink = FileSink(disk.at / "daemon.log", "t")
-    told = [Event(EventKind.WARNING, datetime.now(UTC), f"line {n} " + "x" * 500) for n in range(60)]
-    for event in told[:5]:
-        sink.emit(event)
-    disk.fill()
-    for event in told[5:30]:
-        sink.emit(event)
-    disk.empty()
-    for event in told[30:]:
-        sink.emit(event)
-    sink.close()
-    text = (disk.at / "daemon.log").read_text()
-    assert "line 59 " in text, "what is said with room again is there"
-    assert "line 4 " in text
-
-
-def test_a_log_that_cannot_even_be_closed_ends_no_daemon(disk: Disk) -> None:
-    sink = FileSink(disk.at / "daemon.log", "t")
-    sink.emit(Event(EventKind.WARNING, datetime.now(UTC), "x" * 4000))
-    disk.fill()
-    sink.emit(Event(EventKind.WARNING, datetime.now(UTC), "y" * 4000))
-    sink.close()

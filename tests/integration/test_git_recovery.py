@@ -16,9 +16,8 @@ import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.command import Git, Result, find_git
+from autoresearchd.workspace.command import Result
 from autoresearchd.workspace.git import GitWorkspace
-from autoresearchd.workspace.objects import object_id, serialise_commit
 from tests.fakes.repositories import FILES, git, make_repository
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
@@ -161,30 +160,6 @@ def test_a_private_git_directory_that_a_power_cut_tore_anywhere_is_made_anew(
         assert place.read_bytes() == content, f"cut off after {kept} bytes"
 
 
-def test_a_program_that_asks_git_in_a_slot_sees_the_commit_and_nothing_changed(workspace: GitWorkspace) -> None:
-    commit = edit(workspace)
-    folder = workspace.checkout(0, workspace.head())
-    for wanted, text in ((commit, "x = 1\n"), (workspace.head(), FILES["train.py"]), (commit, "x = 1\n")):
-        (folder / "left-behind").write_text("of the last run")
-        workspace.checkout(0, wanted)
-        assert (folder / "train.py").read_text() == text and not (folder / "left-behind").exists()
-        assert (slot_git(workspace) / "HEAD").read_text() == f"{wanted}\n"
-    assert git(folder, "rev-parse", "HEAD") == commit and git(folder, "status", "--porcelain") == ""
-
-
-def test_a_folder_that_became_a_link_is_not_emptied_through_it(workspace: GitWorkspace, tmp_path: Path) -> None:
-    commit = edit(workspace)
-    folder = workspace.checkout(0, workspace.head())
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "thesis.txt").write_text("years of work")
-    shutil.rmtree(folder / "lib")
-    (folder / "lib").symlink_to(precious)
-    workspace.checkout(0, commit)
-    assert (precious / "thesis.txt").read_text() == "years of work"
-    assert not (folder / "lib").is_symlink()
-
-
 def test_a_file_changed_without_a_trace_in_its_times_is_restored(workspace: GitWorkspace) -> None:
     folder = workspace.checkout(0, workspace.head())
     stamp = (folder / "prepare.py").stat()
@@ -192,36 +167,6 @@ def test_a_file_changed_without_a_trace_in_its_times_is_restored(workspace: GitW
     os.utime(folder / "prepare.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     workspace.checkout(0, workspace.head())
     assert (folder / "prepare.py").read_text() == FILES["prepare.py"]
-
-
-def test_a_repository_that_was_moved_goes_on_at_its_new_place(root: Path, workspace: GitWorkspace) -> None:
-    commit = edit(workspace)
-    workspace.checkout(0, commit)
-    workspace.close()
-    moved = root.rename(root.with_name("moved"))
-    again = open_workspace(moved)
-    assert again.tip() == again.head()
-    assert again.checkout(0, commit).is_relative_to(moved)
-    assert git(again.checkout(0, commit), "rev-parse", "HEAD") == commit
-    again.close()
-
-
-def test_a_reader_that_was_killed_is_replaced(workspace: GitWorkspace) -> None:
-    head = workspace.head()
-    assert workspace.read(head, "train.py") == FILES["train.py"]
-    process = workspace._objects._git.cat_file_all
-    assert process is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.proc.wait()
-    assert workspace.read(head, "train.py") == FILES["train.py"]
-
-
-def test_no_lock_is_held_between_experiments(root: Path, workspace: GitWorkspace) -> None:
-    first = edit(workspace)
-    assert not list((root / ".git").rglob("*.lock"))
-    git(root, "pack-refs", "--all", "--prune")
-    git(root, "update-ref", "refs/autoresearch/night/1", workspace.head())
-    assert edit(workspace) == first == git(root, "rev-parse", "refs/autoresearch/night/1")
 
 
 def test_a_lock_that_a_dead_git_left_on_our_own_refs_is_removed(root: Path, workspace: GitWorkspace) -> None:
@@ -289,17 +234,6 @@ def test_abandoning_leaves_a_branch_that_the_user_built_on(root: Path, workspace
     with pytest.raises(RepositoryError, match="left as it is"):
         workspace.abandon()
     assert workspace.tip() == commit
-
-
-def test_beginning_is_completed_after_a_crash_but_takes_over_no_branch(root: Path, workspace: GitWorkspace) -> None:
-    head = workspace.head()
-    workspace.begin(head)
-    commit = edit(workspace, 5)
-    with pytest.raises(RepositoryError, match="already"):
-        workspace.begin(commit)
-    git(root, "update-ref", "-d", "refs/heads/autoresearch/night")
-    workspace.begin(commit)
-    assert workspace.tip() == commit == git(root, "rev-parse", "refs/autoresearch/night/0")
 
 
 def test_a_discard_on_a_branch_that_was_moved_is_refused(root: Path) -> None:
@@ -392,37 +326,3 @@ def test_unreachable_work_of_the_users_survives_packing(root: Path, workspace: G
     workspace.pack()
     assert git(root, "cat-file", "-p", lost) == "the user's lost work"
     assert int(git(root, "count-objects", "-v").split("packs: ")[1].split()[0]) <= 4
-
-
-def test_ten_thousand_experiments_do_not_slow_the_next(root: Path, workspace: GitWorkspace) -> None:
-    head = workspace.head()
-
-    def best_of_ten(first: int) -> float:
-        times = []
-        for number in range(first, first + 10):
-            began = time.perf_counter()
-            edit(workspace, number, f"x = {number}\n")
-            assert workspace.tip() == head
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    few = best_of_ten(1)
-    folder = root / ".git/refs/autoresearch/night"
-    for number in range(100, 10_100):
-        (folder / str(number)).write_text(f"{head}\n")
-    assert best_of_ten(20_000) < 3 * few + 0.01
-
-
-def test_commits_are_those_that_git_itself_would_make(root: Path, workspace: GitWorkspace) -> None:
-    commit = workspace.commit(
-        number=1, parent=workspace.head(), files={"train.py": "é\n"}, message="subject ü\n\nbody\n", when=WHEN
-    )
-    assert git(root, "log", "-1", "--format=%an <%ae>|%cn <%ce>|%ad|%cd|%s|%b", "--date=iso-strict", commit) == (
-        "autoresearchd <autoresearchd@localhost>|autoresearchd <autoresearchd@localhost>"
-        "|2026-05-06T00:00:00+00:00|2026-05-06T00:00:00+00:00|subject ü|body\n"
-    ).rstrip("\n")
-    tree = git(root, "rev-parse", f"{commit}^{{tree}}")
-    expected = serialise_commit(tree, workspace.head(), "subject ü\n\nbody\n", int(WHEN.timestamp()))
-    assert object_id("commit", expected) == commit
-    scratch = Git(find_git(), root / ".git").run("cat-file", "commit", commit)
-    assert scratch.out == expected

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import RepositoryError
-from autoresearchd.loop.measuring.job_hints import hint_job
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import checkout_snapshot, commit_all, git, make_repository, write_files
@@ -116,19 +115,6 @@ def test_a_run_sees_the_files_that_are_pinned(root: Path, tmp_path: Path, place:
         assert contents(tmp_path / "copy") == expected
         assert os.access(tmp_path / "copy/lib/library/model.py", os.W_OK)
         assert workspace.read(base, "lib/library/nested/deep.py") == "DEEP = 1\n"
-
-
-def test_a_linked_worktree_has_its_own_submodules_or_those_of_the_others(root: Path, tmp_path: Path) -> None:
-    """Users who start a session in a worktree of its own would have empty folders."""
-    expected = as_user_sees(root)
-    linked = tmp_path / "linked"
-    git(root, "worktree", "add", "--quiet", str(linked))
-    with session(linked) as workspace:
-        assert contents(workspace.checkout(0, workspace.head())) == expected
-    git(linked, *ALLOW, "submodule", "--quiet", "update", "--init", "--recursive")
-    shutil.rmtree(root / ".git/modules")
-    with session(linked) as workspace:
-        assert contents(workspace.checkout(0, workspace.head())) == expected
 
 
 def test_the_pinned_commit_counts_and_not_what_is_checked_out(root: Path) -> None:
@@ -242,38 +228,6 @@ def test_a_submodule_without_its_objects_is_named(root: Path) -> None:
         assert not any((workspace.checkout(0, base) / "lib/library").iterdir())
         with pytest.raises(RepositoryError, match="submodule lib/library, whose pinned"):
             workspace.check_tracked(base, ["lib/library"])
-
-
-@pytest.mark.parametrize("words", ["ModuleNotFoundError: No module named 'deep'", "No such file or directory: 'a/b'"])
-def test_a_run_that_failed_in_a_clone_without_submodules_is_told_to_fetch_them_first(
-    root: Path, tmp_path: Path, words: str
-) -> None:
-    """Else the user installs a package of that name."""
-    assert "submodule" not in hint_job(f"training exited with 1: {words} (train.py:3)", root, root)
-    git(tmp_path, "clone", "--quiet", str(root), "clone")
-    hint = hint_job(f"training exited with 1: {words} (train.py:3)", tmp_path / "clone", tmp_path / "clone")
-    assert hint.startswith("git submodule update --init --recursive: the files of lib/library are not on this machine")
-    assert ("install it there" in hint) == ("Module" in words), "what else it may be comes after"
-    assert not hint_job("ZeroDivisionError: division by zero", tmp_path / "clone", tmp_path / "clone")
-
-
-def test_a_file_of_a_submodule_cannot_be_the_editable_one(root: Path) -> None:
-    with (
-        session(root, "lib/library/model.py") as workspace,
-        pytest.raises(RepositoryError, match=r"lib/library/model\.py is in the submodule lib/library") as caught,
-    ):
-        workspace.check_tracked(workspace.head(), ["lib/library/model.py"])
-    assert "submodule's own repository" in caught.value.hint
-
-
-def test_a_submodule_protects_as_a_folder_does(root: Path) -> None:
-    with session(root) as workspace:
-        base = workspace.head()
-        workspace.check_tracked(base, ["lib/library", "lib/library/model.py"])
-        first = workspace.fingerprint(base, ["lib/library"])
-        write_files(root / "lib/library", {"model.py": "WIDTH = 99\n"})
-        commit_all(root / "lib/library")
-        assert workspace.fingerprint(commit_all(root), ["lib/library"]) != first
 
 
 @pytest.mark.parametrize("name", [b"..", b".GIT", b"a/b"])
