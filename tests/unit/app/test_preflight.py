@@ -72,11 +72,6 @@ def test_what_may_pass_by_itself_is_a_warning(desk: Desk, trouble: Trouble) -> N
     assert "warning: m/0: " in desk.told and "said the provider" in desk.told
 
 
-def test_a_refusal_is_an_answer_like_another(desk: Desk) -> None:
-    desk.ask(fails(Trouble.REFUSED))
-    assert "warning" not in desk.told
-
-
 def test_a_model_that_fails_is_a_warning_where_another_may_answer(desk: Desk) -> None:
     assert desk.ask(fails(Trouble.UNAUTHORISED), "OK") == 2
     assert "warning: m/0: the key was refused" in desk.told
@@ -87,36 +82,6 @@ def test_a_model_that_fails_is_a_warning_where_another_may_answer(desk: Desk) ->
         desk.ask(fails(Trouble.UNAUTHORISED), fails(Trouble.NOT_FOUND))
 
 
-def test_a_model_that_is_named_twice_is_asked_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (ScriptedClient(["OK"], name="m/same") for _ in range(2))
-    monkeypatch.setattr(ask_models, "make_clients", lambda *_: [first, second])
-    ask_models.ask_models(parse_spec("litellm:m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
-    assert (len(first.questions), len(second.questions)) == (1, 0)
-
-
 def test_the_question_is_small_and_its_cost_is_in_the_book_of_the_day(desk: Desk) -> None:
     desk.ask("OK")
     assert desk.book.spent(NOON) == pytest.approx(0.01)
-
-
-def test_where_the_day_is_spent_nothing_is_asked(desk: Desk) -> None:
-    desk.book.add(NOON, 2.0, "earlier")
-    assert desk.ask(fails(Trouble.UNAUTHORISED), settings=ModelSettings(per_day=2.0)) == 0
-    assert "the cap of the day is reached" in desk.told
-
-
-@pytest.mark.parametrize("policy", ["search", "random", "command:./propose.sh"])
-def test_where_no_model_proposes_nobody_is_asked(desk: Desk, policy: str) -> None:
-    assert desk.ask(fails(Trouble.UNAUTHORISED), policy=policy) == 0
-    assert desk.told == ""
-
-
-def test_a_model_in_this_process_is_not_loaded_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Loaded(ScriptedClient):
-        def unload(self) -> None:
-            raise AssertionError("nothing was loaded")
-
-    client = Loaded()
-    monkeypatch.setattr(ask_models, "make_clients", lambda *_: [client])
-    ask_models.ask_models(parse_spec("local:./m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
-    assert (client.questions, desk.told) == ([], "")

@@ -20,29 +20,3 @@ def test_a_log_is_followed_over_its_rotation_without_losing_a_line(tmp_path: Pat
     log.write_text("first of the new\n")
     assert [next(lines) for _ in range(3)] == ["half and half", "last of the old", "first of the new"]
     lines.close()
-
-
-def test_following_begins_where_the_printed_part_ended(tmp_path: Path) -> None:
-    log = tmp_path / "daemon.log"
-    log.write_text("printed\nnew \x1b[31mline\n")
-    lines = followed(log, len("printed\n"), log.stat().st_ino)
-    assert next(lines) == "new line"
-    lines.close()
-
-
-def test_a_log_that_was_replaced_meanwhile_is_read_from_its_beginning(tmp_path: Path) -> None:
-    log = tmp_path / "daemon.log"
-    log.write_text("all of it\n")
-    lines = followed(log, 4, -1)
-    assert next(lines) == "all of it"
-    lines.close()
-
-
-def test_a_log_that_is_emptied_is_read_again(tmp_path: Path) -> None:
-    log = tmp_path / "daemon.log"
-    log.write_text("a long first line\n")
-    lines = followed(log, 0, log.stat().st_ino)
-    assert next(lines) == "a long first line"
-    log.write_text("short\n")
-    assert next(lines) == "short"
-    lines.close()

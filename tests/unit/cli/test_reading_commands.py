@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.commands.status_command import experiment_table, status_lines
-from autoresearchd.cli.terminal_text import Paint
-from autoresearchd.domain.labels import Label, SessionState, Status
+from autoresearchd.domain.labels import SessionState
 from autoresearchd.loop.upkeep.session_lock import SessionLock
-from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import START, Command, add_experiment, add_session
+from tests.unit.cli.conftest import START, Command, add_session
 
 pytestmark = pytest.mark.usefixtures("repository")
 
@@ -42,16 +39,6 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     assert lines[-1] == "  go on   autoresearchd resume mar8"
 
 
-def test_a_status_that_shows_the_latest_experiments_alone_says_how_many_there_were_before(
-    repository: Path, command: Command
-) -> None:
-    assert "before these" not in command("status").out
-    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
-        for number in range(3):
-            add_experiment(store, store.session("mar8").id, [0.99], Status.DISCARD, Label.NO_GAIN, f"another {number}")
-    assert "  2 before these: autoresearchd experiments" in command("status").out
-
-
 def test_a_metric_that_the_job_reports_itself_is_marked(repository: Path, command: Command) -> None:
     add_session(repository, "own", source="self-reported")
     assert "self-reported" in command("status", "--session", "own").out
@@ -73,11 +60,6 @@ def test_a_living_daemon_is_shown_as_running_and_how_to_stop_it(repository: Path
         answer = command("status")
     assert answer.out.startswith("● autoresearch · alive · running since")
     assert "autoresearchd stop" in answer.out
-
-
-def test_without_a_running_session_the_newest_is_meant(repository: Path, command: Command) -> None:
-    add_session(repository, "newer")
-    assert json.loads(command("status", "--json").out)["session"]["tag"] == "newer"
 
 
 def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command: Command) -> None:
@@ -119,30 +101,6 @@ def test_experiments_are_a_table_in_order(command: Command) -> None:
     ]
 
 
-def test_integers_are_shown_as_such_where_all_of_a_column_are() -> None:
-    def column(*values: float) -> list[str]:
-        records = [{"experiment": i, "status": "keep", "metric": v, "delta": v - 10} for i, v in enumerate(values)]
-        return [" ".join(line.split()[2:4]) for line in experiment_table(records, Paint(enabled=False))[1:]]
-
-    assert column(10.0, 17.0) == ["10 +0", "17 +7"]
-    assert column(10.0, 17.5) == ["10.00000 +0.000000", "17.50000 +7.500000"]
-
-
-def test_a_status_of_integers_has_no_decimals() -> None:
-    metric = {"name": "score", "direction": "maximize", "baseline": 10.0, "best": 17.0, "improvement_pct": 70.0}
-    assert "score  10 → 17  70.00% better" in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
-    metric["best"] = 17.5
-    assert "score  10.00000 → 17.50000" in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
-
-
-def test_a_machine_too_busy_to_conclude_is_a_line_of_the_status() -> None:
-    metric = {"name": "score", "baseline": 1.5, "best": 1.25, "sigma": 0.52, "baseline_sigma": 0.1}
-    said = "σ is 0.52, 5 times the 0.1 of when the baseline was first measured"
-    assert said in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
-    for quiet in ({"sigma": 0.4}, {"baseline_sigma": 0.0}, {"baseline_sigma": None}, {"sigma": "much"}):
-        assert "first measured" not in "\n".join(status_lines({"metric": metric | quiet}, [], Paint(enabled=False)))
-
-
 def test_experiments_can_be_chosen(command: Command) -> None:
     chosen = json.loads(command("experiments", "--json", "--status", "discard", "--last", "1").out)
     assert [r["experiment"] for r in chosen] == [4]
@@ -172,25 +130,11 @@ def test_show_prints_logs_of_any_bytes(repository: Path, command: Command) -> No
     assert sum(len(line) for line in lines[4:-1]) == 200_000
 
 
-def test_the_hint_of_show_leads_to_the_session_that_was_shown(repository: Path, command: Command) -> None:
-    add_session(repository, "newer")
-    assert "  autoresearchd show 1 --session mar8 --diff   shows" in command("show", "1", "--session", "mar8").out
-    assert "  autoresearchd show 1 --diff   shows" in command("show", "1").out
-    assert "autoresearchd experiments --session mar8`" in command("show", "99", "--session", "mar8").err
-
-
 def test_plot_writes_a_picture_and_says_where(repository: Path, command: Command) -> None:
     answer = command("plot")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == "wrote progress.png: 4 experiments beside the baseline, 1 kept\n"
     assert (repository / "progress.png").stat().st_size > 10_000
-
-
-def test_the_end_of_the_daemons_log_is_printed(repository: Path, command: Command) -> None:
-    log = layout.daemon_log(repository)
-    log.parent.mkdir(parents=True)
-    log.write_text("one\ntwo \x1b[31mred\nthree\n")
-    assert command("logs", "-n", "2").out == "two red\nthree\n"
 
 
 def test_colours_are_for_terminals_or_for_those_who_ask(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,13 +155,6 @@ def test_doctor_finds_out_and_changes_nothing(command: Command, monkeypatch: pyt
     assert "secret" not in answer.out
     assert all(f["status"] in ("ok", "warning", "missing") for f in findings.values())
     assert sorted(Path().iterdir()) == before
-
-
-def test_doctor_tells_people_how_to_hint(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    out = command("doctor").out
-    assert "✗ git" in out
-    assert "→ apt install git" in out
 
 
 def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path, command: Command) -> None:

@@ -39,20 +39,6 @@ def test_the_status_tells_how_each_role_does(command: Command) -> None:
     assert ["schedule", "2", "1", "+0.500"] in rows
 
 
-def test_so_it_does_for_scripts(command: Command) -> None:
-    status = json.loads(command("status", "--json", "--session", "specialists").out)
-    assert {"name": "schedule", "experiments": 2, "keeps": 1, "reward": 0.5} in status["roles"]
-    assert len(status["roles"]) == 3
-    assert json.loads(command("status", "--json", "--session", "mar8").out)["roles"] == []
-
-
-def test_the_table_names_the_role_only_where_there_are_any(command: Command) -> None:
-    header, *rows = command("experiments", "--session", "specialists").out.splitlines()
-    assert header.split()[-2:] == ["role", "description"]
-    assert "optimiser" in rows[6]
-    assert "role" not in command("experiments", "--session", "mar8").out.splitlines()[0]
-
-
 def test_the_experiments_of_one_role_can_be_listed_and_its_newest(command: Command) -> None:
     of_role = ("experiments", "--json", "--session", "specialists", "--role", "schedule")
     assert [e["experiment"] for e in json.loads(command(*of_role).out)] == [5, 7]
@@ -65,9 +51,3 @@ def test_a_role_that_has_proposed_nothing_is_refused_with_those_that_have(comman
     assert answer.code == 2
     assert "optimiser" in answer.err
     assert "start --roles" in command("experiments", "--session", "mar8", "--role", "schedule").err
-
-
-@pytest.mark.parametrize("arguments", [["status"], ["experiments"], ["experiments", "--role", "nobody"]])
-def test_the_name_of_a_role_cannot_steer_the_terminal(command: Command, arguments: list[str]) -> None:
-    answer = command(*arguments, "--session", "specialists")
-    assert not {"\x1b", "\x07"} & set(answer.out + answer.err)

@@ -9,7 +9,7 @@ import pytest
 from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, PolicyError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
@@ -52,38 +52,6 @@ def test_after_three_failures_in_a_row_it_waits_longer_each_time_until_a_proposa
     assert seventh.runs, "the first usable proposal is run"
 
 
-def test_a_usable_proposal_ends_the_row(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-
-    class Every(ByNumber):
-        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-            if state.number % 3:
-                raise PolicyError(EXIT_3)
-            return super().propose(state, cancel)
-
-    bench.policy = Every()
-    research(bench, 8)
-    assert waits(bench) == []
-
-
-def test_an_answer_that_is_refused_is_no_fault_to_wait_for(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Sick(until=5, label=Label.MALFORMED_ANSWER)
-    research(bench, 5)
-    assert waits(bench) == []
-
-
-def test_the_table_says_the_cause_in_a_few_words(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Sick(until=2)
-    research(bench, 2)
-    first = bench.experiment(1)
-    assert first.proposal is not None and first.decision is not None
-    assert first.proposal.description == "the command ended with exit code 3"
-    assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.ERROR)
-    assert "no API key" in first.decision.reason
-
-
 def test_a_session_in_which_every_proposal_failed_is_no_success(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Sick(until=99)
@@ -91,16 +59,6 @@ def test_a_session_in_which_every_proposal_failed_is_no_success(tmp_path: Path) 
         research(bench, 4)
     assert found.value.exit_code != 0
     assert len(waits(bench)) == 1, "nothing is waited for once the limit is reached"
-
-
-@pytest.mark.parametrize("label", [Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP])
-def test_a_session_in_which_no_answer_could_be_used_is_no_success(tmp_path: Path, label: Label) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Sick(until=99, label=label)
-    with pytest.raises(PolicyError, match=r"2 experiments done.*none of 2 proposals could be used") as found:
-        research(bench, 2)
-    assert found.value.exit_code != 0
-    assert "show N --answers" in found.value.hint
 
 
 class Refused(ByNumber):

@@ -40,13 +40,3 @@ def test_the_log_is_followed_across_pieces_and_rotation(tmp_path: Path, rotated:
     follower.close()
     assert len(steps) == len(losses) == POINTS
     assert steps[-1] == pytest.approx(1.0) and steps == sorted(steps)
-
-
-def test_a_log_that_does_not_say_how_far_it_is_goes_by_the_time(tmp_path: Path) -> None:
-    log = tmp_path / "training.log"
-    log.write_text("".join(f"iter {i}: loss {5 - i / 10:.4f}\n" for i in range(1, 11)))
-    follower = LogFollower(log, "auto", 5.0)
-    follower.read()
-    steps, _ = follower.curve(0.4)
-    follower.close()
-    assert steps[-1] == pytest.approx(0.4) and steps[0] == pytest.approx(0.04)

@@ -54,13 +54,6 @@ def test_a_pid_that_was_used_again_is_not_taken_for_the_daemon(tmp_path: Path) -
     assert holder(path) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}'])
-def test_a_damaged_note_means_nobody(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "t.lock"
-    path.write_text(text)
-    assert holder(path) is None
-
-
 def test_a_process_that_comes_up_is_known_before_it_has_the_session_and_does_not_keep_it_from_anybody(
     tmp_path: Path,
 ) -> None:
@@ -84,14 +77,3 @@ def test_a_process_that_died_while_it_came_up_is_not_said_to_start(tmp_path: Pat
     process.kill()
     process.communicate()
     assert starting(path) is None
-
-
-def test_a_process_that_had_died_before_it_was_announced_is_not_said_to_start(tmp_path: Path) -> None:
-    path = tmp_path / "t.lock"
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie until its parent asks
-    announce(path, process.pid)
-    assert starting(path) is None
-    path.write_text(json.dumps({"pid": process.pid, "start": None, "starts": True}))
-    assert starting(path) is None
-    process.wait()

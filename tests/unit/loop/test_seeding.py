@@ -38,11 +38,3 @@ def test_a_baseline_whose_seed_is_its_own_is_warned_of_once_and_not_said_to_have
     assert len(reasons) == 2
     assert all(("no noise seen: the program ignores AUTORESEARCHD_SEED" in said) is ignores for said in reasons)
     assert all(("the metric has no noise" in said) is not ignores for said in reasons)
-
-
-def test_a_program_whose_runs_differ_all_the_same_is_not_warned_of(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    SessionLoop(bench.laboratory(), Limits(max_experiments=1)).run()
-    warned = [e.message for e in bench.events.events if e.kind is EventKind.WARNING]
-    bench.close()
-    assert not any("AUTORESEARCHD_SEED" in said for said in warned)

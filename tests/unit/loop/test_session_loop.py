@@ -13,11 +13,9 @@ from autoresearchd.domain.errors import (
     BaselineError,
     EnvironmentFailure,
     Interrupted,
-    MissingCapability,
     PolicyError,
     RepositoryError,
 )
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.ports import Cancel, RunRequest
@@ -53,18 +51,6 @@ def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(tmp_pa
     assert bench.store.totals(bench.session.id).experiments == 4
 
 
-def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Failing(ZeroDivisionError("a bug"))
-    bench.run()
-    faults = [e for e in bench.events.events if e.kind is EventKind.FAULT]
-    assert len(faults) == 1
-    assert "ZeroDivisionError" in faults[0].data["traceback"]
-    assert "propose" in faults[0].data["traceback"]
-    second = bench.experiment(2)
-    assert second.runs, "the second attempt ran"
-
-
 def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.policy = Failing(*[ZeroDivisionError("a bug")] * 10)
@@ -94,27 +80,6 @@ def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
     assert "the service is down" in waiting[0]
     assert states[-1][0] is SessionState.RUNNING
     assert bench.experiment(2).runs, "the same experiment, once the service was back"
-
-
-def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    lab = bench.laboratory()
-    session = SessionLoop(lab, Limits(max_experiments=5))
-    waits: list[int] = []
-
-    def wait() -> None:
-        waits.append(1)
-        if len(waits) == 3:  # before the third experiment
-            lab.stop.request("the user asked for it")
-
-    session.between = wait
-    session.run()
-    assert [e.number for e in bench.experiments()] == [0, 1]
-
-
-def test_waiting_times_grow_and_are_bounded() -> None:
-    backoff = Backoff(first=5, most=600)
-    assert [backoff.seconds(k) for k in (1, 2, 3, 8, 1000)] == [5, 10, 20, 600, 600]
 
 
 def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path: Path) -> None:
@@ -210,23 +175,6 @@ def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: 
     assert found[5].parent == incumbent
 
 
-def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    real, failures = bench.store.close_run, [1]
-
-    def close_run(*arguments: Any, **named: Any) -> Any:
-        if failures and arguments[0] == 4:
-            failures.pop()
-            raise EnvironmentFailure("database is locked", hint="wait")
-        return real(*arguments, **named)
-
-    bench.store.close_run = close_run  # type: ignore[method-assign]
-    bench.run()
-    assert not failures
-    for e in bench.experiments():
-        assert Label.INTERRUPTED not in [run.label for run in e.runs], "no run was thrown away"
-
-
 def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.run(1)
@@ -262,49 +210,6 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tm
     assert SessionView(bench.laboratory()).figures()["baseline"] == session_loop.view.figures()["baseline"]
 
 
-def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    good = bench.job
-
-    def upgraded(request: RunRequest) -> Script | str:
-        if request.key.startswith("t/2/"):
-            raise MissingCapability("the task's interpreter does not run")
-        return good(request)
-
-    bench.job = upgraded
-    with pytest.raises(MissingCapability):
-        bench.run(3)
-    left = bench.store.latest(bench.session.id)
-    assert left is not None and (left.number, left.decision) == (2, None)
-    bench.job = good
-    bench.run(3)
-    found = bench.experiments()
-    assert [e.number for e in found] == [0, 1, 2, 3]
-    assert all(e.decision and e.decision.status is not Status.CRASH for e in found)
-
-
-def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Failing(Interrupted("stop"))
-    with pytest.raises(Interrupted):
-        bench.run(3)
-    opened = bench.store.latest(bench.session.id)
-    assert opened is not None and opened.number == 2 and opened.decision is None
-    bench.policy = ByNumber()
-    session_loop = bench.loop(3)
-
-    def another_machine() -> bool:
-        bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
-        return True
-
-    session_loop.conditions = another_machine
-    session_loop.run()
-    found = bench.experiments()
-    assert [(e.segment, e.number) for e in found if e.segment == 0] == [(0, 0), (0, 1), (0, 2)]
-    assert found[3].segment == 1
-    assert len(found[3].good_runs) == 3
-
-
 def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_same(tmp_path: Path) -> None:
     bench = Bench(tmp_path, TASK + "history: revert\n")
     bench.run(1)
@@ -324,20 +229,3 @@ def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_sa
     bench.repository.branch = left
     bench.run(2)
     assert bench.store.totals(bench.session.id).experiments == 3
-
-
-def test_a_run_that_could_not_be_started_is_not_said_to_have_lost_its_daemon(tmp_path: Path) -> None:
-    bench, failures = Bench(tmp_path), [1]
-    good = bench.job
-
-    def once(request: RunRequest) -> Script | str:
-        if request.key.startswith("t/1/") and failures:
-            failures.pop()
-            raise EnvironmentFailure("the disk is full")
-        return good(request)
-
-    bench.job = once
-    bench.run(1)
-    first, again = bench.experiment(1).runs
-    assert (first.label, first.detail) == (Label.INTERRUPTED, "it could not be started")
-    assert again.label is Label.NONE
