@@ -251,11 +251,3 @@ def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tr
     assert [e["runs"] for e in duplicates] == [[]] * len(duplicates)
     assert len({e["role"] for e in found}) == 9
     assert len({e["parent"] for e in found}) > len(names), "parents were chosen of the whole tree"
-
-
-"""Constant of the bundled program → what it is handicapped to. By itself each costs 0.1 to 0.8 bits per byte in 15 s,
-on a core that makes 70 steps in that time. What leaves next to no steps comes first. Each is tried a second time, for
-those that others hid."""
-
-
-"""Luck may hide one or two in so short a training."""

@@ -23,39 +23,15 @@ from tests.fakes.repositories import (
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 HOOKS = (
-    "reference-transaction",
-    "post-checkout",
-    "pre-commit",
-    "commit-msg",
-    "post-commit",
-    "prepare-commit-msg",
-    "post-index-change",
-    "post-rewrite",
-    "pre-auto-gc",
-    "update",
-    "post-update",
-)
+    "reference-transaction", "post-checkout", "pre-commit", "commit-msg", "post-commit", "prepare-commit-msg",
+    "post-index-change", "post-rewrite", "pre-auto-gc", "update", "post-update",
+)  # fmt: skip
 PROGRAM_KEYS = (
-    "filter.evil.clean",
-    "filter.evil.smudge",
-    "filter.evil.process",
-    "diff.evil.textconv",
-    "diff.evil.command",
-    "core.fsmonitor",
-    "core.editor",
-    "core.pager",
-    "core.sshCommand",
-    "core.askPass",
-    "gpg.program",
-    "diff.external",
-    "credential.helper",
-    "core.alternateRefsCommand",
-    "uploadpack.packObjectsHook",
-    "sequence.editor",
-    "core.gitProxy",
-    "alias.reset",
-    "alias.update-ref",
-)
+    "filter.evil.clean", "filter.evil.smudge", "filter.evil.process", "diff.evil.textconv", "diff.evil.command",
+    "core.fsmonitor", "core.editor", "core.pager", "core.sshCommand", "core.askPass", "gpg.program",
+    "diff.external", "credential.helper", "core.alternateRefsCommand", "uploadpack.packObjectsHook",
+    "sequence.editor", "core.gitProxy", "alias.reset", "alias.update-ref",
+)  # fmt: skip
 LF = "# two\n# lines\nx = '$Id$'\n"
 
 
@@ -224,21 +200,10 @@ def test_an_edit_through_a_symbolic_link_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "../x",
-        "/x",
-        "a//b",
-        "a/./b",
-        ".git/x",
-        ".Git/x",
-        "a/.GIT",
-        "git~1/x",
-        ".git /x",
-        ".g\u200cit/x",
-        "a\\b",
-        "a\0b",
-        "",
+        "../x", "/x", "a//b", "a/./b", ".git/x", ".Git/x", "a/.GIT", "git~1/x", ".git /x", ".g\u200cit/x", "a\\b",
+        "a\0b", "",
     ],
-)
+)  # fmt: skip
 def test_a_task_cannot_make_a_path_outside_its_folder_editable(root: Path, path: str) -> None:
     with pytest.raises(RepositoryError):
         GitWorkspace.open(root, "night", task_folder=root, editable=[path])
