@@ -121,34 +121,6 @@ def test_a_daemon_in_the_background_can_be_watched_paused_and_stopped(project: P
     assert "t" in project.cli("logs").stdout
 
 
-EDITS = """\
-n=$(cat "$COUNT" 2>/dev/null || echo 0)
-echo $((n + 1)) > "$COUNT"
-case $n in
-  0) ;;
-  1|2) sed -i 's/^SCALE = .*/SCALE = 9.0/' train.py ;;
-  *) sed -i "1i raise RuntimeError('$n')" train.py ;;
-esac
-"""
-
-
-def test_edits_that_are_nothing_new_cost_no_run_and_one_that_crashes_ends_no_session(project: Project) -> None:
-    project.write("propose.sh", EDITS)
-    project.commit()
-    done = project.cli(
-        "start", "--foreground", "--tag", "t", "--policy", "command:sh propose.sh", "--max-experiments", "4",
-        env={"COUNT": str(project.root.parent / "count")},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [(e["status"], e["label"], len(e["runs"])) for e in project.json("experiments", "--json")[1:4]] == [
-        ("discard", "no_op", 0),
-        ("discard", "no_gain", 1),
-        ("discard", "duplicate", 0),
-    ]
-    assert project.json("experiments", "--json")[4]["label"] == "error"
-    assert project.git("rev-parse", "autoresearch/t") == project.git("rev-parse", "main")
-
-
 def test_a_folder_shaped_like_karpathys_works_unmodified_and_is_marked_self_reported(empty: Project) -> None:
     empty.git("init", "-q", "-b", "master")
     empty.write("prepare.py", "TIME_BUDGET = 300\n")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.labels import SessionState
+from autoresearchd.cli.commands.logs_command import followed
+from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.loop.upkeep.session_lock import SessionLock
+from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import START, Command, add_session
+from tests.unit.cli.conftest import START, Command, add_experiment, add_session
 
 pytestmark = pytest.mark.usefixtures("repository")
 
@@ -167,3 +169,62 @@ def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path
     kept = [line for line in log.read_text().splitlines() if "\tkeep\t" in line]
     again = command("export", "--format", "tsv", "--session", "imported-results").out.splitlines()
     assert [line for line in again if "\tkeep\t" in line] == kept
+
+
+def test_a_log_is_followed_over_its_rotation_without_losing_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "daemon.log"
+    log.write_text("old\n")
+    lines = followed(log, 0, log.stat().st_ino)
+    assert next(lines) == "old"
+    with log.open("a") as stream:
+        stream.write("half")
+        stream.flush()
+        stream.write(" and half\nlast of the old\n")
+    log.rename(tmp_path / "daemon.log.1")
+    log.write_text("first of the new\n")
+    assert [next(lines) for _ in range(3)] == ["half and half", "last of the old", "first of the new"]
+    lines.close()
+
+
+HOSTILE = "da\x1b[31mta\x07\n"
+
+
+@pytest.fixture
+def roles_at_work(repository: Path) -> None:
+    """A session in which three roles took turns."""
+    add_session(repository, "specialists")
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        session = store.session("specialists").id
+        for role, value, status, reward in (
+            ("schedule", 0.98, Status.KEEP, 2.0),
+            ("optimiser", 0.99, Status.DISCARD, -0.5),
+            ("schedule", 0.985, Status.DISCARD, -1.0),
+            (HOSTILE, 0.99, Status.DISCARD, None),
+        ):
+            label = Label.NONE if status is Status.KEEP else Label.NO_GAIN
+            add_experiment(store, session, [value], status, label, "an edit", role=role, reward=reward)
+
+
+@pytest.mark.usefixtures("roles_at_work")
+def test_the_status_tells_how_each_role_does(command: Command) -> None:
+    lines = command("status", "--session", "specialists").out.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.split()[:2] == ["role", "tried"])
+    rows = [line.split() for line in lines[begin + 1 : begin + 4]]
+    assert ["optimiser", "1", "0", "-0.500"] in rows
+    assert ["schedule", "2", "1", "+0.500"] in rows
+
+
+@pytest.mark.usefixtures("roles_at_work")
+def test_the_experiments_of_one_role_can_be_listed_and_its_newest(command: Command) -> None:
+    of_role = ("experiments", "--json", "--session", "specialists", "--role", "schedule")
+    assert [e["experiment"] for e in json.loads(command(*of_role).out)] == [5, 7]
+    assert [e["experiment"] for e in json.loads(command(*of_role, "--last", "1").out)] == [7]
+    assert [e["experiment"] for e in json.loads(command(*of_role, "--status", "keep").out)] == [5]
+
+
+@pytest.mark.usefixtures("roles_at_work")
+def test_a_role_that_has_proposed_nothing_is_refused_with_those_that_have(command: Command) -> None:
+    answer = command("experiments", "--session", "specialists", "--role", "shedule")
+    assert answer.code == 2
+    assert "optimiser" in answer.err
+    assert "start --roles" in command("experiments", "--session", "mar8", "--role", "schedule").err

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task, TrainingTime
+from autoresearchd.evaluator.rules.program_text import about_seed, reads
 from autoresearchd.evaluator.rules.run_time import Pace, about_budget, held, overrun, pace_of, reads_budget, starved
 from tests.unit.evaluator.builders import result, stage, task
 
@@ -160,3 +161,27 @@ def test_a_time_that_has_nothing_to_do_with_the_budget_is_told(budget: float, se
 def test_a_run_that_was_kept_waiting_is_told_by_other_runs_of_the_same_program() -> None:
     told = starved(took(18.5, 10.9), took(18.0, 17.1).stages)
     assert told == "this machine was busy: 59% of a processor, where the same program had 95%"
+
+
+OWN = {"train.py": "import random\nrandom.seed(1234)\n"}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "named"),
+    [
+        ("train.py", "seed = int(os.environ['AUTORESEARCHD_SEED'])", True),
+        ("train.py", "# ignores AUTORESEARCHD_SEED\nx = 1", False),
+        ("conf/config.yaml", "seed: ${oc.env:AUTORESEARCHD_SEED}", True),
+        ("train.py", "limit = os.environ['AUTORESEARCHD_TIME_BUDGET']", False),
+    ],
+)
+def test_a_variable_is_read_where_the_code_names_it(path: str, text: str, named: bool) -> None:
+    assert reads("AUTORESEARCHD_SEED", {path: text}) is named
+    assert about_seed(task(), {path: text}) is not named
+
+
+def test_the_user_of_a_program_with_its_own_seed_is_told_that_luck_may_be_kept_and_what_to_do() -> None:
+    [told] = about_seed(task(), OWN)
+    assert "does not read AUTORESEARCHD_SEED" in told
+    assert "luck of that seed" in told
+    assert "`--seed $AUTORESEARCHD_SEED` in run_command" in told

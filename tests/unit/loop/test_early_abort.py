@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
@@ -15,7 +18,7 @@ from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.loop.early_abort import EarlyAbort
+from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
@@ -211,3 +214,34 @@ def test_a_loss_that_is_no_number_any_more_ends_the_run_as_the_crash_that_it_is(
     assert e.number == len(VALUES) and e.decision is not None
     assert e.decision.status is Status.CRASH and e.decision.delta is None and not e.decision.metrics
     assert e.decision.reward == -2.0
+
+
+def test_a_log_that_is_no_file_is_an_error_and_blocks_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "training.log")
+    with pytest.raises(OSError, match="is no file"):
+        LogFollower(tmp_path / "training.log", "auto", 5.0).read()
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_log_is_followed_across_pieces_and_rotation(tmp_path: Path, rotated: bool) -> None:
+    log = tmp_path / "training.log"
+    lines = log_lines(2.5, 1)
+    follower = LogFollower(log, "auto", 5.0)
+    follower.read()
+    assert follower.curve(0.5) == ([], [])
+    text = "".join(lines[:20])
+    log.write_text(text[:-7])
+    follower.read()
+    with log.open("a") as more:
+        more.write(text[-7:])
+    if rotated:
+        log.rename(tmp_path / "training.log.1")
+        log.write_text("".join(lines[20:]))
+    else:
+        with log.open("a") as more:
+            more.write("".join(lines[20:]))
+    follower.read()
+    steps, losses = follower.curve(1.0)
+    follower.close()
+    assert len(steps) == len(losses) == POINTS
+    assert steps[-1] == pytest.approx(1.0) and steps == sorted(steps)

@@ -23,6 +23,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
+from autoresearchd.loop.stop_switch import StopSwitch
 from tests.fakes.bench import TASK, Bench, ByNumber, job
 from tests.fakes.executors import Script, prints
 from tests.fakes.workspaces import Commit
@@ -229,3 +230,23 @@ def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_sa
     bench.repository.branch = left
     bench.run(2)
     assert bench.store.totals(bench.session.id).experiments == 3
+
+
+def test_the_second_request_stops_at_once() -> None:
+    stop = StopSwitch()
+    stop.request("stopped by command")
+    assert (stop.soon, stop.now.is_set()) == (True, False)
+    stop.request("signal SIGINT", signal=2)
+    assert stop.now.is_set()
+    assert (stop.reason, stop.signal) == ("stopped by command", 2)
+
+
+def test_where_the_daemon_ends_of_itself_the_first_request_still_lets_the_experiment_end() -> None:
+    stop = StopSwitch()
+    stop.end("the database was moved")
+    assert (stop.soon, stop.asked, stop.wait(0)) == (True, False, True)
+    stop.request("signal SIGTERM", signal=15)
+    assert not stop.now.is_set(), "the running experiment would be thrown away"
+    assert stop.reason == "the database was moved"
+    stop.request("signal SIGTERM", signal=15)
+    assert stop.now.is_set()
