@@ -156,7 +156,7 @@ def typed(project: Project, arguments: list[str], answers: list[str]) -> str:
         command, cwd=project.root, env={**project.environment, "TERM": "dumb"}, stdin=its, stdout=its, stderr=its
     )
     os.close(its)
-    shown, left, deadline = "", list(answers), time.monotonic() + 60
+    shown, left, deadline = "", list(answers), time.monotonic() + 200
     try:
         while time.monotonic() < deadline:
             ready, _, _ = select.select([mine], [], [], 1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from typing import Any
 
 from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
@@ -74,17 +73,15 @@ def test_a_baseline_that_fails_once_start_has_returned_is_told_by_status_until_a
 
 
 def test_a_first_ctrl_c_is_answered_while_a_policy_thinks(project: Project) -> None:
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "command:sleep 60")
+    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "command:sleep 600")
     current = wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/2").exists() and proposing(project))
     assert current["budget_s"] is None, "a proposal has no budget of time to be shown"
-    started = time.monotonic()
     daemon.send_signal(signal.SIGINT)
     wait_until(lambda: "ask again" in (project.root / ".autoresearchd/daemon.log").read_text())
     wait_until(lambda: "stopping after experiment 1" in project.cli("status").stdout)
     daemon.send_signal(signal.SIGINT)
-    daemon.communicate(timeout=30)
+    daemon.communicate(timeout=200)
     assert daemon.returncode == 130
-    assert time.monotonic() - started < 40
 
 
 def proposing(project: Project) -> dict[str, Any] | None:
@@ -111,14 +108,14 @@ def test_a_session_at_its_limit_says_how_it_goes_on_and_does(project: Project) -
 
 
 def test_a_second_session_is_warned_that_the_machine_is_shared(project: Project) -> None:
-    daemon = project.start_process("start", "--foreground", "--tag", "one", "--policy", "command:sleep 60")
+    daemon = project.start_process("start", "--foreground", "--tag", "one", "--policy", "command:sleep 600")
     wait_until(lambda: (project.root / ".autoresearchd/runs/one/0/2").exists())
     done = project.cli(
         "start", "--foreground", "--tag", "two", "--policy", "random", "--max-experiments", "0",
-        "--dir", project.root.name, cwd=project.root.parent, timeout=60,
+        "--dir", project.root.name, cwd=project.root.parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "share this machine" in done.stderr
     assert f"cd {project.root.name}" in done.stderr, "the other commands are given there"
     project.cli("stop", "--now", "--session", "one")
-    daemon.communicate(timeout=30)
+    daemon.communicate(timeout=200)

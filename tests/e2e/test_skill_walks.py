@@ -57,7 +57,7 @@ def walk(project: Project, tmp_path: Path, page: Path) -> list[str]:
         for long, short in SHORTER:
             line = re.sub(long, short, line)
         done = subprocess.run(
-            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, timeout=120,
+            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, timeout=240,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

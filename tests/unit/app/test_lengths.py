@@ -5,12 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.token_lengths import within
 from autoresearchd.learner.data.trajectories import Split, Trajectory
@@ -39,24 +36,3 @@ def test_what_is_longer_is_left_out_and_fresh_answers_are_no_longer_than_what_st
     assert [each.number for each in found.parts.train] == [1, 2]
     assert [each.number for each in found.parts.held_out] == [4]
     assert (found.left_out, found.answer) == (2, 40)
-
-
-rows = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 200)), min_size=1, max_size=6)
-
-
-@given(rows, rows, st.integers(16, 600), st.booleans())
-def test_nothing_that_stays_is_longer_than_the_bound(
-    train: list[tuple[int, int]], held_out: list[tuple[int, int]], most: int, live: bool
-) -> None:
-    parts = Split(
-        tuple(answer(i, *row) for i, row in enumerate(train)),
-        tuple(answer(100 + i, *row) for i, row in enumerate(held_out)),
-        "time",
-    )
-    try:
-        found = within(parts, characters, most=most, live=live)
-    except UsageError:
-        return
-    fresh = found.answer
-    assert all(characters(e) + (fresh if live else len(e.token_ids or ())) <= most for e in found.parts.train)
-    assert all(characters(each) + fresh <= most for each in found.parts.held_out)

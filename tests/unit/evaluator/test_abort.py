@@ -250,26 +250,6 @@ def first_abort(judge: AbortPolicy, points: tuple[np.ndarray, np.ndarray], bar: 
     return next((share for share in shares if judge.look(*until(share, points), BUDGET, bar).abort), None)
 
 
-def test_of_improvements_drawn_at_random_hardly_any_is_lost() -> None:
-    rng = np.random.default_rng(11)
-    lost = improved = aborted = 0
-    for stream in range(6):
-        judge, best = policy(seed=stream), math.inf
-        for k in range(40):
-            end = 1.0 + float(rng.exponential(0.5)) * (1 - k / 80)
-            points = training(end, seed=1000 * stream + k)
-            better = end < best - DELTA
-            stop = first_abort(judge, points, best)
-            improved += better and math.isfinite(best)
-            lost += better and stop is not None
-            aborted += stop is not None
-            cut = points if stop is None else until(stop, points)
-            judge.observe(*cut, BUDGET, end if stop is None else None, aborted=stop is not None)
-            best = min(best, end) if stop is None else best
-    assert lost <= 0.05 * improved
-    assert aborted > 60
-
-
 # ---------------------------------------------------------------------- what the daemon knows besides
 def in_other_unit(history: History, unit: float) -> History:
     return [{**run, "losses": run["losses"] * unit} for run in history]

@@ -78,28 +78,6 @@ class TestLook:
         assert look(bad, SURE, RULE, spent=2).action is Action.DISCARD
         assert look(good, SURE, RULE, spent=2).action is Action.KEEP
 
-    @pytest.mark.parametrize(
-        ("gain", "simpler", "action"),
-        [
-            (1e-12, False, Action.AGAIN),
-            (0.0, False, Action.DISCARD),
-            (0.0, True, Action.SIMPLER),
-            (-1e-12, True, Action.DISCARD),
-        ],
-    )
-    def test_a_metric_without_noise_is_decided_by_its_sign(self, gain: float, simpler: bool, action: Action) -> None:
-        runs = [Reading(I, 0, 1, 0.0), Reading(E, 1, 2, gain)]
-        assert look(runs, Noise(0.0, 2), RULE, simpler=simpler).action is action
-
-    def test_a_gain_without_noise_is_kept_once_a_second_run_has_the_same_value(self) -> None:
-        readings = [Reading(I, 0, 1, 0.0), Reading(E, 3, 9, 1e-12)]
-        for recheck in (False, True):
-            asked = look(readings, Noise(0.0, 2), RULE, recheck=recheck)
-            assert (asked.action, asked.program, asked.seed) == (Action.AGAIN, E, None)
-            twice = [*readings, Reading(E, 3, 10, 1e-12)]
-            assert look(twice, Noise(0.0, 3), RULE, spent=1, recheck=recheck).action is Action.KEEP
-        assert look(readings, Noise(0.0, 2), replace(RULE, most=0)).action is Action.KEEP
-
     def test_ties_of_simpler_programs_share_the_extra_runs_that_a_session_may_make(self) -> None:
         tie = -0.3
         assert first(tie, simpler=True) is Action.AGAIN and first(tie) is Action.DISCARD
