@@ -21,20 +21,9 @@ from tests.integration.bench import TASK, Bench
 from tests.integration.disks import Disk, memory_disk
 
 EXPERIMENTS = 2
-STEPS = [
-    "open_experiment",
-    "propose",
-    "record_proposal",
-    "commit",
-    "record_commit",
-    "checkout",
-    "open_run",
-    "start",
-    "close_run",
-    "record_decision",
-    "advance",
-    "record_overhead",
-]
+STEPS = ["record_proposal", "commit", "checkout", "start", "record_decision", "advance"]
+"""One of each kind of write: database, git objects, worktree, a run's folder, the branch."""
+
 GREEDY = """\
 import os
 import pathlib
