@@ -60,7 +60,7 @@ class Project:
         self.git("add", "-A")
         self.git("commit", "-qm", message)
 
-    def cli(self, *arguments: str, timeout: float = 120, **more: Any) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, timeout: float = 240, **more: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "autoresearchd", *arguments],
             cwd=more.pop("cwd", self.root),
@@ -111,7 +111,7 @@ class Project:
         }
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 200.0) -> Any:
     """Poll for something that another process brings about; its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -82,39 +81,3 @@ def test_what_is_promoted_while_a_daemon_runs_answers_without_a_restart(project:
     answered = adapters(project)
     assert answered[0] is None, "the first was made by the plain model"
     assert version in answered
-
-
-def test_a_damaged_version_and_a_server_without_adapters_cost_no_experiment(project: Project, tmp_path: Path) -> None:
-    with ScriptedServer(edits(5.5, 6.5, 7.5), model="m", lora=turns.loads()) as scripted:
-        configure(project, tmp_path, scripted.url)
-        assert project.cli("start", "--policy", "local:m", "--max-experiments", "0", "--foreground").returncode == 0
-        version = learned(project)
-        assert project.cli("adapters", "promote", version).returncode == 0
-        weights = project.root / ".git/autoresearchd/adapters" / version / "adapter_model.safetensors"
-        whole = weights.read_bytes()
-        weights.write_bytes(whole[:-1] + b"?")
-        assert project.cli("resume", "--max-experiments", "1", "--foreground").returncode == 0
-        log = (project.root / ".autoresearchd/daemon.log").read_text()
-        assert "adapter_model.safetensors is damaged" in log
-        refused = project.cli("adapters", "promote", version)
-        assert "already" in refused.stderr
-        weights.write_bytes(whole)
-        scripted.lora = turns.loads_not()
-        assert project.cli("resume", "--max-experiments", "3", "--foreground").returncode == 0
-    log = (project.root / ".autoresearchd/daemon.log").read_text()
-    assert log.count("does not load version") == 1
-    assert adapters(project) == [None, None, None]
-
-
-def test_what_a_killed_learner_left_is_swept_when_a_session_goes_on(project: Project, tmp_path: Path) -> None:
-    with ScriptedServer(edits(5.5), model="m", lora=turns.loads()) as scripted:
-        configure(project, tmp_path, scripted.url)
-        assert project.cli("start", "--policy", "local:m", "--max-experiments", "0", "--foreground").returncode == 0
-        version = learned(project)
-        folder = project.root / ".git/autoresearchd/adapters"
-        (folder / ".staging-00ff").mkdir()
-        (folder / ".staging-00ff/adapter_model.safetensors").write_bytes(b"half")
-        assert project.cli("resume", "--max-experiments", "1", "--foreground").returncode == 0
-    assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [version]
-    manifest = json.loads((folder / version / "manifest.json").read_text())
-    assert manifest["algo"] == "grpo"

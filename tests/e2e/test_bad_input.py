@@ -37,17 +37,6 @@ def test_a_baseline_that_gives_no_metric_is_told_by_a_start_in_the_background_to
     assert "broken here" in done.stderr
 
 
-def test_an_interpreter_that_does_not_run_is_what_the_machine_lacks_and_leaves_no_session(project: Project) -> None:
-    broken = project.root.parent / "python"
-    broken.write_text("#!/bin/sh\nexit 3\n")
-    broken.chmod(0o755)
-    project.write("task.yaml", TASK.replace("budget: 20", f"python: {broken}, budget: 20"))
-    project.commit()
-    refused(project, 5, f"interpreter {broken} does not run")
-    assert project.cli("status").returncode != 0
-    assert "autoresearch/" not in project.git("branch", "--all")
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -74,10 +63,3 @@ def test_a_baseline_that_gives_no_metric(project: Project, program: str, words: 
     project.write("train.py", f"RATE = 0.1\n{program}")
     project.commit()
     refused(project, 3, *words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"), [(("--task", "nonsense"), "nonsense"), (("--executor", "elsewhere"), "elsewhere")]
-)
-def test_a_name_that_is_unknown_is_said(project: Project, arguments: tuple[str, str], word: str) -> None:
-    refused(project, 2, word, arguments=arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import venv
 
 import pytest
@@ -34,28 +33,6 @@ def test_a_program_that_imports_from_a_submodule_is_researched(with_library: Pro
     started = with_library.cli("start", "--foreground", "--policy", "search", "--max-experiments", "2")
     assert started.returncode == 0, started.stderr
     assert with_library.git("diff", "--name-only", "main", "autoresearch/" + tag(with_library)) in ("", "train.py")
-
-
-def test_a_submodule_that_was_never_fetched_is_told_with_what_brings_it(with_library: Project) -> None:
-    """As a clone without --recurse-submodules has it; the baseline's ImportError does not say so."""
-    with_library.git("submodule", "--quiet", "deinit", "--all", "--force")
-    shutil.rmtree(with_library.root / ".git/modules")
-    for command in (["task", "check"], ["start", "--foreground", "--max-experiments", "0"]):
-        said = with_library.cli(*command).stderr
-        assert "submodules that are not on this machine: library" in said
-        assert "git submodule update --init --recursive" in said
-
-
-def test_a_session_begins_and_goes_on_without_a_branch(project: Project) -> None:
-    """What runs in CI checks out a commit and no branch."""
-    base = project.git("rev-parse", "HEAD")
-    project.git("checkout", "-q", "--detach")
-    assert project.cli("task", "check").returncode == 0
-    started = project.cli("start", "--foreground", "--policy", "search", "--max-experiments", "1")
-    assert started.returncode == 0, started.stderr
-    resumed = project.cli("resume", "--foreground", "--max-experiments", "2")
-    assert resumed.returncode == 0, resumed.stderr
-    assert project.git("rev-parse", "HEAD") == base == project.git("merge-base", "HEAD", f"autoresearch/{tag(project)}")
 
 
 def test_a_project_of_uv_is_measured_in_its_own_environment(empty: Project) -> None:

@@ -1,14 +1,12 @@
 """A tool that knows ten good and ten bad edits: the good are found, the bad rejected, and what is known costs no run.
 
-The program is handicapped in ten constants first; each good edit fixes one of them. The quick tests have a program that
-takes milliseconds, the nightly ones train the bundled task.
+The program is handicapped in ten constants first; each good edit fixes one of them. It takes milliseconds.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.resources import bundled
 from tests.e2e.conftest import Project
 
 TOOL = """\
@@ -241,6 +238,7 @@ def test_good_edits_are_found_bad_ones_rejected_and_known_ones_cost_no_run(
     assert quick_project.git("show", "autoresearch/known:train.py") == known.text(names).strip()
 
 
+@pytest.mark.nightly
 def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tree(
     quick_project: Project, tmp_path: Path
 ) -> None:
@@ -253,76 +251,3 @@ def test_so_they_are_with_specialists_that_take_turns_on_parents_of_the_whole_tr
     assert [e["runs"] for e in duplicates] == [[]] * len(duplicates)
     assert len({e["role"] for e in found}) == 9
     assert len({e["parent"] for e in found}) > len(names), "parents were chosen of the whole tree"
-
-
-# ---------------------------------------------------------------------- the bundled task, really trained
-HANDICAPS = {
-    "TOTAL_BATCH_SIZE": "8192",
-    "UNEMBEDDING_LR": "0.0004",
-    "DEPTH": "6",
-    "MLP_RATIO": "24",
-    "HEAD_DIM": "8",
-    "SOFTCAP": "1.0",
-    "WARMUP_RATIO": "0.9",
-    "MATRIX_LR": "1.0",
-    "FINAL_LR_FRAC": "2.0",
-    "EMBEDDING_LR": "0.002",
-}
-"""Constant of the bundled program → what it is handicapped to. By itself each costs 0.1 to 0.8 bits per byte in 15 s,
-on a core that makes 70 steps in that time. What leaves next to no steps comes first. Each is tried a second time, for
-those that others hid."""
-
-ROUNDS = 2
-
-LEAST_FOUND = 8
-"""Luck may hide one or two in so short a training."""
-
-BUDGET = "15s"
-BUNDLED_BAD = {
-    "a syntax error": ("def main() -> int:", "def main( -> int:"),
-    "a name that is not there": ("average_loss = mfu = 0.0", "average_loss = mfu = 0.0 * DEPHT"),
-    "a loss that is no number": ("loss_value += loss.item() / passes", 'loss_value += loss.item() * float("nan")'),
-    "far too high a rate": ("MATRIX_LR = ", "MATRIX_LR = 1e4 or "),
-    "nothing learned": ('"initial_lr"] * multiplier', '"initial_lr"] * multiplier * 0.0'),
-    "only a comment": ("DEPTH = ", "# as deep as it is wide\nDEPTH = "),
-    "another file": ("evaluate.py", "\nprint('METRIC val_bpb=0.1')\n"),
-    "an end at once": ("    started = time.perf_counter()\n", "    started = time.perf_counter()\n    return 0\n"),
-    "a look ahead": ("attn_mask=mask, is_causal=mask is None", "attn_mask=None, is_causal=False"),
-    "a seed of its own": ('int(os.environ.get("AUTORESEARCHD_SEED", 42))', "7"),
-}
-
-
-def bundled_program() -> Known:
-    program = (bundled("templates") / "autoresearch" / "train.py").read_text()
-    found = {name: re.search(rf"(?m)^{name} = (\S+)", program) for name in HANDICAPS}
-    return Known(program, {name: (m[1], HANDICAPS[name]) for name, m in found.items() if m is not None}, BUNDLED_BAD)
-
-
-@pytest.fixture
-def bundled_project(empty: Project) -> Project:
-    pytest.importorskip("torch", reason="pip install 'autoresearchd[train]'")
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(bundled("templates") / "autoresearch", empty.root, ignore=ignore, dirs_exist_ok=True)
-    empty.write("train.py", bundled_program().text())
-    task = (empty.root / "task.yaml").read_text()
-    assert task.count("\nexecution:\n") == 1
-    # A handicapped model takes its time to be evaluated, too, and this may be a slow machine.
-    empty.write("task.yaml", task.replace("\nexecution:\n", "\nexecution:\n  timeout: 600\n"))
-    # A third of the validation text: what these edits gain is far more than that leaves in doubt.
-    scorer = (empty.root / "evaluate.py").read_text()
-    assert scorer.count("Plan(256, 16, 24,") == 1
-    empty.write("evaluate.py", scorer.replace("Plan(256, 16, 24,", "Plan(256, 16, 8,"))
-    empty.git("init", "-q", "-b", "main")
-    empty.commit("handicapped")
-    return empty
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(5400)
-def test_the_good_edits_of_the_bundled_task_are_found(bundled_project: Project, tmp_path: Path) -> None:
-    known, names = bundled_program(), list(HANDICAPS)
-    policy = known.tool(tmp_path, rounds=ROUNDS, known=[("the baseline", known.text())])
-    found = run(bundled_project, policy, 2 * len(names) * ROUNDS + 1, "--budget", BUDGET, timeout=5300)
-    check_bad(found)
-    check_known(found[-1:])
-    assert len(kept(found)) >= LEAST_FOUND, outcome(found)

@@ -36,20 +36,6 @@ def test_a_session_of_a_model_can_be_looked_at_and_is_left_as_it_is(project: Pro
     assert (project.root / ".git/autoresearchd/state.db").read_bytes() == before
 
 
-def test_an_answer_without_an_edit_stays_in_its_round_beside_the_good_ones(project: Project, tmp_path: Path) -> None:
-    """It is what GRPO learns from first: how an edit is written."""
-    config = tmp_path / "config.yaml"
-    project.environment["AUTORESEARCHD_CONFIG"] = str(config)
-    with ScriptedServer([PROSE, BETTER, SHIFTED, SHIFTED, PROSE, PROSE]) as scripted:
-        config.write_text(f"local: {{base_url: '{scripted.url}'}}\nretries: 0\nreasks: 0\ntemperature: 1\n")
-        done = project.cli("start", "--policy", "local:m", "--max-experiments", "6", "--group", "3", "--foreground")
-    assert done.returncode == 0, done.stderr
-    found = project.json("learn", "--algo", "grpo", "--dry-run", "--json")
-    assert found["answers"]["kept"] == 6
-    assert found["groups"] == {"all": 2, "singles": 0, "zero_variance": 0}
-    assert found["lacking"] == ""
-
-
 def test_answers_of_a_server_can_be_learned_from_once_the_user_has_said_which_model_it_has(
     project: Project, tmp_path: Path
 ) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import pytest
 
 from tests.e2e.conftest import PROGRAM, TASK, Project
 from tests.fakes import model_turns as turns
@@ -40,14 +37,6 @@ def test_a_local_model_proposes_and_show_tells_what_it_said(project: Project, tm
     assert status["policy"]["name"] == "local:m"
 
 
-def test_auto_takes_the_model_that_is_configured(project: Project, tmp_path: Path) -> None:
-    with ScriptedServer([BETTER]) as scripted:
-        configure(project, tmp_path, scripted.url, "policy: local:m\n")
-        done = project.cli("start", "--max-experiments", "1", "--foreground")
-    assert done.returncode == 0, done.stderr
-    assert project.json("status", "--json")["policy"]["name"] == "local:m"
-
-
 def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Project, tmp_path: Path) -> None:
     worse = [turns.edits("train.py", "SCALE = 1.0", f"SCALE = {n}.5") for n in range(5, 12)]
     with ScriptedServer(worse) as scripted:
@@ -64,16 +53,6 @@ def test_a_spend_cap_ends_the_session_and_resume_with_more_goes_on(project: Proj
         more = project.cli("resume", "--max-cost", "1000", "--foreground")
         assert more.returncode == 0, more.stderr
     assert project.json("status", "--json")["session"]["experiments"] == 4
-
-
-@pytest.mark.parametrize("edit", ["true", "echo 'print(' >> train.py"])
-def test_a_command_whose_edits_cannot_be_used_spends_no_more_than_the_cap(project: Project, edit: str) -> None:
-    done = project.cli(
-        "start", "--policy", f"command:{edit}; echo '{{\"cost_usd\": 0.4}}'",
-        "--max-cost", "1", "--max-experiments", "9", "--foreground",
-    )  # fmt: skip
-    status = project.json("status", "--json")
-    assert (status["session"]["experiments"], status["cost"]["usd"]) == (3, pytest.approx(1.2)), done.stderr
 
 
 def test_when_the_money_is_spent_search_goes_on_if_told_so(project: Project, tmp_path: Path) -> None:
@@ -112,25 +91,6 @@ def test_a_cap_on_a_day_holds_over_all_repositories_of_a_user(project: Project, 
     assert str(project.root) in books[0].read_text()
 
 
-def test_what_could_not_be_written_into_the_book_of_the_day_is_written_by_the_next_session(
-    project: Project, tmp_path: Path
-) -> None:
-    state = Path(project.environment["HOME"], ".local", "state", "autoresearchd")
-    state.parent.mkdir(parents=True)
-    state.write_text("a file where the books should lie")
-    with ScriptedServer(after=BETTER) as scripted:
-        configure(project, tmp_path, scripted.url, "prices: {m: {input: 1000, output: 1000}}\n")
-        start = ("start", "--policy", "local:m", "--max-experiments", "1", "--no-preflight", "--foreground", "--tag")
-        first = project.cli(*start, "t")
-        assert first.returncode == 0, first.stderr
-        assert "is not in the book of the day, which cannot be written" in first.stdout + first.stderr
-        state.unlink()
-        assert project.cli(*start, "u").returncode == 0
-    [book] = state.glob("spend-*.jsonl")
-    written = [json.loads(line)["usd"] for line in book.read_text().splitlines()]
-    assert written == [project.json("status", "--json", "--session", tag)["cost"]["usd"] for tag in ("t", "u")]
-
-
 def test_the_notes_of_a_session_are_kept_up_and_read(project: Project, tmp_path: Path) -> None:
     with ScriptedServer([BETTER, turns.edits("train.py", "SHIFT = 0.5", "SHIFT = 1.0")]) as scripted:
         configure(project, tmp_path, scripted.url)
@@ -153,21 +113,3 @@ def test_a_policy_whose_package_is_missing_says_how_to_install_it(project: Proje
     assert done.returncode == 5
     assert "autoresearchd[llm]" in done.stderr
     assert not (project.root / ".git/autoresearchd").exists(), "nothing was begun"
-
-
-def test_a_wrong_setting_is_named_with_file_and_line(project: Project, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("retries: 2\nspend: {per_day: lots}\n")
-    done = project.cli("start", "--foreground", env={"AUTORESEARCHD_CONFIG": str(config)})
-    assert done.returncode == 2
-    assert "config.yaml:2" in done.stderr
-    assert "per_day" in done.stderr
-    assert not (project.root / ".git/autoresearchd").exists(), "nothing was begun"
-
-
-def test_a_group_of_none_and_a_folder_that_is_not_there_are_refused(project: Project) -> None:
-    for arguments, word in ((["--group", "0"], "group"), (["--policy", "local:/no/such/model"], "/no/such/model")):
-        done = project.cli("start", "--foreground", "--max-experiments", "1", *arguments)
-        assert done.returncode == 2, done.stderr
-        assert word in done.stderr
-    assert not (project.root / ".git/autoresearchd/state.db").exists() or not project.json("experiments", "--json")

@@ -11,7 +11,14 @@ import pytest
 
 from tests.e2e.conftest import PROGRAM, TASK, Project, wait_until
 
-SLOW = PROGRAM.replace("print(f", "import time\ntime.sleep(60)\nprint(f")
+SLOW = PROGRAM.replace("print(f", "import time\ntime.sleep(600)\nprint(f")
+
+
+def write_slow(project: Project) -> None:
+    """A program that is still at work whenever a busy machine gets round to asking."""
+    project.write("train.py", SLOW)
+    project.write("task.yaml", TASK.replace("budget: 20", "budget: 900"))
+    project.commit()
 
 
 def numbers(project: Project) -> list[int]:
@@ -52,7 +59,7 @@ def test_a_session_improves_the_program_on_its_own_branch_and_leaves_the_checkou
 
 
 def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project: Project) -> None:
-    project.write("train.py", SLOW.replace("sleep(60)", "sleep(0.3)"))
+    project.write("train.py", SLOW.replace("sleep(600)", "sleep(0.3)"))
     project.commit()
     daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
     wait_until(lambda: (project.root / ".autoresearchd/runs/t/2/0").exists())
@@ -66,7 +73,7 @@ def test_after_kill_9_resume_goes_on_without_a_gap_a_double_or_an_orphan(project
     again = project.start_process("resume", "--foreground")
     wait_until(lambda: (project.root / ".autoresearchd/runs/t/5").exists())
     again.send_signal(signal.SIGTERM)
-    again.communicate(timeout=60)
+    again.communicate(timeout=200)
     assert again.returncode == 143
     found = project.json("experiments", "--json")
     assert [e["experiment"] for e in found] == list(range(len(found)))
@@ -92,8 +99,7 @@ def processes_below(folder: str) -> list[str]:
 
 
 def test_a_second_daemon_is_told_who_holds_the_session(project: Project) -> None:
-    project.write("train.py", SLOW)
-    project.commit()
+    write_slow(project)
     daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
     wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0").exists())
     for command in (("start", "--policy", "random"), ("resume", "t"), ("start", "--tag", "t")):
@@ -101,7 +107,7 @@ def test_a_second_daemon_is_told_who_holds_the_session(project: Project) -> None
         assert second.returncode == 75, second.stderr
         assert str(daemon.pid) in second.stderr
     assert project.cli("stop", "--now").returncode == 0
-    daemon.communicate(timeout=30)
+    daemon.communicate(timeout=200)
     assert daemon.returncode == 0
     assert project.json("status", "--json")["session"]["state"] == "stopped"
 
@@ -119,34 +125,6 @@ def test_a_daemon_in_the_background_can_be_watched_paused_and_stopped(project: P
     assert project.cli("stop").returncode == 0
     wait_until(lambda: project.json("status", "--json")["session"]["state"] == "stopped")
     assert "t" in project.cli("logs").stdout
-
-
-EDITS = """\
-n=$(cat "$COUNT" 2>/dev/null || echo 0)
-echo $((n + 1)) > "$COUNT"
-case $n in
-  0) ;;
-  1|2) sed -i 's/^SCALE = .*/SCALE = 9.0/' train.py ;;
-  *) sed -i "1i raise RuntimeError('$n')" train.py ;;
-esac
-"""
-
-
-def test_edits_that_are_nothing_new_cost_no_run_and_one_that_crashes_ends_no_session(project: Project) -> None:
-    project.write("propose.sh", EDITS)
-    project.commit()
-    done = project.cli(
-        "start", "--foreground", "--tag", "t", "--policy", "command:sh propose.sh", "--max-experiments", "4",
-        env={"COUNT": str(project.root.parent / "count")},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [(e["status"], e["label"], len(e["runs"])) for e in project.json("experiments", "--json")[1:4]] == [
-        ("discard", "no_op", 0),
-        ("discard", "no_gain", 1),
-        ("discard", "duplicate", 0),
-    ]
-    assert project.json("experiments", "--json")[4]["label"] == "error"
-    assert project.git("rev-parse", "autoresearch/t") == project.git("rev-parse", "main")
 
 
 def test_a_folder_shaped_like_karpathys_works_unmodified_and_is_marked_self_reported(empty: Project) -> None:
@@ -176,33 +154,8 @@ def test_a_folder_shaped_like_karpathys_works_unmodified_and_is_marked_self_repo
     assert empty.git("status", "--porcelain") == ""
 
 
-def test_history_revert_writes_discards_and_their_reverts_on_the_branch(project: Project) -> None:
-    project.write("task.yaml", TASK + "history: revert\n")
-    project.commit()
-    command = "command:sed -i 's/^SCALE = .*/SCALE = 9.0/' train.py"
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", command, "--max-experiments", "1")
-    assert done.returncode == 0, done.stderr
-    assert len(project.git("rev-list", "main..autoresearch/t").split()) == 2
-    assert project.git("rev-parse", "autoresearch/t^{tree}") == project.git("rev-parse", "main^{tree}")
-    assert project.cli("resume", "--foreground").returncode == 0
-
-
 def state(project: Project) -> str:
     return str(project.json("status", "--json")["session"]["state"])
-
-
-def test_the_second_signal_ends_the_running_job_at_once(project: Project) -> None:
-    project.write("train.py", SLOW)
-    project.commit()
-    daemon = project.start_process("start", "--foreground", "--tag", "t", "--policy", "random")
-    wait_until(lambda: (project.root / ".autoresearchd/runs/t/0/0/training.log").exists())
-    daemon.send_signal(signal.SIGTERM)
-    wait_until(lambda: "ask again" in (project.root / ".autoresearchd/daemon.log").read_text())
-    daemon.send_signal(signal.SIGTERM)
-    daemon.communicate(timeout=20)
-    assert daemon.returncode == 143
-    assert state(project) == "stopped"
-    assert not processes_below(str(project.root))
 
 
 def test_a_resume_in_the_background_that_is_refused_says_so(project: Project) -> None:
@@ -219,27 +172,11 @@ def test_a_resume_in_the_background_that_is_refused_says_so(project: Project) ->
 
 
 def test_a_time_limit_before_the_first_result_is_exit_4_and_leaves_nothing(project: Project) -> None:
-    project.write("train.py", SLOW)
-    project.commit()
+    write_slow(project)
     before = project.snapshot()
     done = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-time", "2s")
     assert done.returncode == 4, done.stderr
     assert "--max-time" in done.stderr
-    assert project.snapshot() == before
-
-
-def test_a_baseline_that_fails_under_one_of_its_seeds_is_refused(project: Project) -> None:
-    project.write(
-        "train.py",
-        # Seeds differ from session to session; which run of the baseline this is, is in the path of its folder.
-        "import os, sys\nX = 1.0\nprint(f'score: {X}')\nsys.exit('/0/1/' in os.environ['AUTORESEARCHD_OUTPUT_DIR'])\n",
-    )
-    project.commit()
-    before = project.snapshot()
-    done = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
-    assert done.returncode == 3, done.stderr
-    assert (project.root / ".autoresearchd/runs/t/0/1").exists()
-    assert not (project.root / ".autoresearchd/runs/t/0/2").exists()
     assert project.snapshot() == before
 
 
@@ -264,14 +201,13 @@ def test_runs_of_a_failed_session_are_gone_when_a_new_one_takes_its_tag(project:
 
 
 def test_a_check_that_is_ended_leaves_no_folder_and_no_process(project: Project, tmp_path: Path) -> None:
-    project.write("train.py", SLOW)
-    project.commit()
+    write_slow(project)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     check = project.start_process("task", "check", "--run", env={"TMPDIR": str(scratch)})
     wait_until(lambda: list(scratch.glob("autoresearchd-check-*/run-*/training.log")))
     check.send_signal(signal.SIGINT)
-    check.communicate(timeout=30)
+    check.communicate(timeout=200)
     assert check.returncode == 130
     assert not list(scratch.glob("autoresearchd-check-*"))
     wait_until(lambda: not processes_below(str(scratch)))

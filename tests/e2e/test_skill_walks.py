@@ -57,7 +57,7 @@ def walk(project: Project, tmp_path: Path, page: Path) -> list[str]:
         for long, short in SHORTER:
             line = re.sub(long, short, line)
         done = subprocess.run(
-            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, timeout=120,
+            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, timeout=240,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -80,15 +80,6 @@ def test_the_skill_that_makes_a_task(empty: Project, tmp_path: Path) -> None:
     empty.commit("start")
     printed = walk(empty, tmp_path, SKILLS / "autoresearch-task/SKILL.md")
     assert any("over 3 runs" in text for text in printed)
-
-
-@pytest.mark.slow
-def test_the_skill_that_reports(project: Project, tmp_path: Path) -> None:
-    started = project.cli("start", "--tag", TAG, "--policy", "search")
-    assert started.returncode == 0, started.stderr
-    wait_until(lambda: project.latest_run(TAG) >= 3)
-    walk(project, tmp_path, SKILLS / "autoresearch-report/SKILL.md")
-    assert (project.root / "results.tsv").read_text().startswith("commit\tscore\t")
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autoresearchd.cli.repository_here import find_place
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.loop.upkeep.session_lock import NOTE_BYTES, SessionLock, holder, waiting
+from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.workspace import layout
 from tests.e2e.conftest import TASK, Project, make_environment, wait_until
 from tests.integration.bench import Bench
@@ -72,7 +69,7 @@ def begin(project: Project, process: subprocess.Popen[str], count: int) -> None:
         assert process.poll() is None, process.stdout.read() if process.stdout else ""
         return database.exists() and project.cli("experiments", "--json").stdout.count('"experiment"') >= count
 
-    wait_until(begun, 60)
+    wait_until(begun)
 
 
 def test_status_says_what_a_daemon_waits_for_on_a_full_disk_and_it_goes_on_with_the_space(tmp_path: Path) -> None:
@@ -88,29 +85,16 @@ def test_status_says_what_a_daemon_waits_for_on_a_full_disk_and_it_goes_on_with_
             assert "defect" not in note.stderr
             before = project.json("experiments", "--json")
             disk.empty()
-            wait_until(lambda: session(project)["state"] == "running", 60)
+            wait_until(lambda: session(project)["state"] == "running")
             assert "reason" not in session(project), "what it waited for is over"
             begin(project, process, len(before) + 1)
             assert project.cli("stop").returncode == 0
-            assert process.wait(60) == 0
+            assert process.wait(200) == 0
         after = project.json("experiments", "--json")
         assert [e["experiment"] for e in after] == list(range(len(after)))
         assert {e["status"] for e in after} <= {"keep", "discard"}, "none was blamed"
         decided = [e for e in before if e["status"]]
         assert after[: len(decided)] == decided, "and what was known stays"
-
-
-def test_a_daemon_on_a_full_disk_can_be_stopped(tmp_path: Path) -> None:
-    with memory_disk(tmp_path / "disk") as disk:
-        project = make_project(disk.at / "project", tmp_path)
-        with daemon(project, "start", "--policy", "random") as process:
-            begin(project, process, 2)
-            disk.fill()
-            wait_until(lambda: session(project)["state"] == "backing_off")
-            stop = project.cli("stop", "--now")
-            assert stop.returncode == 0
-            assert "sent a signal" in stop.stderr + stop.stdout
-            assert process.wait(30) in (128 + signal.SIGTERM, 128 + signal.SIGINT), "of the two whichever came first"
 
 
 def test_a_disk_that_turned_read_only_is_named_and_a_restart_loses_nothing(tmp_path: Path) -> None:
@@ -124,7 +108,7 @@ def test_a_disk_that_turned_read_only_is_named_and_a_restart_loses_nothing(tmp_p
             note = project.cli("note", "try a smaller scale")
             assert (note.returncode, "writable" in note.stderr) == (1, True)
             assert "sent a signal" in project.cli("stop").stderr
-            assert process.wait(60) == 128 + signal.SIGTERM
+            assert process.wait(200) == 128 + signal.SIGTERM
         refused = project.cli("resume", "--foreground")
         assert (refused.returncode, "Read-only file system" in refused.stderr) == (1, True)
         assert "defect" not in refused.stderr
@@ -153,18 +137,6 @@ def test_a_daemon_that_has_written_nothing_for_long_is_not_said_to_be_at_work(tm
         assert find_place(bench.root).status("t")["session"]["reason"] == "the disk is full"
     assert find_place(bench.root).status("t")["session"]["state"] == "crashed"
     bench.close()
-
-
-@given(reason=st.text(max_size=2000))
-@settings(max_examples=60, deadline=None)
-def test_the_note_of_a_lock_takes_the_same_room_whatever_is_waited_for(reason: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, SessionLock(Path(folder) / "t.lock", "t") as lock:
-        lock.waits(reason)
-        assert lock.path.stat().st_size == NOTE_BYTES
-        assert holder(lock.path) == os.getpid()
-        assert waiting(lock.path) == reason[: len(waiting(lock.path))]
-        lock.waits("")
-        assert waiting(lock.path) == ""
 
 
 # ---------------------------------------------------------------------- a database that another program holds
@@ -231,5 +203,5 @@ def test_a_daemon_is_stopped_whose_database_another_program_holds(tmp_path: Path
         with closing(held(project)):
             stop = project.cli("stop")
             assert (stop.returncode, "sent a signal" in stop.stderr) == (0, True)
-        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.wait(200) == 128 + signal.SIGTERM
     assert session(project)["state"] == "stopped"

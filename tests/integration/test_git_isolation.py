@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import AutoresearchdError, RepositoryError
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import (
@@ -25,39 +23,15 @@ from tests.fakes.repositories import (
 
 WHEN = datetime(2026, 5, 6, tzinfo=UTC)
 HOOKS = (
-    "reference-transaction",
-    "post-checkout",
-    "pre-commit",
-    "commit-msg",
-    "post-commit",
-    "prepare-commit-msg",
-    "post-index-change",
-    "post-rewrite",
-    "pre-auto-gc",
-    "update",
-    "post-update",
-)
+    "reference-transaction", "post-checkout", "pre-commit", "commit-msg", "post-commit", "prepare-commit-msg",
+    "post-index-change", "post-rewrite", "pre-auto-gc", "update", "post-update",
+)  # fmt: skip
 PROGRAM_KEYS = (
-    "filter.evil.clean",
-    "filter.evil.smudge",
-    "filter.evil.process",
-    "diff.evil.textconv",
-    "diff.evil.command",
-    "core.fsmonitor",
-    "core.editor",
-    "core.pager",
-    "core.sshCommand",
-    "core.askPass",
-    "gpg.program",
-    "diff.external",
-    "credential.helper",
-    "core.alternateRefsCommand",
-    "uploadpack.packObjectsHook",
-    "sequence.editor",
-    "core.gitProxy",
-    "alias.reset",
-    "alias.update-ref",
-)
+    "filter.evil.clean", "filter.evil.smudge", "filter.evil.process", "diff.evil.textconv", "diff.evil.command",
+    "core.fsmonitor", "core.editor", "core.pager", "core.sshCommand", "core.askPass", "gpg.program",
+    "diff.external", "credential.helper", "core.alternateRefsCommand", "uploadpack.packObjectsHook",
+    "sequence.editor", "core.gitProxy", "alias.reset", "alias.update-ref",
+)  # fmt: skip
 LF = "# two\n# lines\nx = '$Id$'\n"
 
 
@@ -226,21 +200,10 @@ def test_an_edit_through_a_symbolic_link_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "../x",
-        "/x",
-        "a//b",
-        "a/./b",
-        ".git/x",
-        ".Git/x",
-        "a/.GIT",
-        "git~1/x",
-        ".git /x",
-        ".g\u200cit/x",
-        "a\\b",
-        "a\0b",
-        "",
+        "../x", "/x", "a//b", "a/./b", ".git/x", ".Git/x", "a/.GIT", "git~1/x", ".git /x", ".g\u200cit/x", "a\\b",
+        "a\0b", "",
     ],
-)
+)  # fmt: skip
 def test_a_task_cannot_make_a_path_outside_its_folder_editable(root: Path, path: str) -> None:
     with pytest.raises(RepositoryError):
         GitWorkspace.open(root, "night", task_folder=root, editable=[path])
@@ -320,17 +283,6 @@ def test_a_pristine_file_that_a_job_altered_is_what_it_was_when_it_is_handed_out
     assert not (folder / "lib" / "__pycache__").exists()
 
 
-def test_a_copy_for_a_policy_is_writable_complete_and_without_git(
-    root: Path, workspace: GitWorkspace, tmp_path: Path
-) -> None:
-    workspace.materialise(workspace.head(), tmp_path / "copy")
-    found = {p.relative_to(tmp_path / "copy").as_posix(): p.read_text() for p in (tmp_path / "copy").rglob("*.py")}
-    assert found == dict(FILES) and not (tmp_path / "copy" / ".git").exists()
-    (tmp_path / "copy" / "train.py").write_text("mine\n")
-    with pytest.raises(RepositoryError, match="not empty"):
-        workspace.materialise(workspace.head(), tmp_path / "copy")
-
-
 def test_names_that_are_not_text_executables_and_submodules_survive_an_experiment(tmp_path: Path) -> None:
     root, other = tmp_path / "repository", tmp_path / "other"
     make_repository(other, {"a": "b"})
@@ -362,31 +314,3 @@ def test_a_linked_worktree_of_the_users_shares_the_state_with_its_repository(roo
     assert {k: v for k, v in checkout_snapshot(root).items() if "info" not in k} == {
         k: v for k, v in before.items() if "info" not in k
     }
-
-
-def test_where_things_lie_is_known_without_git_and_without_gitpython(root: Path) -> None:
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom autoresearchd.workspace import layout\n"
-        f"print(layout.database_path(layout.find_root(Path({str(root / 'lib')!r}))))\n"
-        "assert not {'git', 'gitdb', 'subprocess'} & set(sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PATH": ""}
-    )
-    assert done.stdout.strip() == str(root / ".git/autoresearchd/state.db"), done.stderr
-
-
-def test_everything_wrong_is_one_of_our_errors(root: Path, workspace: GitWorkspace) -> None:
-    base = workspace.head()
-    blob = git(root, "rev-parse", "HEAD:train.py")
-    for wrong in (blob, "HEAD", "--help", "0" * 40):
-        for operation in (
-            lambda w=wrong: workspace.begin(w),
-            lambda w=wrong: workspace.pristine(w),
-            lambda w=wrong: workspace.diff(base, w),
-            lambda w=wrong: workspace.advance(base, w),
-            lambda w=wrong: workspace.commit(number=1, parent=w, files={}, message="m", when=WHEN),
-        ):
-            with pytest.raises(AutoresearchdError):
-                operation()
-    assert git(root, "for-each-ref", "refs/heads").count("\n") == 0

@@ -123,23 +123,3 @@ def test_a_folder_that_is_named_is_the_users_and_not_the_copy_of_the_commit(root
     place_links(workspace.checkout(0, base), data)
     assert (root / "data/train.bin").read_bytes() == b"3.0" and not (root / "data/train.bin").is_symlink()
     workspace.close()
-
-
-def test_an_export_keeps_no_other_link_in_place_of_a_file(root: Path, tmp_path: Path) -> None:
-    workspace = GitWorkspace.open(root, "night", task_folder=root, editable=["train.py"], keep=["evaluate.py"])
-    place = workspace.pristine(workspace.head()) / "evaluate.py"
-    place.unlink()
-    place.symlink_to(tmp_path / "mine.py")
-    assert (workspace.pristine(workspace.head()) / "evaluate.py").read_text() == SCORER
-    workspace.close()
-
-
-def test_very_many_are_named_by_their_folders(root: Path) -> None:
-    many = {f"images/{n:03}.bin": b"%d" % n for n in range(40)}
-    commit_pointers(root, many)
-    write_files(root, many)
-    task = load_task(root)
-    same, (note,) = with_large_files(task, root, root)
-    assert same == task and "workspace.data: [data, images]" in note and "and 36 more" in note
-    named = replace(task, data=("images",))
-    assert with_large_files(named, root, root)[0].data == ("images", "data/train.bin")

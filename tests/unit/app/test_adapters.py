@@ -114,39 +114,12 @@ def test_each_model_has_its_own_version_and_never_that_of_another(bench: Bench) 
     assert bench.answers(replace(BASE, template_hash=None)) == first, "what is not known is not another"
 
 
-def test_where_nobody_knows_a_hash_the_name_of_the_model_decides(bench: Bench) -> None:
-    version = bench.version(base=replace(BASE, name="Qwen/Qwen3-4B"))
-    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
-    assert bench.answers(BaseModel("Qwen/Qwen3-8B")) == ""
-    assert bench.answers(BaseModel("")) == ""
-
-
 def written_model(place: Path, weights: bytes) -> BaseModel:
     """A folder with the files of a model that hashes are taken of."""
     place.mkdir(parents=True)
     (place / "config.json").write_text("{}")
     (place / "model.safetensors").write_bytes(weights)
     return base_model(place)
-
-
-def test_a_model_of_a_hub_is_told_by_its_hash_where_its_files_are_here(bench: Bench, tmp_path: Path) -> None:
-    """Learned from a copy of its own folder; the server was given the hub's name, and tells no hash."""
-    mine = written_model(tmp_path / "mine", b"weights")
-    revision = "a" * 40
-    cache = tmp_path / "home" / "hub" / "models--Qwen--Qwen3-4B"
-    (cache / "refs").mkdir(parents=True)
-    (cache / "refs" / "main").write_text(revision)
-    kept = written_model(cache / "snapshots" / revision, b"weights")
-    assert kept.model_hash == mine.model_hash
-    version = bench.version(base=mine)
-    environment = {"HF_HOME": str(tmp_path / "home")}
-    bench.live = LiveVersions(
-        bench.shelf, bench.store, bench.lab.id, "local:m", bench.told.append, environment=environment
-    )
-    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == version
-    other = bench.version(base=written_model(tmp_path / "other", b"other"))
-    bench.shelf.roll_back(version)
-    assert bench.answers(BaseModel("Qwen/Qwen3-4B")) == "", f"{other} is for another"
 
 
 def test_the_folder_that_a_user_names_for_a_server_says_which_model_it_has(bench: Bench, tmp_path: Path) -> None:
@@ -166,16 +139,6 @@ def test_the_folder_that_a_user_names_for_a_server_says_which_model_it_has(bench
     )
     assert gone.in_use(BaseModel("served")) is None
     assert any(str(tmp_path / "gone") in line for line in bench.told)
-
-
-def test_where_no_version_fits_it_is_told_which_is_for_which_model(bench: Bench) -> None:
-    first, second = bench.version(), bench.version(base=OTHER)
-    assert bench.answers(BaseModel("/models/third", "f" * 64)) == ""
-    [told] = bench.told
-    assert "/models/third (hash ffffffff)" in told
-    assert f"{first} for {BASE.name} (hash mmmmmmmm)" in told
-    assert f"{second} for {OTHER.name} (hash nnnnnnnn)" in told
-    assert "serve it from its folder" not in told, "its hash is known: it is another model"
 
 
 # -- damage
@@ -209,15 +172,6 @@ def test_a_version_that_earns_less_is_rolled_back_and_the_user_is_told_why(bench
     assert first in bench.told[0]
 
 
-def test_a_version_that_earns_as_much_stays(bench: Bench) -> None:
-    bench.earn("", BAD)
-    version = bench.version()
-    for _ in range(4):
-        bench.earn(version, GOOD)
-        assert bench.answers() == version
-    assert bench.told == []
-
-
 def test_what_others_earned_is_not_held_against_a_version(bench: Bench) -> None:
     bench.earn("", [3.0] * 30, policy="search")
     bench.earn("", [0.0, 0.1] * 10)
@@ -226,18 +180,6 @@ def test_what_others_earned_is_not_held_against_a_version(bench: Bench) -> None:
     bench.earn("", [-2.0] * 30, policy="search")
     bench.earn(version, [None] * 10)
     assert bench.answers() == version
-
-
-def test_a_version_that_the_user_promotes_again_begins_anew(bench: Bench) -> None:
-    bench.earn("", GOOD)
-    version = bench.version()
-    bench.earn(version, BAD)
-    assert bench.answers() == ""
-    bench.shelf.promote(version, "the user knows better")
-    assert bench.answers() == version
-    assert bench.restarted().in_use(BASE) is not None
-    bench.earn(version, BAD)
-    assert bench.answers() == "", "and is judged anew"
 
 
 # -- freeing room

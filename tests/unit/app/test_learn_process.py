@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-
-from autoresearchd.app.learning.learn_process import tell_of_daemons
-from autoresearchd.app.project import Project
-from autoresearchd.loop.upkeep.session_lock import SessionLock
-from autoresearchd.store.repository import SqlStore
-from autoresearchd.workspace import layout
-from tests.unit.learner.sessions import add_session, make_root
 
 PROGRAM = """
 import os
@@ -72,34 +63,3 @@ def test_the_second_signal_ends_it_whatever_it_is_doing() -> None:
         assert "again ends it" in child.stdout.readline()
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == -signal.SIGINT
-
-
-@pytest.mark.parametrize(
-    ("policy", "config", "words"),
-    [
-        ("local:m", "", "its next experiment waits for this run"),
-        ("local:m", "learn: {pause: never}\n", "does not wait"),
-        ("search", "", "its next experiment waits for this run"),
-    ],
-)
-def test_whoever_learns_beside_a_daemon_is_told_what_it_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, config: str, words: str
-) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(config)
-    monkeypatch.setenv("AUTORESEARCHD_CONFIG", str(file))
-    root = make_root(tmp_path / "r")
-    add_session(root, policy=policy)
-    add_session(root, "other", policy="imported")
-    told: list[str] = []
-    with SqlStore.open(f"sqlite:///{layout.database_path(root)}") as store:
-        tell_of_daemons(Project(root), store, told.append)
-        assert told == []
-        with SessionLock(layout.lock_path(root, "mar8"), "mar8"):
-            tell_of_daemons(Project(root), store, told.append)
-            assert len(told) == 1
-            assert "session mar8 is at work" in told[0]
-            assert words in told[0]
-            monkeypatch.setattr(os, "getppid", os.getpid)
-            tell_of_daemons(Project(root), store, told.append)
-            assert len(told) == 1, "the daemon that has begun a learner knows of it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import subprocess
 import sys
 import threading
@@ -66,43 +65,6 @@ def test_jobs_do_not_inherit_the_memory_limit_of_the_learner_which_keeps_it(tmp_
     assert jobs.start(request).wait(0) is not None
     assert executor.limits == [hard, hard]
     assert resource.getrlimit(resource.RLIMIT_DATA) == (MOST, hard)
-
-
-def test_two_learners_have_folders_of_their_own_which_are_gone_afterwards(tmp_path: Path) -> None:
-    home = tmp_path / "judging"
-    with own_folder(home) as one:
-        (one / "0").mkdir()
-        with own_folder(home) as other:
-            assert one != other
-            assert one.is_dir(), "a learner that is at work is not swept away"
-        assert not other.exists()
-        assert (one / "0").is_dir()
-    assert not one.exists()
-
-
-def test_learners_that_begin_while_others_end_do_not_fall_over_what_those_take_away(tmp_path: Path) -> None:
-    home, failed = tmp_path / "judging", list[BaseException]()
-
-    def learners() -> None:
-        try:
-            for _ in range(40):
-                with own_folder(home) as folder:
-                    (folder / "0/0/run").mkdir(parents=True)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=learners) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failed == []
-    assert [path.name for path in home.iterdir()] == ["lock"], "each took its own away, and nobody another's"
-
-
-def test_a_repository_that_is_removed_while_it_is_judged_for_ends_no_learner(tmp_path: Path) -> None:
-    with own_folder(tmp_path / "judging"):
-        shutil.rmtree(tmp_path / "judging")
 
 
 def test_before_a_foreign_command_runs_it_is_told_in_full_and_nothing_in_it_steers_the_terminal(tmp_path: Path) -> None:
@@ -168,12 +130,3 @@ def sessions(folder: Path) -> FakeGrounds:
             for name, tag in (("a", "x"), ("a", "y"), ("b", "x"))
         }
     )
-
-
-def test_each_session_has_a_place_within_the_folders_of_its_repository(tmp_path: Path) -> None:
-    one, two = sessions(tmp_path), sessions(tmp_path)
-    with apart(one, one.names), apart(two, two.names):
-        places = [held.ground(name).scratch for held in (one, two) for name in held.names]
-        assert len(set(places)) == 6
-        assert {place.relative_to(tmp_path).parts[:2] for place in places} == {("a", "judging"), ("b", "judging")}
-    assert not any(place.parent.exists() for place in places)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
 
-from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.data.token_lengths import within
 from autoresearchd.learner.data.trajectories import Split, Trajectory
@@ -34,48 +31,8 @@ PARTS = Split(
 )
 
 
-def test_without_a_bound_everything_stays() -> None:
-    found = within(PARTS, characters)
-    assert (found.parts, found.left_out, found.answer) == (PARTS, 0, 250)
-    assert [each.number for each in found.longest_first] == [3, 2, 1]
-
-
 def test_what_is_longer_is_left_out_and_fresh_answers_are_no_longer_than_what_stays() -> None:
     found = within(PARTS, characters, most=342)
     assert [each.number for each in found.parts.train] == [1, 2]
     assert [each.number for each in found.parts.held_out] == [4]
     assert (found.left_out, found.answer) == (2, 40)
-
-
-def test_states_that_are_asked_afresh_need_room_for_an_answer() -> None:
-    found = within(PARTS, characters, most=349, answer=60, live=True)
-    assert [each.number for each in found.parts.train] == [1, 3], "the stored answers are not learned from"
-
-
-@pytest.mark.parametrize(("most", "words"), [(119, "nothing to learn from"), (130, "nothing to ask about")])
-def test_a_bound_that_leaves_nothing_is_told_with_what_would_help(most: int, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
-        within(PARTS, characters, most=most)
-    assert "--set max_length" in caught.value.hint
-    assert "120 tokens" in caught.value.what
-
-
-rows = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 200)), min_size=1, max_size=6)
-
-
-@given(rows, rows, st.integers(16, 600), st.booleans())
-def test_nothing_that_stays_is_longer_than_the_bound(
-    train: list[tuple[int, int]], held_out: list[tuple[int, int]], most: int, live: bool
-) -> None:
-    parts = Split(
-        tuple(answer(i, *row) for i, row in enumerate(train)),
-        tuple(answer(100 + i, *row) for i, row in enumerate(held_out)),
-        "time",
-    )
-    try:
-        found = within(parts, characters, most=most, live=live)
-    except UsageError:
-        return
-    fresh = found.answer
-    assert all(characters(e) + (fresh if live else len(e.token_ids or ())) <= most for e in found.parts.train)
-    assert all(characters(each) + fresh <= most for each in found.parts.held_out)

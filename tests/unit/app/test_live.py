@@ -14,7 +14,6 @@ from autoresearchd.app.learning.held_out_states import Gathered
 from autoresearchd.app.learning.learn_options import constants_of
 from autoresearchd.app.learning.learn_request import LearnRequest
 from autoresearchd.app.learning.live_rounds import LiveRounds
-from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.gate.judge_answers import Attempt, HeldOutState, Outcome
 from autoresearchd.learner.training.train import CANCELLED, StepFigures
@@ -76,18 +75,8 @@ def test_each_round_is_judged_and_learned_from(algo: str) -> None:
     assert found.counts["rounds"] == 2
 
 
-def test_rounds_that_tell_nothing_are_counted_and_the_end_says_so() -> None:
-    with pytest.raises(UsageError, match="all proposals of each state earned the same"):
-        rounds(Lengths(same=-2.0)).train(TinyLearnable(0), (), lambda step: None)
-
-
 def test_a_live_run_ends_when_it_is_asked_to() -> None:
     cancel = threading.Event()
     cancel.set()
     found = rounds(Lengths(), cancel).train(TinyLearnable(0), (), lambda step: None)
     assert (found.steps, found.stopped) == (0, CANCELLED)
-
-
-def test_what_is_learned_from_has_the_words_that_the_model_would_be_told() -> None:
-    made, _ = rounds(Lengths())._round(TinyLearnable(0), STATES, 0)
-    assert [one.feedback for one in made] == [f"It has {len(one.completion)} letters." for one in made]

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoresearchd.app.learning.learn_request import stopped_mark
-from autoresearchd.app.learning.schedule import LearnSchedule, schedule_of, since_last
+from autoresearchd.app.learning.schedule import LearnSchedule, schedule_of
 from autoresearchd.app.make_policy import Offer
 from autoresearchd.app.project import Project
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import Decision
-from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
-from autoresearchd.domain.ports import Cancel, NewSession
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.task import Task
 from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.store.repository import SqlStore
@@ -32,12 +26,6 @@ from tests.fakes.models import PatientCancel
 from tests.unit.learner.sessions import add_session, make_root
 
 WRITE = "import sys, pathlib; pathlib.Path('argv').write_text(' '.join(sys.argv[1:])); print('kept as v1-00000000')"
-LIMITS = """
-import pathlib, resource
-while (found := resource.getrlimit(resource.RLIMIT_DATA))[0] == resource.RLIM_INFINITY:
-    pass
-pathlib.Path('limits').write_text(f'{found[0]} {found[1]}')
-"""
 FOR_EVER = "import pathlib, time; pathlib.Path('began').touch(); time.sleep(600)"
 
 
@@ -113,43 +101,6 @@ def test_a_learner_begins_after_so_many_experiments_and_is_told_what_was_set(tmp
     )
 
 
-def test_a_learner_that_fails_at_once_is_not_begun_again_after_every_experiment(tmp_path: Path) -> None:
-    with SqlStore.open(
-        f"sqlite:///{tmp_path / 'state.db'}"
-    ) as store:  # no run is recorded by one that finds too little to learn from
-        begun = datetime(2026, 1, 1, tzinfo=UTC)
-        session = store.create_session(NewSession("t", "b", "{}", "local:m", "local", "0" * 40, 1), begun)
-        store.open_segment(session.id, "f", "first", "cpu", begun)
-        for number in range(4):
-            store.open_experiment(session.id, parent="0" * 40, segment=0, at=begun + timedelta(minutes=number))
-            store.record_proposal(session.id, number, Proposal({}, "h", "local:m"), diff="", code_hash=f"{number}")
-            decision = Decision(Status.DISCARD, Label.NO_OP)
-            store.record_decision(session.id, number, decision, ASI(), begun, incumbent=None)
-        assert since_last(store, session.id, 3, None) == 3
-        assert since_last(store, session.id, 3, begun + timedelta(minutes=2)) == 1
-
-
-def test_a_request_of_the_clock_begins_one_and_only_one(tmp_path: Path) -> None:
-    with watched(tmp_path, WRITE, LearnSettings(cron="0 4 * * *")) as w:
-        w.schedule.between()
-        w.schedule.request()
-        w.schedule.request()
-        w.schedule.between()
-        w.wait()
-        w.schedule.between()
-    assert len(w.told) == 2
-
-
-def test_experiments_wait_where_learner_and_job_share_a_gpu(tmp_path: Path) -> None:
-    with watched(tmp_path, WRITE, LearnSettings(every=1), pauses=True) as w:
-        w.count = 1
-        w.schedule.between()
-        assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.WAITING, EventKind.HOUSEKEEPING], "until it has ended"
-        assert [bool(reason) for reason in w.waits] == [True, False], "what status says, and that it goes on"
-        assert w.waits[0] == w.told[1][1]
-        assert w.freed == 1, "the daemon's own model makes room for it"
-
-
 class Releasing(PatientCancel):
     """Ends the learner that somebody started by hand while the daemon waits for it."""
 
@@ -172,14 +123,6 @@ def test_experiments_wait_for_a_learner_that_somebody_started_by_hand_and_that_i
     reason = f"experiments wait: a learner, process {os.getpid()}, is at work in this repository"
     assert w.told == [(EventKind.WAITING, reason)]
     assert w.waits == [reason, ""]
-
-
-def test_a_session_that_is_to_end_waits_for_no_learner(tmp_path: Path) -> None:
-    stopping = PatientCancel(stop_after=1)
-    with watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w, hold_learner_lock(w.locks):
-        w.schedule.between()
-        assert len(w.told) == 1
-        assert len(w.waits) == 1, "it is said by then that it stops"
 
 
 class Somewhere(FakeExecutor):
@@ -243,30 +186,6 @@ def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
     assert (found is not None) == waits
 
 
-@pytest.mark.parametrize("options", [{"learning_rat": "1"}, {"batch": "many"}, {"gamma": "0.9"}])
-def test_a_constant_of_the_schedule_that_cannot_be_is_told_when_the_session_begins(
-    tmp_path: Path, options: dict[str, str]
-) -> None:
-    root = make_root(tmp_path / "r")
-    add_session(root)
-    told: list[str] = [""]
-    settings = LearnSettings(every=1, model=str(tmp_path), options=options, pause="never")
-    assert scheduled(root, Somewhere("cpu"), settings, told) is None
-    assert "learn.set" in told[-1]
-    assert next(iter(options)) in told[-1]
-    assert scheduled(root, Somewhere("cpu"), replace(settings, options={}), told) is not None
-
-
-def test_the_memory_limit_is_one_that_the_learner_can_lift_for_its_jobs(tmp_path: Path) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    with watched(tmp_path, LIMITS, LearnSettings(every=1, memory_mb=600)) as w:
-        w.count = 1
-        w.schedule.between()
-        w.count = 0
-        w.wait()
-    assert (tmp_path / "limits").read_text() == f"{600 * 2**20} {hard}"
-
-
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -305,16 +224,6 @@ def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(
     assert not stopped_mark(tmp_path).exists()
 
 
-def test_no_second_learner_begins_beside_one_that_somebody_started(tmp_path: Path) -> None:
-    with watched(tmp_path, WRITE, LearnSettings(every=1)) as w:
-        w.count = 1
-        with hold_learner_lock(w.locks):
-            w.schedule.between()
-            assert w.told == []
-        w.schedule.between()
-        assert len(w.told) == 1
-
-
 def test_the_end_of_the_session_stops_the_learner(tmp_path: Path) -> None:
     with watched(tmp_path, FOR_EVER, LearnSettings(every=1)) as w:
         w.count = 1
@@ -342,12 +251,3 @@ def test_a_learner_that_was_stopped_with_its_session_goes_on_when_that_is_resume
     with watched(tmp_path, WRITE, LearnSettings(every=100)) as w:
         w.schedule.between()
         assert w.told == [], "also after the next resume"
-
-
-def test_a_schedule_that_was_taken_back_begins_nothing(tmp_path: Path) -> None:
-    mark = stopped_mark(make_root(tmp_path))
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    with watched(tmp_path, WRITE, LearnSettings(), pauses=True) as w:
-        w.schedule.between()
-        assert w.told == []

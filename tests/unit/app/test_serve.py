@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,17 +13,12 @@ import pytest
 from autoresearchd.app.models.serve_model import (
     Engine,
     ServeOptions,
-    choose,
     command_of,
-    log_of,
     require_free,
-    scripts_of,
-    serve,
 )
-from autoresearchd.app.models.server_process import Patience, ServerCommand, answers, keep_up, tail
-from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, UsageError
+from autoresearchd.app.models.server_process import Patience, ServerCommand, answers, keep_up
+from autoresearchd.domain.errors import UsageError
 
-BOTH = frozenset({Engine.VLLM, Engine.TRANSFORMERS})
 QUICK = Patience(ready=20.0, silent=20.0, look=0.05, first=0.01, longest=0.05, settled=60.0, starts=3, end=5.0)
 STUB = """
 import http.server, os, pathlib, sys
@@ -67,19 +60,6 @@ def lives(folder: Path) -> list[int]:
     return [int(path.name.rpartition("-")[2]) for path in sorted(folder.glob("life-*"))]
 
 
-def test_vllm_is_taken_where_it_is_installed_else_transformers() -> None:
-    assert choose(Engine.AUTO, BOTH) is Engine.VLLM
-    assert choose(Engine.AUTO, frozenset({Engine.TRANSFORMERS})) is Engine.TRANSFORMERS
-    assert choose(Engine.TRANSFORMERS, BOTH) is Engine.TRANSFORMERS
-
-
-@pytest.mark.parametrize("wanted", list(Engine))
-def test_what_is_not_installed_is_a_missing_capability_with_a_way_to_get_it(wanted: Engine) -> None:
-    with pytest.raises(MissingCapability, match="install") as caught:
-        choose(wanted, frozenset())
-    assert caught.value.exit_code == 5
-
-
 def test_vllm_is_ready_for_adapters_and_tells_the_log_probabilities_that_the_learner_needs(
     tmp_path: Path, adapter: Path
 ) -> None:
@@ -91,15 +71,6 @@ def test_vllm_is_ready_for_adapters_and_tells_the_log_probabilities_that_the_lea
     assert "--logprobs-mode processed_logprobs" in words
     assert command.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     assert "HF_HUB_OFFLINE" not in command.environment
-
-
-def test_a_model_in_a_folder_is_served_from_there_and_nothing_is_downloaded(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    command = command_of(ServeOptions("model"), Engine.TRANSFORMERS, Path("/env/bin/transformers"), tmp_path)
-    assert command.arguments == (
-        "/env/bin/transformers", "serve", str(tmp_path / "model"), "--host", "127.0.0.1", "--port", "8000",
-    )  # fmt: skip
-    assert command.environment["HF_HUB_OFFLINE"] == "1"
 
 
 @pytest.mark.parametrize("model", [None, "", "--trust-remote-code", "./nowhere", "a\nb"])
@@ -115,17 +86,6 @@ def test_an_adapter_that_cannot_be_served_is_refused_with_what_can(tmp_path: Pat
         command_of(ServeOptions("m/m", adapter=tmp_path), Engine.VLLM, Path("vllm"), tmp_path)
 
 
-def test_the_environment_of_another_interpreter_is_asked_for(tmp_path: Path) -> None:
-    assert scripts_of(None).is_dir()
-    fake = tmp_path / "python"
-    fake.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    fake.chmod(0o755)
-    assert scripts_of(str(fake)).is_absolute()
-    for wrong in (str(tmp_path / "nowhere"), "/bin/false"):
-        with pytest.raises(UsageError, match="--python"):
-            scripts_of(wrong)
-
-
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -135,17 +95,6 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) 
     assert caught.value.exit_code == 2
     with pytest.raises(UsageError):
         require_free(70_000)
-
-
-def test_the_log_goes_where_the_user_has_logs(tmp_path: Path) -> None:
-    assert log_of(tmp_path, 8000, {"XDG_STATE_HOME": "/state"}) == Path("/state/autoresearchd/serve-8000.log")
-    assert log_of(tmp_path, 1, {"HOME": "/home/me"}) == Path("/home/me/.local/state/autoresearchd/serve-1.log")
-    (tmp_path / ".git" / "objects").mkdir(parents=True)
-    (tmp_path / ".git" / "refs").mkdir()
-    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    assert log_of(tmp_path, 1, {"HOME": "/home/me"}).is_relative_to("/home/me"), "git would see a strange folder"
-    (tmp_path / ".autoresearchd").mkdir()
-    assert log_of(tmp_path, 1, {}) == tmp_path / ".autoresearchd" / "serve.log"
 
 
 def test_a_server_that_dies_is_started_again_until_it_lives(tmp_path: Path, port: int) -> None:
@@ -162,11 +111,6 @@ def test_a_server_that_dies_is_started_again_until_it_lives(tmp_path: Path, port
     assert [line for line in said if "exit code 7" in line] == said[:2]
     assert said[-1] == f"ready: http://127.0.0.1:{port}/v1"
     assert (tmp_path / "log").read_text().split() == ["life", "0", "life", "1", "life", "2"]
-
-
-def test_a_server_that_never_lives_is_given_up_with_the_end_of_its_log(tmp_path: Path, port: int) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"3 times in a row.*exit code 7[\s\S]*life 2"):
-        keep_up(stub(port, tmp_path, deaths=99), tmp_path / "log", threading.Event(), lambda _: None, QUICK)
 
 
 def test_a_server_that_falls_silent_is_ended_and_started_again(tmp_path: Path, port: int) -> None:
@@ -196,57 +140,6 @@ def test_nothing_of_a_server_outlives_the_serving(tmp_path: Path, port: int) -> 
     stop.set()
     watcher.join(30)
     assert until(lambda: not alive(child))
-
-
-def test_term_ends_serve_and_its_whole_group(tmp_path: Path, port: int) -> None:
-    scripts = tmp_path / "bin"
-    scripts.mkdir()
-    (scripts / "stub.py").write_text(STUB)
-    program = scripts / "vllm"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} {scripts}/stub.py {port} {tmp_path} 0\n")
-    program.chmod(0o755)
-    python = scripts / "python"
-    python.write_text(f"#!/bin/sh\necho {scripts}\n")
-    python.chmod(0o755)
-    code = (
-        "import sys, pathlib\n"
-        "from autoresearchd.app.models.serve_model import ServeOptions, serve\n"
-        "from autoresearchd.app.models.server_process import Patience\n"
-        f"log = pathlib.Path({str(tmp_path / 'log')!r})\n"
-        f"options = ServeOptions('m/m', port={port}, python={str(python)!r}, log=log)\n"
-        "say = lambda line: print(line, flush=True)\n"
-        f"sys.exit(serve(options, pathlib.Path({str(tmp_path)!r}), say, patience=Patience(look=0.05)))\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process.stdout as output:
-        for line in output:
-            if line.startswith("ready"):
-                process.send_signal(signal.SIGTERM)
-                break
-        assert process.wait(30) == 128 + signal.SIGTERM
-    [server] = lives(tmp_path)
-    assert until(lambda: not alive(server))
-
-
-def test_serving_needs_a_server_that_is_installed(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTORESEARCHD_CONFIG", "/dev/null")
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho {tmp_path}\n")
-    python.chmod(0o755)
-    with pytest.raises(MissingCapability, match="neither"):
-        serve(ServeOptions("m/m", port=port, python=str(python)), tmp_path, lambda _: None)
-    with pytest.raises(UsageError, match="no model is named"):
-        serve(ServeOptions(None, port=port, python=str(python)), tmp_path, lambda _: None)
-
-
-def test_the_end_of_a_log_is_clean_and_bounded(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(b"old\n" * 10_000 + b"\x1b[31mCUDA out of memory\x1b[0m\n" + b"y" * 5000 + b"\n")
-    assert "CUDA out of memory" in tail(log)
-    assert len(tail(log)) < 1000
-    assert "\x1b" not in tail(log)
-    assert tail(tmp_path / "nowhere") == ""
 
 
 def until(condition: object, seconds: float = 20.0) -> bool:

@@ -17,9 +17,6 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.app.models.serve_model import Engine, ServeOptions, command_of
-from autoresearchd.app.models.server_process import Patience, keep_up
-from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.models.client import Reply
 from autoresearchd.models.openai_client import OpenAIClient
@@ -156,26 +153,3 @@ def test_it_is_called_rightly_loads_versions_and_is_started_again_when_it_is_kil
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(30) == 128 + signal.SIGTERM
     assert len(served.lives()) == 2
-
-
-def test_a_release_without_one_of_the_options_is_given_up_with_its_own_words(served: Served) -> None:
-    (served.folder / "refuses").write_text("--logprobs-mode")
-    command = command_of(ServeOptions("some/model", port=served.port), Engine.VLLM, served.vllm, served.repository)
-    quick = Patience(look=0.05, first=0.01, longest=0.05, starts=3, end=5.0)
-    with pytest.raises(EnvironmentFailure, match="3 times in a row") as caught:
-        keep_up(command, served.folder / "log", NEVER, lambda _: None, quick)
-    assert "exit code 2" in str(caught.value)
-    assert "unrecognized arguments: --logprobs-mode processed_logprobs" in str(caught.value)
-    assert str(served.folder / "log") in caught.value.hint
-
-
-def test_outside_of_a_repository_adapters_below_the_folder_are_served_beside_what_the_user_allows(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES", "/srv/adapters")
-    options = ServeOptions("some/model", port=served.port)
-    for folder, root in ((served.folder, served.folder), (served.repository, served.repository / ".git")):
-        command = command_of(options, Engine.VLLM, served.vllm, folder)
-        assert command.environment["VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES"] == f"/srv/adapters:{root}"
-    transformers = command_of(options, Engine.TRANSFORMERS, served.vllm, served.folder)
-    assert not [name for name in transformers.environment if "LORA" in name]

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(sys.argv[1])
-REFUSES = FOLDER / "refuses"
-"""Holds an option that this release does not know."""
 
 
 def options() -> argparse.Namespace:
@@ -28,9 +26,8 @@ def options() -> argparse.Namespace:
     known.add_argument("--enable-lora", action="store_true")
     known.add_argument("--max-lora-rank", type=int, choices=(1, 8, 16, 32, 64, 128, 256, 320, 512))
     known.add_argument("--lora-modules", nargs="+", default=[])
-    if not (REFUSES.exists() and REFUSES.read_text() == "--logprobs-mode"):
-        modes = ("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs")
-        known.add_argument("--logprobs-mode", choices=modes)
+    modes = ("raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs")
+    known.add_argument("--logprobs-mode", choices=modes)
     known.add_argument("--override-generation-config", type=json.loads)
     return parser.parse_args(sys.argv[2:])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,18 +19,6 @@ COMMANDS = [
     "task init", "task check", "task space", "plot", "export", "import", "serve", "learn", "doctor", "adapters list",
     "adapters promote", "adapters rollback", "skills list", "skills add", "sessions list", "sessions remove",
 ]  # fmt: skip
-
-
-def program(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "autoresearchd", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -115,26 +102,6 @@ def test_without_a_session_it_is_said_how_to_begin_one(
     assert "git init" not in answer.err, "whoever asks for a session wants no new repository"
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["resume"], ["stop"]])
-def test_a_folder_with_a_task_of_its_own_is_not_told_to_begin_the_bundled_one(
-    command: Command, empty_repository: Path, arguments: list[str]
-) -> None:
-    (empty_repository / "task.yaml").write_text("name: mine\n")
-    assert "begin one with `autoresearchd start`\n" in command(*arguments).err
-
-
-@pytest.mark.parametrize("named", [("mar9",), ("--tag", "mar9"), ("--session", "mar9"), ("mar9", "--tag", "mar9")])
-def test_a_session_is_named_in_any_of_the_ways_that_the_commands_have(
-    command: Command, repository: Path, named: tuple[str, ...]
-) -> None:
-    assert "no session 'mar9'" in command("resume", *named).err
-
-
-def test_two_sessions_cannot_be_gone_on_with_at_once(command: Command, repository: Path) -> None:
-    answer = command("resume", "mar8", "--tag", "mar9")
-    assert answer.code == 2 and "two sessions are named" in answer.err
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -170,43 +137,6 @@ def test_status_of_a_repository_elsewhere_is_that_of_standing_in_it(
     monkeypatch.chdir(repository.parent)
     for place in (str(repository), str(repository / ".git" / "..")):
         assert json.loads(command("status", "--json", "--dir", place).out) == here
-
-
-def test_who_asks_from_elsewhere_is_told_where_the_other_commands_are_to_be_given(
-    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "cd " not in command("status").out
-    monkeypatch.chdir(repository.parent)
-    there = f"cd {shlex.quote(str(repository))}"
-    assert there in command("status", "--dir", str(repository)).out
-    (repository.parent / "gone").mkdir()
-    monkeypatch.chdir(repository.parent / "gone")
-    (repository.parent / "gone").rmdir()
-    answer = command("status", "--dir", str(repository))
-    assert (answer.code, there in answer.out) == (0, True), answer.err
-
-
-def test_who_asks_one_folder_above_a_session_is_told_where_it_is(
-    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository.rename(repository.with_name("my research"))
-    monkeypatch.chdir(repository.parent)
-    assert "there is one in my research: cd 'my research'" in command("experiments").err
-    monkeypatch.chdir(repository.parent.parent)
-    there = f"cd '{repository.parent.name}/my research'"
-    assert there in command("status", "--dir", repository.parent.name).err
-    monkeypatch.chdir(repository.parent)
-    for folder in (".git/objects", ".git/refs"):
-        Path(folder).mkdir(parents=True)
-    Path(".git/HEAD").write_text("ref: refs/heads/main\n")
-    answer = command("experiments")
-    assert "no session in" in answer.err and "cd 'my research'" in answer.err
-
-
-def test_a_folder_that_is_not_there_is_not_taken_for_the_repository_around_it(repository: Path) -> None:
-    done = program("status", "--dir", "no-such-folder", cwd=repository)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "no-such-folder" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["status", "experiments"])
@@ -246,25 +176,6 @@ def test_a_reader_that_goes_away_is_no_error(repository: Path) -> None:
     assert done.stderr == b""
 
 
-def test_the_shell_completes_commands(repository: Path) -> None:
-    done = program(
-        cwd=repository,
-        _AUTORESEARCHD_COMPLETE="complete_bash",
-        COMP_WORDS="autoresearchd stat",
-        COMP_CWORD="1",
-    )
-    assert done.stdout.split() == ["status"]
-
-
-def test_task_list_says_what_there_is(command: Command) -> None:
-    tasks = json.loads(command("task", "list", "--json").out)
-    assert all(set(task) == {"name", "metric", "direction", "path", "profiles", "needs"} for task in tasks)
-    own = next(task for task in tasks if task["name"] == "autoresearch")
-    assert (own["metric"], own["direction"], own["profiles"]) == ("val_bpb", "minimize", ["cpu", "cuda"])
-    assert own["needs"]["extras"] == ["train"]
-    assert Path(own["path"], "task.yaml").is_file()
-
-
 @pytest.mark.parametrize(
     ("run", "budget", "code", "words"),
     [
@@ -282,12 +193,6 @@ def test_task_init_with_a_mistake_writes_nothing(
     )  # fmt: skip
     assert (answer.code, words in answer.err, "task.yaml:" in answer.err) == (code, True, False), answer.err
     assert not (tmp_path / "task.yaml").exists()
-
-
-def test_the_bundled_tasks_are_in_order(command: Command) -> None:
-    answer = command("task", "check", "--all")
-    assert (answer.code, answer.err) == (0, "")
-    assert "✓ autoresearch: val_bpb (minimize), edits train.py" in answer.out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

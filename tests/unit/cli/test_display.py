@@ -32,14 +32,6 @@ def test_without_a_terminal_each_event_is_a_plain_line() -> None:
     assert lines == ["begins", "#0    run", "warning: try a red [bold]herring[/bold] gnirts $x_{"]
 
 
-@pytest.mark.parametrize(("state", "raised"), [("crashed", None), ("stopped", True)])
-def test_why_a_session_ended_by_an_error_is_left_to_the_command_to_say_once(state: str, raised: bool | None) -> None:
-    stream = io.StringIO()
-    ended = event(EventKind.SESSION_STOPPED, f"{state}: the baseline gave no loss", state=state, raised=raised)
-    PlainDisplay(stream).emit(ended)
-    assert stream.getvalue().split(None, 1)[1] == f"{state}\n"
-
-
 def test_a_terminal_shows_what_status_shows_with_warnings_above(repository: Path) -> None:
     stream = io.StringIO()
     with LiveDisplay(stream) as display:

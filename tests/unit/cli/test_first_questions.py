@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.terminal_text import change_word, in_sigma, number
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
-from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import Command, add_session
@@ -51,16 +48,6 @@ def test_who_looks_on_is_told_what_a_diff_is_of_and_a_pipe_gets_the_diff_alone(c
     assert "as measured" not in piped
 
 
-def test_an_imported_experiment_is_not_said_to_have_changed_nothing(repository: Path, command: Command) -> None:
-    log = repository / "results.tsv"
-    log.write_text(command("export", "--format", "tsv").out)
-    command("import", str(log))
-    answer = command("show", "1", "--diff", "--session", "imported-results")
-    assert "holds no diffs" in answer.err
-    assert "git show" in answer.err
-    assert "changed nothing" not in answer.err
-
-
 def test_the_log_of_one_session_is_told_from_that_of_its_neighbour(repository: Path, command: Command) -> None:
     log = layout.daemon_log(repository)
     log.parent.mkdir(parents=True)
@@ -76,23 +63,6 @@ def test_the_log_of_one_session_is_told_from_that_of_its_neighbour(repository: P
     wrong = command("logs", "--session", "mar9")
     assert (wrong.code, wrong.out) == (2, "")
     assert "no line of a session 'mar9'" in wrong.err
-
-
-def test_doctor_lists_the_sessions_that_share_the_machine(repository: Path, command: Command) -> None:
-    add_session(repository, "newer")
-    with (
-        SessionLock(layout.lock_path(repository, "mar8"), "mar8"),
-        SessionLock(layout.lock_path(repository, "newer"), "newer"),
-    ):
-        findings = {f["name"]: f for f in json.loads(command("doctor", "--json").out)}
-    assert findings["session"]["status"] == "warning"
-    assert "mar8, newer" in findings["session"]["value"]
-
-
-def test_a_note_to_a_policy_that_reads_none_is_not_promised_a_reader(command: Command) -> None:
-    said = command("note", "try fewer layers").err
-    assert "search" in said
-    assert "next proposal" not in said
 
 
 def test_a_dead_daemon_is_not_shown_as_working(repository: Path, command: Command) -> None:
@@ -112,11 +82,3 @@ def test_a_session_at_its_limit_shows_the_command_that_goes_on(repository: Path,
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         store.set_limits(store.session("mar8").id, Limits(max_experiments=5))
     assert "--max-experiments" not in command("status").out, "four of five are done"
-
-
-def test_figures_beyond_comparison_are_not_printed_in_full() -> None:
-    assert in_sigma(59.31) == "59.3σ"
-    assert in_sigma(6884.2) == "over 1000σ"
-    assert change_word(12.345) == "12.35% better"
-    assert change_word(4.01e50) == "over 1000% better"
-    assert len(number(4.0123456789e50)) < 12

@@ -46,42 +46,6 @@ def test_a_second_pause_and_a_second_unpause_say_that_nothing_changes(daemon: Sq
         assert set(asked(daemon)) == {name}, "and is asked for all the same"
 
 
-def test_an_unpause_takes_back_a_pause_that_waits_for_the_running_experiment(
-    daemon: SqlStore, command: Command
-) -> None:
-    command("pause")
-    asked(daemon)  # the daemon knows; the experiment goes on, and the session is still called running
-    assert "goes on" in command("unpause").err
-
-
-def test_a_session_at_rest_is_called_paused(daemon: SqlStore, command: Command) -> None:
-    assert "is not paused" in command("unpause").err
-    daemon.set_state(daemon.session("mar8").id, SessionState.PAUSED, START, pid=1)
-    command("pause")
-    assert "is paused already" in command("pause").err
-
-
-def test_a_pause_that_was_asked_of_a_daemon_before_this_one_counts_no_more(daemon: SqlStore, command: Command) -> None:
-    daemon.add_control(daemon.session("mar8").id, "pause", START)
-    assert "is not paused" in command("unpause").err
-    assert command("pause").err.endswith("pauses after the running experiment\n")
-
-
-def test_a_second_stop_says_how_to_stop_at_once(daemon: SqlStore, command: Command) -> None:
-    assert "stops after the running experiment" in command("stop").err
-    answer = command("stop")
-    assert answer.code == 0 and "was asked to stop before" in answer.err and "stop --now" in answer.err
-    assert asked(daemon) == ["stop"], "asked for twice it would mean at once"
-
-
-# ---------------------------------------------------------------------- what cannot be asked
-@pytest.mark.parametrize(("name", "code"), [("stop", 0), ("pause", 0), ("unpause", 1)])
-def test_without_a_daemon_nothing_is_running(repository: Path, command: Command, name: str, code: int) -> None:
-    answer = command(name)
-    assert (answer.code, answer.out) == (code, "")
-    assert "nothing is running: session mar8 has no daemon" in answer.err and "resume mar8" in answer.err
-
-
 @pytest.mark.parametrize("name", ["stop", "pause", "unpause"])
 def test_nothing_is_asked_of_an_imported_session(repository: Path, command: Command, name: str) -> None:
     command("export", "--format", "tsv", "-o", "results.tsv")

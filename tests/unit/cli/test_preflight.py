@@ -46,14 +46,6 @@ def test_a_wrong_key_or_model_ends_the_start(
     assert "autoresearch/" not in git(toy, "branch", "--all")
 
 
-def test_a_wrong_address_ends_the_start(toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedServer() as scripted:
-        configure(toy, monkeypatch, scripted.url)
-    answer = command("start", "--foreground", "--policy", "local:m", "--sandbox", "none")
-    assert (answer.code, "cannot be reached" in answer.err) == (2, True), answer.err
-    assert "autoresearch/" not in git(toy, "branch", "--all")
-
-
 def test_who_wants_only_the_baseline_or_no_look_is_asked_nothing(
     toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

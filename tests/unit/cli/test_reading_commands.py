@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.commands.status_command import experiment_table, status_lines
-from autoresearchd.cli.terminal_text import Paint
+from autoresearchd.cli.commands.logs_command import followed
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
@@ -42,16 +41,6 @@ def test_the_status_is_a_block_that_says_what_matters(command: Command) -> None:
     assert lines[-1] == "  go on   autoresearchd resume mar8"
 
 
-def test_a_status_that_shows_the_latest_experiments_alone_says_how_many_there_were_before(
-    repository: Path, command: Command
-) -> None:
-    assert "before these" not in command("status").out
-    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
-        for number in range(3):
-            add_experiment(store, store.session("mar8").id, [0.99], Status.DISCARD, Label.NO_GAIN, f"another {number}")
-    assert "  2 before these: autoresearchd experiments" in command("status").out
-
-
 def test_a_metric_that_the_job_reports_itself_is_marked(repository: Path, command: Command) -> None:
     add_session(repository, "own", source="self-reported")
     assert "self-reported" in command("status", "--session", "own").out
@@ -73,11 +62,6 @@ def test_a_living_daemon_is_shown_as_running_and_how_to_stop_it(repository: Path
         answer = command("status")
     assert answer.out.startswith("● autoresearch · alive · running since")
     assert "autoresearchd stop" in answer.out
-
-
-def test_without_a_running_session_the_newest_is_meant(repository: Path, command: Command) -> None:
-    add_session(repository, "newer")
-    assert json.loads(command("status", "--json").out)["session"]["tag"] == "newer"
 
 
 def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command: Command) -> None:
@@ -119,30 +103,6 @@ def test_experiments_are_a_table_in_order(command: Command) -> None:
     ]
 
 
-def test_integers_are_shown_as_such_where_all_of_a_column_are() -> None:
-    def column(*values: float) -> list[str]:
-        records = [{"experiment": i, "status": "keep", "metric": v, "delta": v - 10} for i, v in enumerate(values)]
-        return [" ".join(line.split()[2:4]) for line in experiment_table(records, Paint(enabled=False))[1:]]
-
-    assert column(10.0, 17.0) == ["10 +0", "17 +7"]
-    assert column(10.0, 17.5) == ["10.00000 +0.000000", "17.50000 +7.500000"]
-
-
-def test_a_status_of_integers_has_no_decimals() -> None:
-    metric = {"name": "score", "direction": "maximize", "baseline": 10.0, "best": 17.0, "improvement_pct": 70.0}
-    assert "score  10 → 17  70.00% better" in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
-    metric["best"] = 17.5
-    assert "score  10.00000 → 17.50000" in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
-
-
-def test_a_machine_too_busy_to_conclude_is_a_line_of_the_status() -> None:
-    metric = {"name": "score", "baseline": 1.5, "best": 1.25, "sigma": 0.52, "baseline_sigma": 0.1}
-    said = "σ is 0.52, 5 times the 0.1 of when the baseline was first measured"
-    assert said in "\n".join(status_lines({"metric": metric}, [], Paint(enabled=False)))
-    for quiet in ({"sigma": 0.4}, {"baseline_sigma": 0.0}, {"baseline_sigma": None}, {"sigma": "much"}):
-        assert "first measured" not in "\n".join(status_lines({"metric": metric | quiet}, [], Paint(enabled=False)))
-
-
 def test_experiments_can_be_chosen(command: Command) -> None:
     chosen = json.loads(command("experiments", "--json", "--status", "discard", "--last", "1").out)
     assert [r["experiment"] for r in chosen] == [4]
@@ -172,25 +132,11 @@ def test_show_prints_logs_of_any_bytes(repository: Path, command: Command) -> No
     assert sum(len(line) for line in lines[4:-1]) == 200_000
 
 
-def test_the_hint_of_show_leads_to_the_session_that_was_shown(repository: Path, command: Command) -> None:
-    add_session(repository, "newer")
-    assert "  autoresearchd show 1 --session mar8 --diff   shows" in command("show", "1", "--session", "mar8").out
-    assert "  autoresearchd show 1 --diff   shows" in command("show", "1").out
-    assert "autoresearchd experiments --session mar8`" in command("show", "99", "--session", "mar8").err
-
-
 def test_plot_writes_a_picture_and_says_where(repository: Path, command: Command) -> None:
     answer = command("plot")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == "wrote progress.png: 4 experiments beside the baseline, 1 kept\n"
     assert (repository / "progress.png").stat().st_size > 10_000
-
-
-def test_the_end_of_the_daemons_log_is_printed(repository: Path, command: Command) -> None:
-    log = layout.daemon_log(repository)
-    log.parent.mkdir(parents=True)
-    log.write_text("one\ntwo \x1b[31mred\nthree\n")
-    assert command("logs", "-n", "2").out == "two red\nthree\n"
 
 
 def test_colours_are_for_terminals_or_for_those_who_ask(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,13 +159,6 @@ def test_doctor_finds_out_and_changes_nothing(command: Command, monkeypatch: pyt
     assert sorted(Path().iterdir()) == before
 
 
-def test_doctor_tells_people_how_to_hint(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    out = command("doctor").out
-    assert "✗ git" in out
-    assert "→ apt install git" in out
-
-
 def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path, command: Command) -> None:
     log = repository / "results.tsv"
     log.write_text(command("export", "--format", "tsv").out)
@@ -230,3 +169,62 @@ def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path
     kept = [line for line in log.read_text().splitlines() if "\tkeep\t" in line]
     again = command("export", "--format", "tsv", "--session", "imported-results").out.splitlines()
     assert [line for line in again if "\tkeep\t" in line] == kept
+
+
+def test_a_log_is_followed_over_its_rotation_without_losing_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "daemon.log"
+    log.write_text("old\n")
+    lines = followed(log, 0, log.stat().st_ino)
+    assert next(lines) == "old"
+    with log.open("a") as stream:
+        stream.write("half")
+        stream.flush()
+        stream.write(" and half\nlast of the old\n")
+    log.rename(tmp_path / "daemon.log.1")
+    log.write_text("first of the new\n")
+    assert [next(lines) for _ in range(3)] == ["half and half", "last of the old", "first of the new"]
+    lines.close()
+
+
+HOSTILE = "da\x1b[31mta\x07\n"
+
+
+@pytest.fixture
+def roles_at_work(repository: Path) -> None:
+    """A session in which three roles took turns."""
+    add_session(repository, "specialists")
+    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
+        session = store.session("specialists").id
+        for role, value, status, reward in (
+            ("schedule", 0.98, Status.KEEP, 2.0),
+            ("optimiser", 0.99, Status.DISCARD, -0.5),
+            ("schedule", 0.985, Status.DISCARD, -1.0),
+            (HOSTILE, 0.99, Status.DISCARD, None),
+        ):
+            label = Label.NONE if status is Status.KEEP else Label.NO_GAIN
+            add_experiment(store, session, [value], status, label, "an edit", role=role, reward=reward)
+
+
+@pytest.mark.usefixtures("roles_at_work")
+def test_the_status_tells_how_each_role_does(command: Command) -> None:
+    lines = command("status", "--session", "specialists").out.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.split()[:2] == ["role", "tried"])
+    rows = [line.split() for line in lines[begin + 1 : begin + 4]]
+    assert ["optimiser", "1", "0", "-0.500"] in rows
+    assert ["schedule", "2", "1", "+0.500"] in rows
+
+
+@pytest.mark.usefixtures("roles_at_work")
+def test_the_experiments_of_one_role_can_be_listed_and_its_newest(command: Command) -> None:
+    of_role = ("experiments", "--json", "--session", "specialists", "--role", "schedule")
+    assert [e["experiment"] for e in json.loads(command(*of_role).out)] == [5, 7]
+    assert [e["experiment"] for e in json.loads(command(*of_role, "--last", "1").out)] == [7]
+    assert [e["experiment"] for e in json.loads(command(*of_role, "--status", "keep").out)] == [5]
+
+
+@pytest.mark.usefixtures("roles_at_work")
+def test_a_role_that_has_proposed_nothing_is_refused_with_those_that_have(command: Command) -> None:
+    answer = command("experiments", "--session", "specialists", "--role", "shedule")
+    assert answer.code == 2
+    assert "optimiser" in answer.err
+    assert "start --roles" in command("experiments", "--session", "mar8", "--role", "schedule").err

@@ -61,17 +61,6 @@ def test_a_provider_that_wants_a_key_is_not_waited_for_without_one(
     assert "autoresearch/" not in git(toy, "branch", "--all")
 
 
-def test_a_bundled_task_is_not_begun_where_another_one_lies(toy: Path, command: Command) -> None:
-    answer = refused(command, "--task", "terrain")
-    assert "holds the task toy" in answer.err and "leave --task out" in answer.err
-
-
-def test_a_byte_order_mark_that_search_cannot_do_with_is_named(toy: Path, command: Command) -> None:
-    write_files(toy, {"train.py": "\ufeff" + FILES["train.py"]})
-    commit_all(toy)
-    assert "byte order mark" in refused(command, policy="search").err
-
-
 # ---------------------------------------------------------------------- data
 @pytest.mark.parametrize("key", ["workspace", "evaluation"])
 def test_data_that_nothing_can_make_is_refused_by_the_check_and_by_the_start(
@@ -155,7 +144,6 @@ def test_a_mistake_in_an_option_is_told_and_not_that_another_session_runs(
     assert "→" in answer.err
 
 
-# ---------------------------------------------------------------------- programs
 # ---------------------------------------------------------------------- folders
 def test_a_file_where_logs_and_results_go_is_named_and_no_session_is_left(toy: Path, command: Command) -> None:
     (toy / ".git/info").mkdir(exist_ok=True)
@@ -228,22 +216,3 @@ def test_a_number_that_is_too_large_is_named_and_nothing_else_is_blamed(command:
     assert words[1] in answer.err
     assert f"{HUGE} is more than" in answer.err
     assert "database" not in answer.err
-
-
-@pytest.mark.usefixtures("repository")
-def test_the_largest_number_that_a_database_holds_is_merely_not_there(command: Command) -> None:
-    answer = command("show", str(2**63 - 1))
-    assert answer.code == 2
-    assert "has no experiment" in answer.err
-
-
-@pytest.mark.parametrize("folder", ["/proc/x", "/dev/null/x"])
-def test_a_folder_that_cannot_be_made_is_named(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    answer = command("start", "--task", "autoresearch", "--dir", folder)
-    assert answer.code == 2
-    assert folder in answer.err
-    assert "--dir" in answer.err
-    assert "Traceback" not in answer.err

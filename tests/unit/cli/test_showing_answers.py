@@ -66,21 +66,6 @@ def test_show_lists_each_answer_with_what_it_gave_and_cost(command: Command) -> 
     assert any(line.split() == ["cost", "$0.0423"] for line in lines)
 
 
-def test_a_repair_is_told_with_what_it_was_to_hint(command: Command) -> None:
-    assert "attempt 2 of 2: a repair after error: NameError: math" in command("show", str(ASKED)).out
-    assert "attempt" not in command("show", "1").out
-
-
-def test_a_price_that_is_not_known_is_not_shown_as_nothing(command: Command) -> None:
-    partly = command("show", str(ANSWERED)).out
-    assert "at least $0.5000, price unknown for 1 of 2 answers" in partly
-    unknown = command("show", str(FREE)).out
-    assert "price unknown" in unknown
-    assert "$" not in unknown
-    assert "price unknown" not in command("show", str(FREE + 1)).out
-    assert "price unknown" not in command("show", "1").out
-
-
 def test_answers_are_printed_in_full_and_alone_in_a_pipe(command: Command) -> None:
     out = command("show", str(ASKED), "--answers").out
     assert out.startswith("==> answer 1 of 3: some/model, block 1")

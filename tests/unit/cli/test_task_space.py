@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -44,22 +43,6 @@ def test_each_constant_is_shown_with_its_range_and_the_others_with_the_reason(co
     assert "WIDTH       BATCH * 2     4  derived: computed from other values" in answer.out
 
 
-def test_the_same_as_json_with_the_bounds_of_task_yaml(command: Command, folder: Path) -> None:
-    bounds = "search: {fixed: [BETAS], ranges: {'train.py:BATCH': 8..48}, choices: {OPT: [adam, lion]}}\n"
-    (folder / "task.yaml").write_text(TASK + bounds)
-    answer = command("task", "space", str(folder), "--json")
-    assert answer.code == 0, answer.err
-    told = json.loads(answer.out)
-    constants = {c["name"]: c for c in told["constants"]}
-    assert constants["train.py:BATCH"] | {"moves": 0, "family": ""} == {
-        "name": "train.py:BATCH", "value": 32, "line": 3, "kind": "int", "family": "",
-        "low": 8, "high": 48, "scale": "octave", "given": True, "moves": 0,
-    }  # fmt: skip
-    assert constants["train.py:OPT"]["choices"] == ["adam", "lion"]
-    why = {left["name"]: left["why"] for left in told["left_out"]}
-    assert why["train.py:BETAS[0]"] == why["train.py:BETAS[1]"] == "fixed in task.yaml"
-
-
 def test_a_name_that_no_constant_has_is_an_error_that_lists_near_ones(command: Command, folder: Path) -> None:
     """A misspelt bound that is ignored leaves the constant free all night."""
     (folder / "task.yaml").write_text(TASK + "search:\n  fixed: [BATHC]\n  ranges: {momentum: 0..1, lr: 0..1}\n")
@@ -97,49 +80,7 @@ def test_bounds_that_make_no_sense_are_told_with_their_line(
     assert words in answer.err
 
 
-def test_a_comment_that_cannot_be_followed_is_told_with_its_file_and_line(command: Command, folder: Path) -> None:
-    (folder / "train.py").write_text(PROGRAM.replace("1e-5..1e-1", "1e-1..1e-5"))
-    for words in (("space",), ("check",)):
-        answer = command("task", *words, str(folder))
-        assert answer.code == 2
-        assert "train.py:1: LR: a comment gives a range, but the lower end, 0.1, is not below" in answer.err
-
-
-def test_a_program_without_constants_ends_with_an_error_that_says_what_to_do(command: Command, folder: Path) -> None:
-    (folder / "train.py").write_text("SEED = 3\nprint(1)\n")
-    answer = command("task", "space", str(folder))
-    assert answer.code == 1
-    assert "SEED" in answer.out
-    assert "train.py: nothing to tune" in answer.err and "LEARNING_RATE = 3e-4" in answer.err
-    assert json.loads(command("task", "space", str(folder), "--json").out)["constants"] == []
-
-
-def test_a_folder_without_a_task_and_a_program_that_does_not_parse_are_clear_errors(
-    command: Command, folder: Path
-) -> None:
-    (folder / "train.py").write_text("LR = (\n")
-    answer = command("task", "space", str(folder))
-    assert answer.code == 1
-    assert "train.py cannot be searched for constants: it is not valid Python" in answer.err
-    (folder / "task.yaml").unlink()
-    answer = command("task", "space", str(folder))
-    assert answer.code == 2
-    assert "task.yaml: there is no such file" in answer.err
-    assert command("task", "space", "no-such-task").code == 2
-
-
 def test_what_the_program_holds_is_shown_without_its_control_characters(command: Command, folder: Path) -> None:
     (folder / "train.py").write_text('LR = 0.1\nMODE = "a\x1b[31m\u202eb"\n')
     answer = command("task", "space", str(folder))
     assert "MODE" in answer.out and "\x1b" not in answer.out and "\u202e" not in answer.out
-
-
-def test_task_check_and_init_say_how_many_constants_there_are(command: Command, folder: Path) -> None:
-    answer = command("task", "check", str(folder))
-    assert (answer.code, answer.out) == (0, "✓ mine: loss (minimize), edits train.py\n")
-    assert f"`search` may turn 5 constants: `autoresearchd task space {folder}` lists them" in answer.err
-    (folder / "task.yaml").unlink()
-    arguments = ("--file", "train.py", "--command", "python train.py", "--metric", "loss", "--no-measure")
-    answer = command("task", "init", "mine", str(folder), *arguments)
-    assert answer.code == 0
-    assert "`search` may turn 5 constants" in answer.err

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort.abort_policy import STRIDE, AbortPolicy, Caution, Promise, Reason, wilson_upper
+from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Caution, Promise, Reason, wilson_upper
 from autoresearchd.evaluator.abort.evidence import MIN_DISTINCT, spent
 from tests.unit.evaluator.curves import BUDGET, DELTA, Points, ReplayPolicy, finished, policy, training, until, varied
 
@@ -43,20 +43,6 @@ def test_a_run_that_will_improve_is_never_stopped(end: float) -> None:
     assert not any(verdicts(policy(), varied(), training(end, seed=99), 1.0))
 
 
-@pytest.mark.parametrize("progress", [0.5, 0.8])
-def test_a_late_first_look_spends_no_more_than_one_of_many(progress: float) -> None:
-    """A daemon that was busy, or a log that came late: what nobody looked at is not spent afterwards."""
-    points = training(1.3, seed=99)
-    limits = []
-    for earlier in ((), tuple(progress - STRIDE * k for k in (3, 2, 1))):
-        judge = after(varied(24))
-        for share in earlier:
-            judge.look(*until(share, points), BUDGET, 1.0)
-        limits.append(judge.look(*until(progress, points), BUDGET, 1.0).threshold)
-    assert limits[0] is not None and limits[1] is not None
-    assert limits[0] >= limits[1] * (1 - 1e-9)
-
-
 def test_a_look_explains_itself() -> None:
     judge = after(varied())
     look = judge.look(*until(0.5, training(2.5, seed=99)), BUDGET, 1.0)
@@ -77,14 +63,6 @@ def test_a_loss_that_stays_nan_is_stopped_once_there_is_a_history() -> None:
     losses[-20:] = math.nan
     assert after(varied()).look(steps, losses, BUDGET, 1.0).abort
     assert not policy().look(steps, losses, BUDGET, 1.0).abort
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.005])
-def test_a_loss_that_leaps_to_a_plateau_is_stopped(noise: float) -> None:
-    steps, losses = training(1.0)
-    wobble = np.random.default_rng(7).normal(0, noise, len(losses))
-    plateau = np.where(np.arange(len(losses)) < 20, losses, 9.0 + wobble)
-    assert any(verdicts(policy(), varied(), (steps, plateau), 1.0)[:6])
 
 
 # ---------------------------------------------------------------------- no abort without evidence
@@ -155,23 +133,6 @@ def test_a_good_run_with_a_broken_log_is_not_stopped(kind: str) -> None:
     assert not after(varied()).look(*bad_curves()[kind], BUDGET, 1.0).abort
 
 
-# ---------------------------------------------------------------------- what must change nothing
-@given(st.integers(0, 2**20), st.integers(1, 9), st.floats(0.8, 3.0))
-@settings(max_examples=15, deadline=None)
-def test_the_same_history_gives_the_same_decision_however_it_was_learned(seed: int, tenth: int, end: float) -> None:
-    rng = np.random.default_rng(seed)
-    history = [finished(1.0 + float(rng.exponential(0.4)), seed=seed + k) for k in range(16)]
-    bar = min(run["final"] for run in history)
-    points = until(tenth / 10, training(end, seed=seed))
-    at_once = policy(seed=seed, audit_rate=0.1)
-    one_by_one = policy(seed=seed, audit_rate=0.1)
-    for k in range(len(history)):
-        one_by_one(history[:k], *until(0.5, training(2.0)), BUDGET, bar)
-    first, second = at_once(history, *points, BUDGET, bar), one_by_one(history, *points, BUDGET, bar)
-    assert first == second
-    assert at_once.last_look == one_by_one.last_look
-
-
 def moved(history: History, change: Any) -> History:
     return [{**run, "losses": change(run["losses"]), "final": change(run["final"])} for run in history]
 
@@ -220,14 +181,6 @@ def test_a_maximised_metric_is_judged_like_its_mirror_image(seed: int, tenth: in
     assert judge.last_look.score == mirror.last_look.score
     if judge.last_look.low is not None:
         assert mirror.last_look.high == -judge.last_look.low
-
-
-def test_an_accuracy_may_be_forecast_from_a_loss_that_is_logged() -> None:
-    judge = policy(maximize=True, maximize_curve=False)
-    for run in varied():
-        judge.observe(run["steps"], run["losses"], BUDGET, 1.0 - run["final"])
-    assert judge.look(*until(0.5, training(2.5, seed=99)), BUDGET, 0.0).abort
-    assert not judge.look(*until(0.5, training(0.9, seed=99)), BUDGET, 0.0).abort
 
 
 # ---------------------------------------------------------------------- restarts
@@ -297,26 +250,6 @@ def first_abort(judge: AbortPolicy, points: tuple[np.ndarray, np.ndarray], bar: 
     return next((share for share in shares if judge.look(*until(share, points), BUDGET, bar).abort), None)
 
 
-def test_of_improvements_drawn_at_random_hardly_any_is_lost() -> None:
-    rng = np.random.default_rng(11)
-    lost = improved = aborted = 0
-    for stream in range(6):
-        judge, best = policy(seed=stream), math.inf
-        for k in range(40):
-            end = 1.0 + float(rng.exponential(0.5)) * (1 - k / 80)
-            points = training(end, seed=1000 * stream + k)
-            better = end < best - DELTA
-            stop = first_abort(judge, points, best)
-            improved += better and math.isfinite(best)
-            lost += better and stop is not None
-            aborted += stop is not None
-            cut = points if stop is None else until(stop, points)
-            judge.observe(*cut, BUDGET, end if stop is None else None, aborted=stop is not None)
-            best = min(best, end) if stop is None else best
-    assert lost <= 0.05 * improved
-    assert aborted > 60
-
-
 # ---------------------------------------------------------------------- what the daemon knows besides
 def in_other_unit(history: History, unit: float) -> History:
     return [{**run, "losses": run["losses"] * unit} for run in history]
@@ -331,30 +264,6 @@ def test_a_log_in_another_unit_than_the_metric_ends_hopeless_runs_and_no_others(
         assert not any(verdicts(policy(), history, (steps, unit * losses), 1.0))
     steps, losses = training(1.6, seed=99)
     assert any(verdicts(policy(), history, (steps, unit * losses), 1.0)[:7])
-
-
-@pytest.mark.parametrize("delta", [0.0, math.nan, -1.0])
-def test_without_a_known_noise_every_improvement_counts_however_rough_the_log_is(delta: float) -> None:
-    rough = [finished(1.0 + 0.05 * ((5 * k) % 14), seed=k, noise=0.1) for k in range(14)]
-    judge = after(rough, delta=delta)
-    assert judge.look(*until(0.5, training(1.3, seed=99)), BUDGET, 1.0).bar == 1.0
-    audited = after(rough, delta=delta, audit_rate=1.0)
-    known = audited.promise.improved
-    audited.observe(*training(0.99, seed=98), BUDGET, 0.99)
-    assert audited.promise.improved == known + 1
-
-
-def test_programs_that_are_known_to_be_others_are_evidence_however_alike_they_are() -> None:
-    alike = [1.0 + 0.002 * k for k in range(12)]
-    unknown, known = policy(), policy()
-    for k, end in enumerate(alike):
-        unknown.observe(*training(end, seed=k), BUDGET, end)
-        known.observe(*training(end, seed=k), BUDGET, end, another=True)
-    points = until(0.5, training(2.5, seed=99))
-    assert unknown.look(*points, BUDGET, 1.0).reason is Reason.FEW_PROGRAMS
-    look = known.look(*points, BUDGET, 1.0)
-    assert look.abort
-    assert look.distinct == len(alike)
 
 
 UNIT = 3.0
@@ -401,91 +310,12 @@ def test_beside_the_incumbent_a_run_that_will_improve_is_never_stopped(end: floa
     assert all(first_share(session(reruns=reruns), logged(end, seed=seed)) == 1.0 for seed in range(90, 95))
 
 
-@pytest.mark.parametrize("reruns", [0, pytest.param(3, marks=pytest.mark.nightly)])
-def test_noise_that_is_underestimated_costs_time_but_no_improvement(reruns: int) -> None:
-    """Delta is twice the incumbent's σ, of which few runs tell little: if it is too small, no run is ended sooner."""
-    curves = [logged(0.9 + 0.02 * k, seed=99) for k in range(20)]
-    right = [first_share(session(reruns=reruns), points) for points in curves]
-    assert min(right) < 0.5
-    for share in (0.25, 0.5, 0.8):
-        small = [first_share(session(reruns=reruns, delta=share * DELTA), points) for points in curves]
-        assert all(one >= other for one, other in zip(small, right, strict=True)), share
-
-
 def test_one_lucky_run_of_a_new_incumbent_costs_no_improvement() -> None:
     """It was kept for that luck: by three standard deviations it looks better than it is."""
     judge, lucky = session(), 0.9 - 3 * SIGMA
     judge.succeed()
     judge.rerun(*logged(lucky, seed=70), BUDGET, lucky)
     assert first_share(judge, logged(0.9 - 1.1 * DELTA, seed=99), bar=0.9) == 1.0
-
-
-def test_a_restart_forgets_no_run_of_the_incumbent() -> None:
-    judge = session(programs=24)
-    again = policy()
-    assert again.restore(json.loads(json.dumps(judge.to_state(), allow_nan=False)))
-    for one in (judge, again):
-        one.rerun(*logged(1.01, seed=60), BUDGET, 1.01)
-        one.observe(*logged(1.1, seed=61), BUDGET, 1.1, another=True)
-    for share in SHARES:
-        points = until(share, logged(1.1, seed=99))
-        assert judge.look(*points, BUDGET, 1.0) == again.look(*points, BUDGET, 1.0)
-    assert judge.to_state() == again.to_state()
-
-
-def test_an_audit_is_judged_against_the_incumbent_and_not_the_luckiest_run() -> None:
-    """A discarded experiment's first run may have been lucky: what is better than the incumbent is an improvement."""
-    judge = session(audit_rate=1.0)
-    judge.observe(*logged(0.9, seed=80), BUDGET, 0.9, another=True)
-    before = judge.promise.improved
-    judge.observe(*logged(0.95, seed=81), BUDGET, 0.95, another=True)
-    assert judge.promise.improved == before + 1
-
-
-@given(st.integers(-6, 6), st.floats(-50, 50), st.floats(0.9, 1.5), st.integers(1, 9))
-@settings(max_examples=15, deadline=None)
-def test_scale_shift_and_direction_change_nothing(power: int, shift: float, end: float, tenth: int) -> None:
-    scale = 2.0**power
-    one = session()
-    ways = ((policy(delta=DELTA * scale), scale, shift), (policy(maximize=True), -1.0, 0.0))
-    points = until(tenth / 10, logged(end, seed=99))
-    look = one.look(*points, BUDGET, 1.0)
-    luck = np.random.default_rng(5).normal(0, SIGMA, 4)
-    for judge, factor, more in ways:
-
-        def moved(points: Points, factor: float = factor, more: float = more) -> Points:
-            return points[0], factor * points[1] + factor * more
-
-        def put(value: float, factor: float = factor, more: float = more) -> float:
-            return float(factor * value + factor * more)
-
-        judge.observe(*moved(logged(1.0, seed=0)), BUDGET, put(1.0), another=True)
-        judge.succeed()
-        for k in range(3):
-            judge.rerun(*moved(logged(1.0 + luck[k], seed=50 + k)), BUDGET, put(1.0 + luck[k]))
-        for k in range(1, 14):
-            value = 1.0 + 0.02 * ((5 * k) % 14)
-            judge.observe(*moved(logged(value, seed=k)), BUDGET, put(value), another=True)
-        other = judge.look(*moved(points), BUDGET, put(1.0))
-        assert look.score is not None and other.score is not None and look.threshold is not None
-        assert other.score == pytest.approx(look.score, rel=1e-3, abs=1e-3)
-        if abs(look.score - look.threshold) > 0.01:
-            assert other.abort == look.abort
-
-
-LEARNED_PAIRS = session().to_state()
-
-
-@given(st.lists(numbers, max_size=30), st.lists(numbers, max_size=30), numbers, numbers)
-@settings(max_examples=60, deadline=None)
-def test_no_log_of_the_incumbent_however_broken_raises(
-    steps: list[float], losses: list[float], budget: float, final: float
-) -> None:
-    judge = policy()
-    assert judge.restore(LEARNED_PAIRS)
-    judge.rerun(steps, losses, budget, final)
-    judge.observe(*logged(1.1, seed=98), BUDGET, 1.1, another=True)
-    judge.look(*until(0.5, logged(1.1, seed=99)), BUDGET, 1.0).explain()
 
 
 def test_beside_the_incumbent_hardly_any_improvement_drawn_at_random_is_lost() -> None:
@@ -534,12 +364,6 @@ def test_a_surprise_makes_cautious_and_calm_lets_it_fade() -> None:
         caution.observe(0.1, good=True)
     assert caution.factor == 1.0
     assert caution.surprises == 1
-
-
-def test_a_bad_run_that_dropped_far_is_no_surprise_about_improvements() -> None:
-    caution = Caution()
-    caution.observe(50.0, good=False)
-    assert caution.factor == 1.0
 
 
 def test_the_promise_counts_what_audits_saw_and_does_not_claim_more() -> None:

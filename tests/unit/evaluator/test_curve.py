@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import ConfigError
 from autoresearchd.evaluator.measure.logged_curve import MAX_NON_FINITE, MAX_POINTS, CurveParser, read_curve
 
 KARPATHY = (
@@ -38,11 +37,6 @@ def test_nanogpt_gives_training_and_validation_points() -> None:
     assert all(p.progress is None for p in points)
 
 
-def test_modded_nanogpt_gives_time_and_share_of_the_run() -> None:
-    (point,) = read_curve("step:125/1250 val_loss:4.5 train_time:30000ms step_avg:240ms\n", "auto", 300).points
-    assert point.validation and point.seconds == 30.0 and point.progress == 0.1
-
-
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_hugging_face_dictionaries_give_points_but_not_their_summary(quote: str) -> None:
     q = quote
@@ -54,17 +48,6 @@ def test_hugging_face_dictionaries_give_points_but_not_their_summary(quote: str)
     assert [(p.step, p.loss, p.validation) for p in read_curve(log).points] == [(0.4, 2.1, False), (1.0, 2.0, True)]
 
 
-def test_json_lines_give_points_with_their_time() -> None:
-    log = '{"config": {"loss": "ce"}}\n{"step": 5, "train_loss": 2, "val_loss": 3, "elapsed": 30, "ok": true}\n'
-    log += '{"step": 6, "loss": null}\n'
-    parser = read_curve(log, "auto", 300)
-    assert [(p.loss, p.validation, p.seconds, p.progress) for p in parser.points] == [
-        (2, False, 30, 0.1),
-        (3, True, 30, 0.1),
-    ]
-    assert parser.diverged and len(parser.non_finite) == 1
-
-
 def test_a_pattern_of_the_task_names_its_groups() -> None:
     pattern = r"ep (?P<step>\d+) (?P<progress>[\d.]+)% L=(?P<loss>\S+)"
     assert [(p.step, p.loss, p.progress) for p in read_curve("ep 3 50% L=1.5\nep x\n", pattern, 10).points] == [
@@ -72,12 +55,6 @@ def test_a_pattern_of_the_task_names_its_groups() -> None:
     ]
     by_time = read_curve("L=2 t=5s\nL=1 t=6s\n", r"L=(?P<loss>\S+) t=(?P<seconds>[\d.]+)s", 10).points
     assert [(p.step, p.progress) for p in by_time] == [(0, 0.5), (1, 0.6)]
-
-
-@pytest.mark.parametrize("pattern", [r"step (\d+)", "(", r"(?P<loss>(a+)+)"])
-def test_a_pattern_that_cannot_give_a_curve_is_refused_by_name(pattern: str) -> None:
-    with pytest.raises(ConfigError, match=r"curve\.pattern"):
-        CurveParser(pattern, 1.0)
 
 
 def test_a_loss_that_is_not_finite_is_a_signal_and_no_part_of_the_curve() -> None:

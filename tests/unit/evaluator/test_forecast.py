@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.evaluator.abort.forecast import Programs, References, draw, forecast, line_through, summarise
-from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve, fit_power_law, trailing
+from autoresearchd.evaluator.abort.forecast import References, forecast, summarise
+from autoresearchd.evaluator.abort.learning_curve import Curve, Shape, clean_curve
 from tests.unit.evaluator.curves import BUDGET, DELTA, training, until
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -63,13 +63,6 @@ def test_a_clock_that_jumps_is_noticed() -> None:
     assert curve_of((np.append(steps[:half], steps[half:] + 100.0), losses)).shape is Shape.GAP
 
 
-def test_a_diverging_loss_is_no_change_of_unit() -> None:
-    steps, losses = until(0.5, training(1.0))
-    rising = losses.copy()
-    rising[25:] += 0.3 * np.arange(1, len(rising) - 24)
-    assert curve_of((steps, rising)).shape is Shape.REGULAR
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.005])
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (8.0, -40.0), (0.125, 30.0)])
 def test_a_loss_that_leaps_to_a_plateau_has_diverged(noise: float, scale: float, shift: float) -> None:
@@ -88,33 +81,6 @@ def test_a_loss_that_stays_nan_is_dead_and_a_few_nans_are_not(bad: int, shape: S
     assert curve_of((steps, losses)).shape is shape
 
 
-# ---------------------------------------------------------------------- smoothing and the power law
-def test_the_level_follows_a_power_law_without_lag_and_ignores_what_comes_later() -> None:
-    curve = curve_of(training(1.0, noise=0.0))
-    levels, slopes = trailing(curve)
-    late = curve.progress > 0.3
-    assert np.max(np.abs(levels - curve.losses)[late]) < 0.02
-    assert np.all(slopes[late] > 0)
-    early, _ = trailing(curve_of(until(0.4, training(1.0, noise=0.0))))
-    assert early == pytest.approx(levels[: len(early)])
-
-
-def test_the_power_law_is_found_from_its_first_half_in_spite_of_spikes() -> None:
-    x = np.arange(1, 51) / 100
-    y = 0.5 * x**-0.6 + 2.0
-    y[[20, 33]] += 1.5
-    law = fit_power_law(x, y)
-    assert law is not None
-    assert law.at(1.0) == pytest.approx(2.5, abs=0.03)
-
-
-# ---------------------------------------------------------------------- references
-def test_repeats_of_one_program_are_one_piece_of_evidence() -> None:
-    references = library([1.0, 1.005, 0.998, 1.003, 1.4, 1.8])
-    assert len(references) == 6
-    assert references.distinct == 3
-
-
 # ---------------------------------------------------------------------- the forecast
 
 
@@ -123,23 +89,6 @@ def test_the_offset_from_training_loss_to_the_metric_is_learned() -> None:
     got = forecast(curve_of(until(0.4, training(1.25, seed=99, offset=0.7))), references)
     assert got is not None
     assert got.mean == pytest.approx(1.25, abs=0.03)
-
-
-def test_a_cool_down_that_no_power_law_foresees_is_learned() -> None:
-    def cooled(end: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        steps, losses = training(end + 0.5, seed=seed, offset=0.0)
-        return steps, losses - 0.5 * np.clip((steps / BUDGET - 0.6) / 0.4, 0, 1)
-
-    references = References()
-    for seed in range(12):
-        end = 1.0 + 0.1 * seed
-        references.add(summarise(curve_of(cooled(end, seed)), end), DELTA)
-    curve = curve_of(until(0.5, cooled(1.33, 50)))
-    got, law = forecast(curve, references), fit_power_law(curve.progress, curve.losses)
-    assert got is not None
-    assert law is not None
-    assert law.at(1.0) > 1.7
-    assert got.mean == pytest.approx(1.33, abs=0.04)
 
 
 def test_the_interval_holds_the_end_nine_times_in_ten() -> None:
@@ -152,37 +101,3 @@ def test_the_interval_holds_the_end_nine_times_in_ten() -> None:
         assert got is not None
         hits += got.low <= end <= got.high
     assert hits >= 40
-
-
-def programs(finals: np.ndarray, drops: np.ndarray, ends: np.ndarray) -> Programs:
-    rows = np.arange(len(finals))
-    return Programs(drops, ends, finals, finals, rows.astype(np.float64), rows, np.ones(len(finals)))
-
-
-def scattered(unit: float, spread: float, *, noise: float = 0.01, count: int = 16) -> Programs:
-    """Programs whose log is in another unit, and lies ``spread`` times as far apart now as in the end."""
-    rng = np.random.default_rng(4)
-    finals = 1.0 + rng.exponential(0.2, count)
-    ends = unit * finals + 0.3 + rng.normal(0, noise, count)
-    levels = unit * spread * finals + 0.9 + rng.normal(0, noise, count)
-    return programs(finals, levels - finals, ends - finals)
-
-
-@pytest.mark.parametrize("unit", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("spread", [1.0, 1.2])
-def test_a_log_in_another_unit_is_as_sharp_as_one_in_the_metrics_own(unit: float, spread: float) -> None:
-    line = line_through(scattered(unit, spread))
-    assert 1 + line.gain == pytest.approx(unit * spread, rel=0.08)
-    assert line.errors.std() < 0.015
-    assert line.final(unit * spread * 1.1 + 0.9) == pytest.approx(1.1, abs=0.03)
-
-
-@given(st.integers(0, 10**6), st.integers(-8, 8), st.floats(-50, 50), st.floats(-50, 50))
-def test_scale_and_shifts_change_no_slope(seed: int, power: int, log_shift: float, metric_shift: float) -> None:
-    rng = np.random.default_rng(seed)
-    finals, noise = rng.normal(1, 0.2, 10), rng.normal(0, 0.1, 10)
-    one = draw(noise + 0.5 * finals, finals, 0.0, 1.0)
-    scale = 2.0**power
-    other = draw((noise + 0.5 * finals + log_shift) * scale, (finals + metric_shift) * scale, 0.0, 1.0)
-    assert other.gain == pytest.approx(one.gain, rel=1e-6, abs=1e-6)
-    assert other.errors == pytest.approx(one.errors * scale, rel=1e-6, abs=1e-6 * scale)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure
-from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
+from autoresearchd.domain.experiment import Measurement
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.task import Evaluation, Task
 from autoresearchd.evaluator.rules.integrity import Seal, broken, evaluator_version, tampering
@@ -96,16 +96,6 @@ def test_whatever_is_done_to_protected_files_during_a_run_is_seen(folders, act, 
     assert told.label is Label.METRIC_TAMPERING and words in told.detail
 
 
-def test_what_was_found_is_found_again_where_it_could_not_be_written_down(folders: tuple[Path, Path]) -> None:
-    pristine, worktree = folders
-    files = ProtectedFiles(watched(), pristine, lambda: None)
-    seals = files.seal(worktree)
-    (worktree / "lib" / "part.py").unlink()
-    first = seals.check(GOOD)
-    assert first.label is Label.METRIC_TAMPERING
-    assert seals.check(GOOD) == first, "after a store that was locked, or a full disk"
-
-
 def test_what_a_run_may_do_is_no_tampering(folders: tuple[Path, Path]) -> None:
     pristine, worktree = folders
     files = ProtectedFiles(watched(), pristine, lambda: None)
@@ -131,10 +121,3 @@ def test_without_a_pristine_copy_nothing_is_run(folders: tuple[Path, Path]) -> N
     (pristine / "evaluate.py").write_text("score = 0\n")
     with pytest.raises(EnvironmentFailure, match=r"evaluate\.py was changed"):
         files.seal(worktree)
-
-
-def test_a_result_names_the_evaluator_that_it_was_measured_by(folders: tuple[Path, Path]) -> None:
-    files = ProtectedFiles(watched(), folders[0], lambda: None)
-    stages = (StageResult("training", "ok", 0, 1.0, "t.log"), StageResult("evaluation", "ok", 0, 1.0, "e.log"))
-    named = files.with_version(RunResult(stages, 2.0, "none"))
-    assert [s.detail for s in named.stages] == ["", f"evaluator {files.version}"]

@@ -19,12 +19,11 @@ from autoresearchd.evaluator.keep.keep_rule import (
     KeepRule,
     Program,
     Reading,
-    believe,
     estimate,
     look,
     passes,
 )
-from autoresearchd.evaluator.keep.noise import Noise, Squares, VariancePrior, alike, weighed_priors
+from autoresearchd.evaluator.keep.noise import Noise, Squares
 from autoresearchd.evaluator.keep.noise_data import NoiseData, Sample
 from tests.unit.evaluator.builders import experiment, incumbent, run, scoring, task
 
@@ -69,10 +68,6 @@ class TestLook:
         spent = look([*BEFORE, Reading(E, 1, 9, 50.0), Reading(I, 1, 9, 0.0)], SURE, RULE, spent=RULE.most)
         assert spent.action is Action.KEEP
 
-    def test_two_standard_deviations_alone_are_never_enough(self) -> None:
-        """Most edits change nothing: of results this good, many would be luck."""
-        assert first(2.0 * math.sqrt(1 + 1 / 3)) is Action.AGAIN
-
     def test_the_extra_runs_of_one_experiment_are_bounded(self) -> None:
         assert first(2.0, spent=RULE.most) is Action.DISCARD
 
@@ -83,37 +78,12 @@ class TestLook:
         assert look(bad, SURE, RULE, spent=2).action is Action.DISCARD
         assert look(good, SURE, RULE, spent=2).action is Action.KEEP
 
-    @pytest.mark.parametrize(
-        ("gain", "simpler", "action"),
-        [
-            (1e-12, False, Action.AGAIN),
-            (0.0, False, Action.DISCARD),
-            (0.0, True, Action.SIMPLER),
-            (-1e-12, True, Action.DISCARD),
-        ],
-    )
-    def test_a_metric_without_noise_is_decided_by_its_sign(self, gain: float, simpler: bool, action: Action) -> None:
-        runs = [Reading(I, 0, 1, 0.0), Reading(E, 1, 2, gain)]
-        assert look(runs, Noise(0.0, 2), RULE, simpler=simpler).action is action
-
-    def test_a_gain_without_noise_is_kept_once_a_second_run_has_the_same_value(self) -> None:
-        readings = [Reading(I, 0, 1, 0.0), Reading(E, 3, 9, 1e-12)]
-        for recheck in (False, True):
-            asked = look(readings, Noise(0.0, 2), RULE, recheck=recheck)
-            assert (asked.action, asked.program, asked.seed) == (Action.AGAIN, E, None)
-            twice = [*readings, Reading(E, 3, 10, 1e-12)]
-            assert look(twice, Noise(0.0, 3), RULE, spent=1, recheck=recheck).action is Action.KEEP
-        assert look(readings, Noise(0.0, 2), replace(RULE, most=0)).action is Action.KEEP
-
     def test_ties_of_simpler_programs_share_the_extra_runs_that_a_session_may_make(self) -> None:
         tie = -0.3
         assert first(tie, simpler=True) is Action.AGAIN and first(tie) is Action.DISCARD
         for spent_by_session, action in ((25, Action.AGAIN), (60, Action.DISCARD)):
             assert first(tie, simpler=True, price=RULE.price(100, spent_by_session)) is action
         assert first(tie, simpler=True, price=RULE.price(100, 60), spent=1) is Action.AGAIN, "it has begun"
-
-    def test_a_simpler_program_that_is_worse_is_not_kept(self) -> None:
-        assert first(-3.0, simpler=True) is Action.DISCARD
 
     @given(runs_of_two(), noises, st.floats(0.001, 1000), st.floats(-1000, 1000))
     def test_scale_and_shift_of_the_metric_change_nothing(
@@ -124,23 +94,6 @@ class TestLook:
         a, b = look(runs, noise, RULE), look(moved, wide, RULE)
         assert b.better == pytest.approx(a.better, abs=1e-3)
         assert b.gain == pytest.approx(a.gain * scale, rel=1e-3, abs=1e-6 * (scale + abs(shift)))
-
-    @given(runs_of_two(), noises, st.randoms())
-    def test_the_order_in_which_runs_came_does_not_change_what_is_known(
-        self, runs: list[Reading], noise: Noise, shuffler: random.Random
-    ) -> None:
-        other = list(runs)
-        shuffler.shuffle(other)
-        a, b = estimate(runs, noise), estimate(other, noise)
-        assert b == pytest.approx(a, rel=1e-6, abs=1e-6)
-
-    @given(st.floats(-5, 5), st.floats(0.01, 3), st.floats(0.05, 2), noises)
-    def test_a_larger_gain_is_never_believed_less(
-        self, gain: float, more: float, variance: float, noise: Noise
-    ) -> None:
-        less, greater = (believe(g * noise.sigma, variance, noise, RULE) for g in (gain, gain + more))
-        assert greater.better >= less.better - 1e-9
-        assert 0 <= less.material <= less.better + 1e-12 <= less.bearable + 1e-9 <= 1 + 1e-8
 
 
 class TestEstimate:
@@ -201,13 +154,6 @@ class TestLedger:
         again = NoiseData(samples)
         assert again.noise() == kept.noise() and (again.experiments, again.extra) == (kept.experiments, kept.extra)
 
-    def test_the_noise_of_another_metric_is_known_as_well(self) -> None:
-        noise_data = NoiseData([Sample(0, 0, s, 1.0, {"accuracy": a}) for s, a in enumerate((0.9, 0.92, 0.94))])
-        for program in (0, 1):
-            noise = noise_data.noise_of("accuracy", program)
-            assert noise is not None and noise.sigma == pytest.approx(0.02) and noise.freedom == 2
-        assert noise_data.noise_of("speed", 0) is None
-
 
 @pytest.mark.parametrize("drift", [0.0, 0.7])
 def test_of_a_hundred_edits_that_change_nothing_hardly_one_is_kept(drift: float) -> None:
@@ -249,11 +195,6 @@ class TestRecheck:
         baseline = [Sample(0, 0, seed, 10.0 + seed / 10) for seed in (1, 2, 3)]
         return NoiseData([*baseline, *(Sample(n, n, 10 + n, 5.0) for n in range(1, tests + 1))])
 
-    def test_it_is_due_after_two_experiments_and_once(self) -> None:
-        assert [self.noise_data(tests).unchecked(0) for tests in (0, 1, 2, 3)] == [False, False, True, True]
-        checked = self.noise_data(2).with_samples([Sample(3, 3, 13, 5.0), Sample(0, 3, 13, 5.1)])
-        assert not checked.unchecked(0)
-
     def test_the_run_is_made_beside_an_experiment_that_would_have_been_discarded(self) -> None:
         readings = [*BEFORE, Reading(E, 3, 9, -4.0)]
         verdict = look(readings, SURE, RULE, recheck=True)
@@ -278,21 +219,6 @@ class TestRecheck:
         assert noise is not None and (noise.sigma == 0.0) is sigma_is_zero
         after = look(now.readings(0, samples), noise, RULE, spent=1, recheck=noise_data.unchecked(0))
         assert after.action is Action.DISCARD
-
-    def test_what_looked_hopeless_beside_a_rested_machine_gets_its_chance(self) -> None:
-        noise_data = NoiseData([Sample(0, 0, seed, value) for seed, value in ((1, 9.9), (2, 10.0), (3, 10.1))])
-        for n in (1, 2):
-            noise_data.take([Sample(n, n, 10 + n, 8.9)])
-        samples = [Sample(3, 3, 13, 9.6)]  # better than the incumbent is by now, worse than it was
-        noise = noise_data.with_samples(samples).noise()
-        assert noise is not None
-        assert look(noise_data.readings(0, samples), noise, RULE).action is Action.DISCARD
-        samples.append(Sample(0, 3, 13, 9.0))
-        now = noise_data.with_samples(samples)
-        noise = now.noise()
-        assert noise is not None
-        verdict = look(now.readings(0, samples), noise, RULE, spent=1, recheck=True)
-        assert verdict.action is Action.AGAIN and verdict.gain > 0
 
 
 squares = st.lists(st.builds(Squares, st.floats(0.0, 1e3), st.integers(1, 9)), min_size=1, max_size=8)
@@ -319,36 +245,6 @@ def simulated(*sigmas: float, runs: int = 5) -> list[Squares]:
     return found
 
 
-class TestPriors:
-    """How much programs differ is learnt from their runs."""
-
-    def test_one_noisy_program_moves_the_centre_little_and_the_pool_much(self) -> None:
-        quiet = simulated(*[0.02] * 5)
-        noisy = [*quiet, *simulated(0.5)]
-        before, after = (next(p for p in weighed_priors(x) if p.freedom == 2.0).centre for x in (quiet, noisy))
-        assert after < 3.0 * before
-        assert alike(noisy).centre > 30.0 * alike(quiet).centre
-
-    def test_a_program_without_a_repeat_is_as_noisy_as_the_one_that_it_was_made_from(self) -> None:
-        prior, once = VariancePrior(1.0, 4.0, 1.0), (Squares(), 1)
-        calm, noisy = (prior.compare([once, (Squares(9 * v, 9), 10)], 99)[0] for v in (0.01, 100.0))
-        assert calm == pytest.approx(math.sqrt(prior.variance(Squares(0.09, 9))))
-        assert noisy == pytest.approx(math.sqrt(prior.variance(Squares(900.0, 9))))
-
-    def test_repeats_that_are_equal_by_chance_do_no_harm(self) -> None:
-        priors = weighed_priors([Squares(0.0, 1), Squares(0.0, 2), Squares(3.0, 2)])
-        assert sum(p.weight for p in priors) == pytest.approx(1.0)
-        assert all(p.centre > 0 for p in priors)
-
-    @given(squares.filter(lambda x: sum(p.total for p in x) > 1e-3), st.floats(1e-6, 1e6))
-    def test_the_unit_of_the_metric_changes_nothing(self, programs: list[Squares], unit: float) -> None:
-        priors = weighed_priors(programs)
-        scaled = weighed_priors([Squares(p.total * unit, p.freedom) for p in programs])
-        for a, b in zip(priors, scaled, strict=True):
-            assert b.weight == pytest.approx(a.weight, rel=1e-6, abs=1e-9)
-            assert b.centre == pytest.approx(a.centre * unit, rel=1e-6)
-
-
 class TestNoise:
     """σ of the programs that are compared."""
 
@@ -366,14 +262,6 @@ class TestNoise:
         assert pooled is not None and pooled.sigma > 0.15
         assert all(n is not None and n.sigma < 0.07 for p, n in enumerate(noise) if p != 2)
         assert noise[2] is not None and noise[2].sigma > 0.2
-
-    def test_it_is_hardly_another_one_where_they_do_not(self) -> None:
-        noise_data = self.noise_data(*[1.0] * 12)
-        pooled = noise_data.noise()
-        assert pooled is not None
-        for p in range(12):
-            own = noise_data.noise(p)
-            assert own is not None and own.sigma == pytest.approx(pooled.sigma, rel=0.2)
 
 
 class TestSession:
@@ -404,18 +292,6 @@ class TestSession:
             if isinstance(found, Decision):
                 return found, len(runs)
             asked = found
-
-    def test_with_one_noise_for_all_programs_a_gain_of_a_third_was_not_even_run_again(self) -> None:
-        noise_data = self.noise_data()
-        samples = [Sample(NUMBER, NUMBER, 4100, -BETTER[0])]
-        now = noise_data.with_samples(samples)
-        pooled, noise = now.noise(), now.noise(NUMBER, 14)
-        assert pooled is not None and noise is not None
-        assert pooled.sigma == pytest.approx(0.12, abs=0.005) and pooled.freedom == 12
-        readings, price = now.readings(14, samples), KeepRule().price(noise_data.experiments, noise_data.extra)
-        assert look(readings, pooled, KeepRule(), price=price).action is Action.DISCARD
-        verdict = look(readings, noise, KeepRule(), price=price)
-        assert verdict.action is Action.AGAIN and verdict.gain == pytest.approx(0.0817, abs=0.001)
 
     def test_it_is_run_again_and_kept(self) -> None:
         decision, runs = self.decided(BETTER, BESIDE)

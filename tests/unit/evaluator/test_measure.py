@@ -62,20 +62,6 @@ def test_a_run_ended_for_its_many_files_is_an_error_that_says_so_and_not_out_of_
     assert (m.label, m.detail) == (Label.ERROR, "training was ended: it made more than 10,000 files")
 
 
-def test_a_metric_that_is_not_found_is_told_with_the_pattern_that_reads_its_line() -> None:
-    m = measure(task(), result(stage()), {"training": "epoch 3 | val_bpb is now 0.5\n"})
-    assert m.label is Label.METRIC_MISSING
-    assert "`scoring: {parse_mode: regex, pattern: 'val_bpb is now (\\S+)'}`" in m.detail
-
-
-def test_a_job_that_overran_is_told_that_it_was_killed_and_what_its_limit_is_made_of() -> None:
-    toy, ran = task(), result(stage(outcome="budget_overrun", exit_code=-9))
-    budget = toy.execution.budget
-    detail = measure(toy, ran, {"training": GOOD}).detail
-    assert "killed" in detail
-    assert f"budget {budget.training:g} s + startup_grace {budget.grace:g} s" in detail
-
-
 @given(st.integers(-64, 255).filter(bool), st.sampled_from(["ok", "failed"]), st.text(max_size=80))
 def test_a_run_that_exits_with_an_error_never_has_a_metric(exit_code: int, outcome: str, tail: str) -> None:
     for evaluated in (False, True):
@@ -146,10 +132,6 @@ class TestWithAnEvaluation:
         assert m.label is Label.METRIC_MISSING and m.value is None and "val_bpb" not in m.metrics
         assert "does not count" in m.detail
 
-    def test_an_evaluation_that_did_not_run_leaves_no_metric(self) -> None:
-        m = measure(task(evaluated=True), result(stage()), {"training": GOOD, "evaluation": "METRIC val_bpb=0.1\n"})
-        assert m.label is Label.METRIC_MISSING and m.value is None
-
     def test_a_constrained_figure_of_the_evaluation_cannot_be_talked_down_by_the_job(self) -> None:
         t = task(scoring(constraints=(Constraint("artifact_bytes", max=10),)), evaluated=True)
         for printed, expected in (("99", 99.0), ("nan", None)):
@@ -174,10 +156,6 @@ class TestWithAnEvaluation:
         stages = result(stage(), stage("evaluation", "failed", 1))
         m = measure(task(evaluated=True), stages, {"training": GOOD, "evaluation": log})
         assert m.label is Label.ERROR and "evaluation failed" in m.detail and "SECRET" not in m.detail
-
-    def test_the_job_cannot_print_a_verdict_or_a_label(self) -> None:
-        logs = {"training": "LABEL gate_miss\n", "evaluation": "METRIC val_bpb=1\n"}
-        assert measure(task(evaluated=True), result(stage(), stage("evaluation")), logs).label is Label.NONE
 
 
 @pytest.mark.parametrize("printed", ["nan", "inf", "-inf", "1e999", "1e200", "-1e160"])
@@ -258,11 +236,3 @@ def test_a_better_number_on_another_set_is_not_kept() -> None:
     assert "another validation set: n_val 730, the baseline's 400" in found.reason
     same = decide(task(), experiment(run(0.1, metrics={"n_val": 400.0})), before, noise_data, baseline=before.runs)
     assert not (isinstance(same, Decision) and same.label is Label.CONSTRAINT)
-
-
-def test_sizes_are_read_where_the_program_computes_its_own_score_and_only_there() -> None:
-    log = "validation rows: 120\nval_bpb: 0.9\n"
-    assert measure(task(), result(stage()), {"training": log}).metrics == {"validation_rows": 120.0, "val_bpb": 0.9}
-    logs = {"training": log, "evaluation": "METRIC val_bpb=0.9\n"}
-    owned = measure(task(evaluated=True), result(stage(), stage("evaluation")), logs)
-    assert "validation_rows" not in owned.metrics

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import Budget, Task, TrainingTime
+from autoresearchd.evaluator.rules.program_text import about_seed, reads
 from autoresearchd.evaluator.rules.run_time import Pace, about_budget, held, overrun, pace_of, reads_budget, starved
 from tests.unit.evaluator.builders import result, stage, task
 
@@ -62,12 +63,6 @@ def test_a_program_that_hides_what_it_computes_gains_little_by_that(trained: flo
     assert not overrun(toy(60.0), took(75.0, cpu=0.1), pace)
 
 
-def test_loading_that_takes_as_long_as_the_baseline_s_is_allowed_for_again() -> None:
-    pace = pace_of(toy(300.0), READS, took(345.0, 345.0).stages)
-    assert pace is not None
-    assert not overrun(toy(300.0), took(390.0, 390.0), pace), "a larger model is compiled for longer"
-
-
 @pytest.mark.parametrize(
     ("value", "sigma", "label"),
     [
@@ -102,13 +97,6 @@ def test_without_it_a_search_would_grow_a_program_that_reads_no_budget_until_the
     assert "training took 15 s of processor time; by the baseline's own 5.06 s are allowed" in found.detail
 
 
-@pytest.mark.parametrize(("seconds", "refused"), [(4.0, False), (4.9, False), (5.2, True), (80.0, True)])
-def test_a_quarter_more_than_the_baseline_s_own_time_is_the_limit(seconds: float, refused: bool) -> None:
-    pace = pace_of(toy(300.0), COUNTS, counted(4.0).stages)
-    assert pace is not None
-    assert bool(overrun(toy(300.0), counted(seconds), pace)) is refused
-
-
 @given(st.floats(0.01, 3000.0), LOADS, LOADS)
 def test_the_same_work_on_a_machine_that_is_three_times_slower_is_never_refused(
     seconds: float, then: float, now: float
@@ -117,16 +105,6 @@ def test_the_same_work_on_a_machine_that_is_three_times_slower_is_never_refused(
     pace = pace_of(toy(10.0), COUNTS, (*quiet.stages, *slow.stages))
     assert pace is not None
     assert overrun(toy(10.0), counted(seconds * 1.2, now), pace) == ""
-
-
-def test_a_worse_result_is_a_plain_discard_and_one_that_was_ended_says_what_was_allowed() -> None:
-    pace = pace_of(toy(3.0), COUNTS, counted(4.0).stages)
-    worse = Measurement(Label.NONE, 2.0)
-    assert held(toy(3.0), counted(40.0), worse, pace, best=1.0, sigma=0.01) is worse
-    ended = Measurement(Label.BUDGET_OVERRUN, detail="training was killed after 15 s")
-    found = held(toy(3.0), counted(15.0), ended, pace, best=1.0, sigma=0.01)
-    assert found.label is Label.CONSTRAINT
-    assert "by the baseline's own 5 s are allowed (training_time: baseline)" in found.detail
 
 
 def test_what_a_run_is_held_to_is_the_task_s_word_or_what_the_program_reads() -> None:
@@ -138,14 +116,6 @@ def test_what_a_run_is_held_to_is_the_task_s_word_or_what_the_program_reads() ->
     plainly = pace_of(toy(1.0), READS, counted(55.0).stages)
     assert plainly is not None
     assert plainly.whole == 55.0, "it plainly does not end by it"
-
-
-def test_a_program_that_may_grow_into_its_budget_is_not_blamed_for_a_slow_machine() -> None:
-    into = toy(5.0, held_to="budget")
-    pace = pace_of(into, COUNTS, counted(2.0).stages)
-    assert pace is not None
-    assert not overrun(into, counted(5.5, load=2.5), pace)
-    assert overrun(into, counted(7.0), pace)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +163,25 @@ def test_a_run_that_was_kept_waiting_is_told_by_other_runs_of_the_same_program()
     assert told == "this machine was busy: 59% of a processor, where the same program had 95%"
 
 
+OWN = {"train.py": "import random\nrandom.seed(1234)\n"}
+
+
 @pytest.mark.parametrize(
-    ("own", "other"),
+    ("path", "text", "named"),
     [
-        (took(18.5, 14.9), took(18.0, 17.1)),  # four fifths: an hour of a night has this
-        (took(2.0, 0.5), took(2.0, 2.0)),  # the noise of a moment
-        (took(18.0, 0.0), took(18.0, 17.1)),  # not known
-        (took(18.0, 1.0), took(18.0, 4.0)),  # it waits for something else: a GPU, a disk
-        (took(18.0, 17.0), took(2.0, 8.0)),
+        ("train.py", "seed = int(os.environ['AUTORESEARCHD_SEED'])", True),
+        ("train.py", "# ignores AUTORESEARCHD_SEED\nx = 1", False),
+        ("conf/config.yaml", "seed: ${oc.env:AUTORESEARCHD_SEED}", True),
+        ("train.py", "limit = os.environ['AUTORESEARCHD_TIME_BUDGET']", False),
     ],
 )
-def test_what_shows_no_wait_for_the_processor_is_taken_as_it_is(own: RunResult, other: RunResult) -> None:
-    assert starved(own, other.stages) == ""
-    assert starved(own, ()) == ""
+def test_a_variable_is_read_where_the_code_names_it(path: str, text: str, named: bool) -> None:
+    assert reads("AUTORESEARCHD_SEED", {path: text}) is named
+    assert about_seed(task(), {path: text}) is not named
+
+
+def test_the_user_of_a_program_with_its_own_seed_is_told_that_luck_may_be_kept_and_what_to_do() -> None:
+    [told] = about_seed(task(), OWN)
+    assert "does not read AUTORESEARCHD_SEED" in told
+    assert "luck of that seed" in told
+    assert "`--seed $AUTORESEARCHD_SEED` in run_command" in told

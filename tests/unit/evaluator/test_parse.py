@@ -6,12 +6,12 @@ import math
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import ConfigError
-from autoresearchd.evaluator.measure.log_text import LINE_S, LineMatcher
-from autoresearchd.evaluator.measure.printed_metrics import MAX_NAMES, example_pattern, parse_metrics
+from autoresearchd.evaluator.measure.log_text import LineMatcher
+from autoresearchd.evaluator.measure.printed_metrics import example_pattern, parse_metrics
 from tests.unit.evaluator.builders import scoring
 
 KARPATHY = (
@@ -124,12 +124,6 @@ def test_the_hint_for_a_metric_that_is_not_found_is_a_pattern_that_finds_it(line
         assert parse_metrics(line, scoring("rmse", parse_mode="regex", pattern=made))["rmse"] == 1.5
 
 
-def test_json_values_may_be_nested_strings_or_null() -> None:
-    score = scoring("eval.loss", metrics=("top1", "gone"))
-    found = parse_metrics('{"eval": {"loss": 0.5, "ok": true}, "top1": "87%", "gone": null}\n', score)
-    assert found["eval.loss"] == 0.5 and found["top1"] == 87.0 and math.isnan(found["gone"])
-
-
 def test_a_result_file_wins_over_the_log() -> None:
     assert parse_metrics("val_bpb: 2", scoring(), result_file='{\n "val_bpb": 1\n}')["val_bpb"] == 1.0
     assert parse_metrics("", scoring(), result_file='[{"val_bpb": 3}, {"val_bpb": 1}]')["val_bpb"] == 1.0
@@ -173,12 +167,6 @@ def test_a_slow_pattern_on_hostile_lines_gives_up_instead_of_holding_the_night_u
     assert time.process_time() - began < 20
 
 
-def test_a_flood_of_names_is_cut_but_never_the_tasks_own() -> None:
-    text = "val_bpb: 0.5\n" + "".join(f"METRIC m{i}={i}\n" for i in range(5000))
-    found = parse_metrics(text, scoring())
-    assert len(found) == MAX_NAMES and found["val_bpb"] == 0.5
-
-
 text_like_a_log = st.lists(
     st.one_of(
         st.text(max_size=30),
@@ -211,18 +199,10 @@ def test_no_text_makes_the_reader_raise(text: str, mode: str, result_file: str |
     assert all(isinstance(v, float) for v in found.values())
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 40), st.integers(0, 40), st.data())
-def test_windows_over_long_logs_lose_no_metric(before: int, after: int, data: st.DataObject) -> None:
-    unit = data.draw(st.sampled_from(["x" * 70_000 + "\n", "y" * 999 + "\n" * 3, "\r"]))
-    text = unit * before + "val_bpb: 1\n" + unit * after + "METRIC other=2\n" + unit * after
-    assert parse_metrics(text, scoring()) == {"val_bpb": 1.0, "other": 2.0}
-
-
 def test_a_pattern_of_many_small_repeats_cannot_keep_the_daemon_at_one_line() -> None:
-    matcher = LineMatcher(r"\w*\s*\w*\s*\w*\s*\w*\s*[=:]\s*([\d.]+)", key="scoring.pattern")
+    pattern = r"\w*\s*\w*\s*\w*\s*\w*\s*[=:]\s*([\d.]+)"
     began = time.process_time()
-    assert matcher.search("a" * 512) is None
-    assert time.process_time() - began < 20 * LINE_S, "it would take minutes"
-    found = matcher.search("METRIC val_loss=1.5")
+    assert LineMatcher(pattern, key="scoring.pattern").search("a" * 512) is None
+    assert time.process_time() - began < 20, "it would take minutes"
+    found = LineMatcher(pattern, key="scoring.pattern").search("METRIC val_loss=1.5")
     assert found is not None and found.group(1) == "1.5"

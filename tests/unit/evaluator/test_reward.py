@@ -29,12 +29,6 @@ def test_it_is_the_papers_formula_when_its_bounds_are_out_of_the_way() -> None:
     assert found.formula == FORMULA and not found.censored
 
 
-def test_the_novelty_bonus_is_given_above_a_threshold_only() -> None:
-    assert total(distance=0.29) == 0.0
-    assert total(distance=0.3) == pytest.approx(0.1 * 0.3)
-    assert total(distance=1.0) == pytest.approx(0.1)
-
-
 def test_thrift_is_no_reward_for_a_program_that_got_worse() -> None:
     assert total(Label.NO_GAIN, -0.5, saved=1.0) == -0.5
     assert total(improvement=1.0, saved=1.0) == pytest.approx(1.2)
@@ -57,11 +51,6 @@ def test_no_outcome_pays_better_than_an_honest_failure() -> None:
 @pytest.mark.parametrize("label", [Label.STALE_PARENT, Label.INTERRUPTED, Label.HOST_LOST, Label.DISK_FULL])
 def test_what_the_proposal_cannot_help_is_not_rewarded_at_all(label: Label) -> None:
     assert reward(label, 1.0, 1.0, 1.0) is None
-
-
-@pytest.mark.parametrize("label", [Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT])
-def test_a_blocked_improvement_earns_nothing(label: Label) -> None:
-    assert total(label, 4.0) == 0.0 and total(label, -0.5) == -0.5
 
 
 def test_an_aborted_run_is_rewarded_by_its_forecast_and_says_so() -> None:

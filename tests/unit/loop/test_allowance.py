@@ -10,7 +10,6 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.task import WAITS_S, Budget
-from autoresearchd.evaluator.rules.run_time import needed
 from autoresearchd.loop.session import SessionLoop
 from tests.fakes.bench import PROGRAM, TASK, Bench
 from tests.fakes.bench import job as scores
@@ -72,12 +71,6 @@ def test_a_limit_that_the_user_named_holds_and_is_told_to_be_short(tmp_path: Pat
     assert "raise execution.timeout in task.yaml to 83 or more" in warning
 
 
-def test_where_the_time_is_ample_nothing_changes(tmp_path: Path) -> None:
-    found, warnings = walls(tmp_path, "budget: 15, startup_grace: 30", 20.0)
-    assert set(found[1:]) == {60.0}
-    assert warnings == []
-
-
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("seconds", [4.0, 20.0])
 def test_a_night_is_not_spent_on_runs_that_take_twenty_times_as_long_as_a_baseline_without_a_budget(
@@ -88,8 +81,3 @@ def test_a_night_is_not_spent_on_runs_that_take_twenty_times_as_long_as_a_baseli
     assert {(budget.most, budget.limit) for budget in found[1:]} == {(1.25 * seconds, 3.75 * seconds + WAITS_S)}
     assert all(budget.wall >= budget.limit + 15.0 for budget in found), "there is room for what follows it"
     assert f"it took {seconds:g} s, and a result that took over a quarter more is not kept" in warning
-
-
-def test_a_program_that_ends_before_its_budget_keeps_its_limit() -> None:
-    assert needed(Budget(300.0, 60.0, 660.0), [4.0, 5.0]) == 660.0
-    assert needed(Budget(300.0, 60.0, 660.0), []) == 300.0 + 3 * 360.0

@@ -10,7 +10,6 @@ import pytest
 
 from autoresearchd.app.compose import segment_fingerprint
 from autoresearchd.domain.experiment import Experiment
-from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
@@ -104,25 +103,3 @@ class _Elsewhere(FakeExecutor):
 
     def describe(self, task: Task | None = None, setup: Path | None = None) -> Mapping[str, str]:
         return {**super().describe(), **self._facts}
-
-
-def test_a_program_that_was_run_is_no_duplicate_under_other_conditions(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    first, again = (e for e in run(bench, 7) if _sets(e, "4.0"))
-    assert (first.number, again.number) == (1, 7)
-    assert again.decision is not None
-    assert again.decision.label is Label.DUPLICATE
-    assert not again.runs
-
-    other = Bench(tmp_path / "other")
-    run(other, 5)
-    other.store.open_segment(other.session.id, "other", "another machine", "gpu", other.session.started_at)
-    first, again = (e for e in run(other, 6) if _sets(e, "4.0"))
-    assert (first.segment, again.segment) == (0, 1)
-    assert again.decision is not None
-    assert again.decision.label is not Label.DUPLICATE
-    assert again.runs
-
-
-def _sets(e: Experiment, value: str) -> bool:
-    return e.proposal is not None and e.proposal.description == f"SCALE → {value}"

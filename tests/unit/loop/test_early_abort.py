@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+import os
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.events import EventKind
-from autoresearchd.domain.experiment import CurvePoint, Experiment, Limits, Run
+from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.evaluator.abort.abort_policy import AbortPolicy, Reason
-from autoresearchd.loop.early_abort import EarlyAbort
+from autoresearchd.loop.early_abort import EarlyAbort, LogFollower
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.store.reader import Reader
@@ -135,80 +133,6 @@ def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
     assert shown["looks"][-1]["sentence"].startswith("at ")
 
 
-def test_a_store_that_fails_for_a_moment_costs_no_experiment_what_it_taught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = made(tmp_path, (3.6, 3.5, 3.4))
-    run(bench, 3)
-    lab = bench.laboratory()
-    whole = EarlyAbort(SessionView(lab))
-    found = [*bench.experiments()]
-    assert any(len(e.runs) > 1 for e in found[1:]), "none has a run that is read after its first"
-    expected = whole._learned().to_state()
-    learner = EarlyAbort(SessionView(lab))
-    learner._policy = learner._new_policy()
-    learner._pending = found
-    read, asked = EarlyAbort._curve, set()
-
-    def locked_at_first(self: EarlyAbort, run: Run, *end: float) -> Any:
-        if run.id not in asked:
-            asked.add(run.id)
-            raise OSError("the store is locked")
-        return read(self, run, *end)
-
-    monkeypatch.setattr(EarlyAbort, "_curve", locked_at_first)
-    while learner._pending:
-        before = len(asked)
-        with contextlib.suppress(OSError):
-            learner._learned()
-        assert len(asked) > before or not learner._pending
-    assert learner._learned().to_state() == expected
-
-
-def test_an_audit_that_a_look_would_have_ended_is_known_as_one_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is known in hindsight alone may differ from what was seen live."""
-    monkeypatch.setattr(AbortPolicy, "is_audit", property(lambda policy: policy._observed == len(VALUES)))
-    bench = made(tmp_path, VALUES)
-    run(bench, len(VALUES))
-    assert not by_label(bench, Label.ABORTED_EARLY)
-    last = bench.experiments()[-1]
-    assert Reason.AUDIT in [look["reason"] for look in bench.store.looks(last.runs[0].id)]
-    monkeypatch.setattr(AbortPolicy, "_in_hindsight", lambda *_: iter(()))
-    lab = bench.laboratory()
-    promise = EarlyAbort(SessionView(lab))._learned().promise
-    assert (promise.audited, promise.hopeless) == (1, 1)
-
-
-class Silent:
-    """A store of logs that tell no progress, as nanoGPT's; the looks at runs may be lost."""
-
-    def __init__(self, store: Any, looks: bool) -> None:
-        self._store, self._looks = store, looks
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def curve(self, run_id: int) -> list[CurvePoint]:
-        return [replace(point, progress=None) for point in self._store.curve(run_id)]
-
-    def looks(self, run_id: int) -> Any:
-        return self._store.looks(run_id) if self._looks else ()
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_what_an_abort_saved_is_known_also_where_the_log_tells_no_progress(tmp_path: Path, known: bool) -> None:
-    bench = made(tmp_path, VALUES)
-    run(bench, len(VALUES))
-    (e,) = by_label(bench, Label.ABORTED_EARLY)
-    took = bench.store.looks(e.runs[0].id)[-1]["progress"] if known else e.runs[0].duration_s / 5
-    lab = bench.laboratory(lambda port: Silent(port, known) if port is bench.store else port)
-    promise = EarlyAbort(SessionView(lab))._learned().promise
-    assert 0.0 < took < 0.8
-    assert promise.spared == pytest.approx(1.0 - took)
-
-
 def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path) -> None:
     bench = made(tmp_path, VALUES)
     run(bench, len(VALUES))
@@ -245,30 +169,6 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
     assert states[0]["observed"] == 1 + len(VALUES)
 
 
-def lucky(request: RunRequest) -> Script | str:
-    """As ``job``, but the first run of every program scores better than it is."""
-    script = job(request)
-    assert isinstance(script, Script)
-    first = request.key.endswith("/0") and not request.key.endswith("/0/0")
-    score = float(script.pieces[-1].removeprefix("score: ")) - (0.008 if first else 0.0)
-    return replace(script, pieces=[*script.pieces[:-1], f"score: {score:.6f}\n"])
-
-
-def test_runs_of_the_incumbent_beside_others_are_learned_from_also_after_a_restart(tmp_path: Path) -> None:
-    bench = made(tmp_path, (3.700001, 3.700002, 3.700003))
-    bench.job = lucky
-    run(bench, 3)
-    incumbent = bench.store.session("t").incumbent_experiment
-    found = [(e, r) for e in bench.experiments() for r in e.runs if r.good]
-    own = [r for e, r in found if e.number == incumbent and r.of is None]
-    beside = [r for _, r in found if r.of == incumbent]
-    assert beside, "none was made: the test shows nothing"
-    lab = bench.laboratory()
-    known = EarlyAbort(SessionView(lab))._learned()
-    assert known.to_state()["pairs"]["runs"] == len(own) + len(beside)
-    assert known.to_state()["observed"] == 4, "they are no experiments"
-
-
 class Broken:
     """A store of which one method fails."""
 
@@ -296,26 +196,6 @@ def test_a_look_that_fails_ends_nothing_and_is_reported(tmp_path: Path) -> None:
     assert "off until the daemon starts anew" in faults[-1].message
 
 
-@pytest.mark.parametrize("method", ["abort_memory", "record_look", "remember_aborts"])
-def test_a_full_disk_is_no_fault_of_early_abort_and_turns_it_off_for_no_longer_than_it_is_full(
-    tmp_path: Path, method: str
-) -> None:
-    bench = made(tmp_path, VALUES)
-    full = lambda port: Broken(port, method, EnvironmentFailure) if port is bench.store else port  # noqa: E731
-    run(bench, len(VALUES), wrap=full)
-    assert faults_of(bench) == []
-    told = [e.message for e in bench.events.events if e.kind is EventKind.WARNING]
-    assert any("it is broken" in message for message in told)
-    assert not any("off until the daemon starts anew" in message for message in told)
-
-
-def test_a_decision_does_not_hang_on_writing_its_look_down(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES)
-    run(bench, len(VALUES), wrap=lambda port: Broken(port, "record_look") if port is bench.store else port)
-    assert len(by_label(bench, Label.ABORTED_EARLY)) == 1
-    assert "was not written down" in faults_of(bench)[0].message
-
-
 def dying(request: RunRequest) -> Script | str:
     """As ``job``, but a program with SCALE = 9 has no loss from a third of the budget on, and never ends."""
     script = job(request)
@@ -336,16 +216,32 @@ def test_a_loss_that_is_no_number_any_more_ends_the_run_as_the_crash_that_it_is(
     assert e.decision.reward == -2.0
 
 
-def test_a_run_that_crashed_late_costs_the_next_one_nothing(tmp_path: Path) -> None:
-    """The error budget is that of one run: what one has spent, the next has anew."""
+def test_a_log_that_is_no_file_is_an_error_and_blocks_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "training.log")
+    with pytest.raises(OSError, match="is no file"):
+        LogFollower(tmp_path / "training.log", "auto", 5.0).read()
 
-    def crashing(request: RunRequest) -> Script | str:
-        script = job(request)
-        assert isinstance(script, Script)
-        late = "SCALE = 2.21\n" in (request.workspace / "train.py").read_text()
-        return replace(script, pieces=script.pieces[:-1], stages=(ScriptedStage(exit_code=1),)) if late else script
 
-    bench = made(tmp_path, (*GOOD, 2.21, HOPELESS))
-    bench.job = crashing
-    run(bench, len(GOOD) + 2)
-    assert [e.number for e in by_label(bench, Label.ABORTED_EARLY)] == [len(GOOD) + 2]
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_log_is_followed_across_pieces_and_rotation(tmp_path: Path, rotated: bool) -> None:
+    log = tmp_path / "training.log"
+    lines = log_lines(2.5, 1)
+    follower = LogFollower(log, "auto", 5.0)
+    follower.read()
+    assert follower.curve(0.5) == ([], [])
+    text = "".join(lines[:20])
+    log.write_text(text[:-7])
+    follower.read()
+    with log.open("a") as more:
+        more.write(text[-7:])
+    if rotated:
+        log.rename(tmp_path / "training.log.1")
+        log.write_text("".join(lines[20:]))
+    else:
+        with log.open("a") as more:
+            more.write("".join(lines[20:]))
+    follower.read()
+    steps, losses = follower.curve(1.0)
+    follower.close()
+    assert len(steps) == len(losses) == POINTS
+    assert steps[-1] == pytest.approx(1.0) and steps == sorted(steps)

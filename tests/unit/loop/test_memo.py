@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.loop.proposing.session_memo import MOST_BYTES, Memo
+from autoresearchd.loop.proposing.session_memo import Memo
 from tests.fakes.policies import make_task
 
 
@@ -33,30 +33,6 @@ def test_a_file_in_another_encoding_is_left_to_the_byte(tmp_path: Path) -> None:
     assert path.read_bytes() == "Idee: größer".encode("latin-1")
     assert "UTF-8" in memo.failed
     assert "Idee" in memo.read(), "a prompt shows what can be read of it"
-
-
-def test_what_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "autoresearch.md"
-    path.mkdir()
-    memo = Memo(path)
-    keep_up(memo)
-    assert path.is_dir()
-    assert memo.failed
-
-
-def test_a_very_large_file_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "autoresearch.md"
-    path.write_text("x" * (MOST_BYTES + 1))
-    memo = Memo(path)
-    keep_up(memo)
-    assert path.stat().st_size == MOST_BYTES + 1
-    assert "larger" in memo.failed
-
-
-def test_without_a_place_nothing_is_kept() -> None:
-    memo = Memo()
-    keep_up(memo)
-    assert memo.read() == ""
 
 
 @pytest.mark.parametrize("where", ["file", "folder"])
@@ -85,11 +61,3 @@ def test_a_fifo_in_its_place_holds_nobody_up(tmp_path: Path) -> None:
     assert memo.read() == ""
     keep_up(memo)
     assert "plain file" in memo.failed
-
-
-def test_its_mode_stays(tmp_path: Path) -> None:
-    path = tmp_path / "autoresearch.md"
-    path.write_text("mine\n")
-    path.chmod(0o600)
-    keep_up(Memo(path))
-    assert path.stat().st_mode & 0o777 == 0o600

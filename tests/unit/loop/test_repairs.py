@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, PolicyError
+from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, RunRequest
@@ -94,56 +94,6 @@ def test_what_is_no_slip_is_not_given_back(tmp_path: Path) -> None:
     assert policy.asked == []
     assert first.decision is not None
     assert first.decision.label is Label.OOM
-
-
-def test_a_policy_that_hints_nothing_is_not_asked(tmp_path: Path) -> None:
-    policy = Clumsy("SCALE = 2.0\n", repairs=0)
-    _, first = run(tmp_path, policy)
-    assert policy.asked == []
-    assert first.decision is not None
-    assert first.decision.label is Label.ERROR
-
-
-def test_a_repair_without_an_answer_leaves_the_crash_with_both_reasons(tmp_path: Path) -> None:
-    policy = Clumsy(PolicyError("no block was found", label=Label.MALFORMED_ANSWER))
-    _, first = run(tmp_path, policy)
-    assert first.decision is not None
-    assert first.decision.label is Label.ERROR
-    assert "NameError" in first.decision.reason
-    assert "no block was found" in first.decision.reason
-
-
-def test_a_service_that_is_away_while_fixing_is_waited_for(tmp_path: Path) -> None:
-    policy = Clumsy(EnvironmentFailure("the model is away"), "SCALE = 2.0\n")
-    _, first = run(tmp_path, policy)
-    assert first.decision is not None
-    assert first.decision.status is Status.KEEP
-    assert len(policy.asked) == 2
-
-
-def test_the_runs_of_the_broken_program_do_not_count_for_the_fixed_one(tmp_path: Path) -> None:
-    bench, first = run(tmp_path, Clumsy("SCALE = 2.0\n"))
-    assert [r.label for r in first.runs if r.attempt == 0] == [Label.ERROR]
-    assert all(r.attempt == 1 for r in first.counted_runs)
-    again = SessionLoop(bench.laboratory(), Limits(max_experiments=1), backoff=Backoff(first=0.0))
-    assert again.view.best == first.decision.value if first.decision else False
-
-
-def test_the_checkpoint_of_the_fixed_program_is_what_is_left(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Clumsy("SCALE = 2.0\n")
-
-    def broken(request: RunRequest) -> Script | str:
-        (request.run_dir / "output").mkdir(parents=True, exist_ok=True)
-        (request.run_dir / "output" / "model.pt").write_text((request.workspace / "train.py").read_text())
-        if "BROKEN" in (request.workspace / "train.py").read_text():
-            return prints(NAME_ERROR, outcome="failed", exit_code=1)
-        return job(request)
-
-    bench.job = broken
-    bench.run(1)
-    left = sorted((bench.root / ".autoresearchd/runs/t/1").glob("*/output/model.pt"))
-    assert [path.read_text() for path in left] == ["SCALE = 2.0\n"]
 
 
 def test_a_failed_proposal_keeps_its_label_when_the_daemon_dies_before_the_decision(tmp_path: Path) -> None:

@@ -86,15 +86,6 @@ def test_noise_and_the_incumbents_value_are_the_same_after_a_restart(bench: Benc
     assert again.noise_data.extra > 0, "the script has repeats, or the test proves little"
 
 
-def test_rewards_are_given_for_what_was_proposed(bench: Bench) -> None:
-    bench.run()
-    baseline, *found = bench.experiments()
-    assert baseline.decision is not None and baseline.decision.reward is None
-    for e in found:
-        assert e.decision is not None and e.decision.reward is not None
-        assert (e.decision.reward > 0) == (e.decision.status is Status.KEEP)
-
-
 def test_a_run_of_the_incumbent_that_fails_is_not_the_experiments_fault(bench: Bench) -> None:
     def failing(request: RunRequest) -> Script | str:
         number, index = (int(part) for part in request.key.split("/")[1:])
@@ -217,12 +208,6 @@ def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(tmp_path: 
     bench.close()
 
 
-def test_an_incumbent_whose_run_failed_once_keeps_its_place(bench: Bench) -> None:
-    bench.policy, bench.job = Poisoned(), poisoned(bench, once=True)
-    bench.run(3)
-    assert kept(bench) == [1, 2, 3]
-
-
 @pytest.mark.parametrize("history", ["refs", "revert"])
 def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no_gain(
     tmp_path: Path, history: str
@@ -332,12 +317,6 @@ def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where
     assert all("NameError" in e.asi.extra["failure"] for e in ran)
     assert [n for n, _ in bench.policy.logs] == [e.number for e in ran], "each was given back to be fixed, once"
     assert all("NameError" in log for _, log in bench.policy.logs)
-
-
-def test_the_baseline_is_never_doubted(bench: Bench) -> None:
-    bench.policy, bench.job = Breaking(gain=False), broken
-    bench.run(6)
-    assert all(r.of is None for e in bench.experiments() for r in e.runs)
 
 
 def repeating(bench: Bench) -> None:

@@ -52,22 +52,3 @@ def test_the_best_of_a_round_stays_whichever_came_first(tmp_path: Path) -> None:
     status = [e.decision.status for e in bench.experiments() if e.decision]
     assert status == [Status.KEEP, Status.KEEP, Status.KEEP, Status.DISCARD]
     assert bench.program() == "SCALE = 2.0\n"
-
-
-def test_the_branch_is_a_line_of_kept_commits(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=GROUP)
-    bench.policy = InTurn(1.5, 2.0, 1.8)
-    bench.run(3)
-    kept = [e.commit for e in bench.experiments() if e.decision and e.decision.status == "keep"]
-    line = bench.line()
-    assert line[-3:] == kept
-
-
-def test_a_lost_commit_of_such_a_keep_is_written_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=GROUP)
-    bench.policy = InTurn(1.5, 2.0, 1.8)
-    bench.run(3)
-    del bench.repository.refs[2]
-    loop = bench.loop(3)
-    loop.run()
-    assert bench.repository.refs[2] == bench.experiment(2).commit

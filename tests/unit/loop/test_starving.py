@@ -63,10 +63,3 @@ def test_a_machine_that_stays_busy_is_put_up_with(tmp_path: Path) -> None:
     baseline, other = session(tmp_path, Machine(1.0, *[0.5] * 20))
     assert [run.label for run in baseline.runs].count(Label.INTERRUPTED) == 2
     assert {baseline.phase, other.phase} == {Phase.DECIDED}
-
-
-def test_no_run_beside_or_of_an_edit_is_made_again_for_what_it_leaves_unused(tmp_path: Path) -> None:
-    """An edit that sees a bad draw coming could wait until it looks starved, and draw anew."""
-    _, edit = session(tmp_path, Machine(1.0, 1.0, 1.0, *[1.0, 0.5] * 5), (0.0, 2.5))
-    assert len(edit.runs) > 1
-    assert {run.label for run in edit.runs} == {Label.NONE}

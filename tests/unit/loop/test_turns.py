@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
-from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.labels import Status
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Proposal
@@ -38,47 +36,6 @@ def test_roles_take_turns_and_each_turn_is_stored(tmp_path: Path) -> None:
     bench.run(5)
     stored = [e.proposal.role for e in bench.experiments()[1:] if e.proposal]
     assert stored == ["a", "b", "c", "a", "b"]
-
-
-class Seldom(Endless):
-    """As if the others had had all turns but the second and the third: role ``b`` is asked again and again."""
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        proposal = super().propose(state, cancel)
-        return replace(proposal, role="b" if state.number in (2, 3) else "a")
-
-
-def test_a_role_is_shown_its_own_experiments_though_others_have_filled_the_window(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=TASK + ROLES)
-    policy = bench.policy = Seldom()
-    bench.run(36)
-    bench.run(40)
-    states = {state.number: state for state in policy.states}
-    late = next(state for state in states.values() if state.number > 36 and state.role == "b")
-    assert {e.number for e in late.recent}.isdisjoint({2, 3})
-    assert [e.number for e in late.own] == [2, 3]
-    assert states[6].own == (), "what is in the window is not shown twice"
-
-
-def test_an_edit_outside_of_a_roles_surface_is_flagged_and_allowed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=TASK + ROLES)
-    bench.policy = Endless()
-    bench.run(2)
-    first, second = bench.experiments()[1:]
-    assert "off_surface" not in first.asi.extra
-    assert "SCALE" in second.asi.extra["off_surface"]
-    assert second.asi.extra["incumbent"] == first.commit
-    assert second.runs
-
-
-def test_a_streak_of_ten_changes_the_role_and_says_why(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=TASK + ROLES)
-    policy = bench.policy = Endless()
-    bench.run(13)
-    told = [e for e in bench.events.events if e.kind is EventKind.TURN]
-    assert told, "ten failures in a row go unnoticed"
-    assert told[0].message
-    assert policy.states[-1].streak >= 10
 
 
 def test_with_puct_edits_are_made_on_other_experiments_than_the_best_too(tmp_path: Path) -> None:
@@ -118,12 +75,3 @@ def test_a_keep_on_an_older_parent_is_committed_on_the_incumbent(tmp_path: Path)
         assert e.proposal is not None
         assert e.commit is not None
         assert bench.workspace().read(e.commit, "train.py") == e.proposal.files["train.py"]
-
-
-def test_a_session_with_turns_goes_on_after_a_restart(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, task=TASK + ROLES + PUCT)
-    bench.policy = Endless()
-    bench.run(4)
-    bench.run(8)
-    roles = [e.proposal.role for e in bench.experiments()[1:] if e.proposal]
-    assert roles == ["a", "b", "c", "a", "b", "c", "a", "b"]

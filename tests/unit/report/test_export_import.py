@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.report.export import Format, SessionHead, jsonl_lines, metric_unit, tsv_lines, write
+from autoresearchd.report.export import Format, SessionHead, jsonl_lines, tsv_lines, write
 from autoresearchd.report.log_import import ImportedLog, read_log
 
 HEAD = SessionHead("Optimize val_bpb", "val_bpb", "minimize")
@@ -143,30 +143,12 @@ def test_no_file_breaks_the_import(tmp_path: Path, lines: list[bytes]) -> None:
         read_log(file)
 
 
-def test_a_log_cut_off_in_its_last_line_loses_that_line_only(tmp_path: Path) -> None:
-    file = tmp_path / "log.jsonl"
-    file.write_text("\n".join(jsonl_lines(HEAD, [record(0, "keep", 1.0), record(1, "keep", 0.9)]))[:-20])
-    log = read_log(file)
-    assert len(log.experiments) == 1
-    assert log.warnings == (f"{file}:3: not JSON, passed over",)
-
-
 def test_an_unknown_status_is_never_taken_for_a_keep(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_text('{"run":1,"metric":1,"status":"keep"}\n{"run":2,"metric":0.1,"status":"great"}\n')
     log = read_log(file)
     assert [e.metric for e in log.experiments] == [1.0]
     assert "great" in log.warnings[0]
-
-
-def test_milliseconds_and_seconds_are_told_apart(tmp_path: Path) -> None:
-    file = tmp_path / "log.jsonl"
-    file.write_text(
-        '{"run":1,"metric":1,"status":"keep","timestamp":1700000000}\n'
-        '{"run":2,"metric":1,"status":"keep","timestamp":1700000000000}\n'
-    )
-    first, second = read_log(file).experiments
-    assert first.at == second.at
 
 
 def test_karpathys_table_is_read(tmp_path: Path) -> None:
@@ -189,21 +171,6 @@ def test_karpathys_table_is_read(tmp_path: Path) -> None:
     assert log.warnings == (f"{file}:5: not five columns of a results.tsv, passed over",)
 
 
-@pytest.mark.parametrize(
-    ("kept", "direction"),
-    [((0.61, 0.70, 0.70, 0.72), "maximize"), ((0.61, 0.70, 0.65), "minimize"), ((0.61, 0.61), "minimize")],
-)
-def test_a_table_of_five_columns_tells_by_what_was_kept_which_way_is_better(
-    tmp_path: Path, kept: tuple[float, ...], direction: str
-) -> None:
-    file = tmp_path / "results.tsv"
-    rows = "".join(f"c{n}\t{value}\t0.0\tkeep\tchange {n}\n" for n, value in enumerate(kept))
-    file.write_text("commit\taccuracy\tmemory_gb\tstatus\tdescription\n" + rows + "d\t0.1\t0.0\tdiscard\tworse\n")
-    log = read_log(file)
-    assert log.direction == direction
-    assert any("taken for better" in warning for warning in log.warnings) == (direction == "maximize")
-
-
 def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) -> None:
     file = tmp_path / "experiments.parquet"
     try:
@@ -215,10 +182,3 @@ def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) ->
     write(Format.PARQUET, HEAD, [record(0, "keep", 1.0), record(1, "crash", None)], file)
     rows = parquet.read_table(file).to_pylist()
     assert [(row["experiment"], row["metric"], row["status"]) for row in rows] == [(0, 1.0, "keep"), (1, None, "crash")]
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"), [("val_bpb", "bpb"), ("latency_ms", "ms"), ("train_seconds", "s"), ("accuracy", ""), ("s", "")]
-)
-def test_units_are_told_by_the_name(name: str, unit: str) -> None:
-    assert metric_unit(name) == unit

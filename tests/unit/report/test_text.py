@@ -37,11 +37,6 @@ def test_nothing_that_is_left_can_steer_a_terminal(text: str) -> None:
         assert not [c for c in line if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c != "\t"]
 
 
-@given(st.text(), st.integers(1, 20))
-def test_a_limit_is_kept(text: str, limit: int) -> None:
-    assert len(clean(text, limit)) <= limit
-
-
 @given(st.text())
 def test_json_is_the_same_value_and_safe_to_print(text: str) -> None:
     printed = json_text({"text": text})

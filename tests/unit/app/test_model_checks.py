@@ -1,4 +1,4 @@
-"""A model that could never answer is found out before the baseline is measured, and one that may answer soon is not."""
+"""Models and their keys: one that could never answer is found before the baseline; no key is shown."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.app.make_policy import model_secrets, provider_keys
 from autoresearchd.app.models import ask_models
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.models.client import ModelError, Trouble
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.store.daily_spend import DailySpend
@@ -72,11 +74,6 @@ def test_what_may_pass_by_itself_is_a_warning(desk: Desk, trouble: Trouble) -> N
     assert "warning: m/0: " in desk.told and "said the provider" in desk.told
 
 
-def test_a_refusal_is_an_answer_like_another(desk: Desk) -> None:
-    desk.ask(fails(Trouble.REFUSED))
-    assert "warning" not in desk.told
-
-
 def test_a_model_that_fails_is_a_warning_where_another_may_answer(desk: Desk) -> None:
     assert desk.ask(fails(Trouble.UNAUTHORISED), "OK") == 2
     assert "warning: m/0: the key was refused" in desk.told
@@ -87,36 +84,42 @@ def test_a_model_that_fails_is_a_warning_where_another_may_answer(desk: Desk) ->
         desk.ask(fails(Trouble.UNAUTHORISED), fails(Trouble.NOT_FOUND))
 
 
-def test_a_model_that_is_named_twice_is_asked_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (ScriptedClient(["OK"], name="m/same") for _ in range(2))
-    monkeypatch.setattr(ask_models, "make_clients", lambda *_: [first, second])
-    ask_models.ask_models(parse_spec("litellm:m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
-    assert (len(first.questions), len(second.questions)) == (1, 0)
-
-
 def test_the_question_is_small_and_its_cost_is_in_the_book_of_the_day(desk: Desk) -> None:
     desk.ask("OK")
     assert desk.book.spent(NOON) == pytest.approx(0.01)
 
 
-def test_where_the_day_is_spent_nothing_is_asked(desk: Desk) -> None:
-    desk.book.add(NOON, 2.0, "earlier")
-    assert desk.ask(fails(Trouble.UNAUTHORISED), settings=ModelSettings(per_day=2.0)) == 0
-    assert "the cap of the day is reached" in desk.told
+KEY = "plain-looking-key-0123456789"
 
 
-@pytest.mark.parametrize("policy", ["search", "random", "command:./propose.sh"])
-def test_where_no_model_proposes_nobody_is_asked(desk: Desk, policy: str) -> None:
-    assert desk.ask(fails(Trouble.UNAUTHORISED), policy=policy) == 0
-    assert desk.told == ""
+def written(folder: Path, name: str, text: str = f"{KEY}\n") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
 
 
-def test_a_model_in_this_process_is_not_loaded_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Loaded(ScriptedClient):
-        def unload(self) -> None:
-            raise AssertionError("nothing was loaded")
+def test_a_provider_gets_the_key_out_of_its_file(tmp_path: Path) -> None:
+    settings = ModelSettings(key_files={"anthropic": written(tmp_path, "anthropic")})
+    assert provider_keys(settings) == {"anthropic": KEY}
+    assert provider_keys(ModelSettings()) == {}
 
-    client = Loaded()
-    monkeypatch.setattr(ask_models, "make_clients", lambda *_: [client])
-    ask_models.ask_models(parse_spec("local:./m"), ModelSettings(), desk.folder, desk.environment, desk.tell)
-    assert (client.questions, desk.told) == ([], "")
+
+@pytest.mark.parametrize("text", [None, "", "\n", "zwei\tk\u00e4ys\n"])
+def test_a_file_without_a_key_is_refused_before_anything_is_asked(text: str | None, tmp_path: Path) -> None:
+    path = str(tmp_path / "missing") if text is None else written(tmp_path, "key", text)
+    with pytest.raises(UsageError, match="key") as caught:
+        provider_keys(ModelSettings(key_files={"anthropic": path}))
+    assert caught.value.hint
+
+
+def test_keys_out_of_files_are_known_to_the_redactor(tmp_path: Path) -> None:
+    settings = ModelSettings(
+        key_file=written(tmp_path, "local"), key_files={"x": written(tmp_path, "x", "another-key-987654321\n")}
+    )
+    redactor = Redactor(model_secrets(settings))
+    said = redactor.text(f"the server echoed {KEY} and another-key-987654321")
+    assert KEY not in said
+    assert "another-key" not in said
+
+
+def test_a_file_that_cannot_be_read_keeps_no_session_from_being_looked_at(tmp_path: Path) -> None:
+    assert model_secrets(ModelSettings(key_file=str(tmp_path / "missing"))) == []
