@@ -22,15 +22,13 @@ from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
 from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.store.failed_start import FailedStart, remember
 from autoresearchd.store.reader import Reader
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
-
-_DEAF = ("auto", "search", "random")
-"""Policies that look at numbers only."""
 
 
 def _request(directory: Path, tag: str | None, kind: str, sentence: str) -> str:
@@ -152,7 +150,7 @@ def note(directory: Path, tag: str | None, text: str) -> str:
     try:
         session = project.pick(store, tag)
         store.add_note(session.id, text, SystemClock().now())
-        if session.policy in _DEAF:
+        if session.policy in TUNERS | {"auto"}:
             return (
                 f"noted, and kept for policies that read notes (command: and models): {session.policy}, which session "
                 f"{session.tag} uses, does not"

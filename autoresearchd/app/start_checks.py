@@ -48,7 +48,7 @@ from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, r
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.reachable import unreachable
-from autoresearchd.policy.policy_names import PolicySpec, parse_spec
+from autoresearchd.policy.policy_names import TUNERS, PolicySpec, parse_spec
 from autoresearchd.policy.search.space_rules import Space, means
 from autoresearchd.sandbox.environment import search_path
 from autoresearchd.workspace import layout, preflight
@@ -160,7 +160,7 @@ def require_tunable(spec: PolicySpec, task: Task, code: Mapping[str, str], file:
     Names in the task's ``search`` that no constant has are refused, and so are bounds that make no sense. A program
     that is no valid Python is left to the baseline, whose error says more. file: to say the line of what is wrong.
     """
-    if spec.kind not in ("search", "random"):
+    if spec.kind not in TUNERS:
         return
     from autoresearchd.policy.search.program_constants import Program, spaces  # its parser is only needed here
 

@@ -18,7 +18,10 @@ KINDS: dict[str, str] = {
 }
 """What can be asked for here, with a word on each."""
 
-_BARE = frozenset({"auto", "search", "random"})
+TUNERS = frozenset({"search", "random"})
+"""Those that change constants and nothing else: they need one, read no notes, and run nothing of the user's."""
+
+_BARE = TUNERS | {"auto"}
 _NAMED = frozenset({"litellm", "agent"})
 _MOST = 200
 

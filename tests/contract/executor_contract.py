@@ -55,10 +55,10 @@ def make_task(
 
 
 def make_request(root: Path, task: Task, *, seed: int = 7, key: str = "run") -> RunRequest:
-    """A request whose folders lie under ``root``: workspace, pristine, setup, source, and runs/<key>."""
+    """A request whose folders lie under ``root``: workspace, pristine, setup, source; runs/<key> is the executor's."""
     folders = {name: root / name for name in ("workspace", "pristine", "setup", "source")}
     run_dir = root / "runs" / key
-    for folder in (*folders.values(), run_dir):
+    for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
     return RunRequest(
         key=key,

@@ -27,13 +27,13 @@ from autoresearchd.executor.devices import find_devices
 from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.messages import BASELINE, unified_diff
 from autoresearchd.loop.run import measure_run
+from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.store.backup.rebuild import Draft, is_whole
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.history import RecordedCommit
 
 LOST = "lost with the database"
-_SAFE_POLICIES = ("search", "random")
 _FARTHEST = 1000
 """How many numbers beyond the last row or ref are believed: a damaged counter must not make millions."""
 _LOG_BYTES = 32 * 2**20
@@ -279,7 +279,7 @@ def plan_session(project: Project, tag: str, *, seed: int) -> tuple[NewSession, 
         branch=probe.branch,
         task_json=dump_task(task),
         # Nothing that would run a program is taken from a commit message.
-        policy=policy if policy in _SAFE_POLICIES else _SAFE_POLICIES[0],
+        policy=policy if policy in TUNERS else "search",
         executor="local",
         base_commit=base,
         seed=seed,

@@ -21,8 +21,9 @@ from autoresearchd.loop.proposing.build_state import Research, training_log
 from autoresearchd.loop.proposing.experiment_turns import Turns
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.slot import Slot
+from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.policy.roles import off_surface
-from autoresearchd.policy.search.measured_constants import LEAVES_ALONE, changed, named
+from autoresearchd.policy.search.measured_constants import changed, named
 
 LOG_LINES = 40
 MOST_FLAGGED = 1000
@@ -74,7 +75,7 @@ class Proposals:
 
     def _warned(self, e: Experiment, proposal: Proposal, before: Mapping[str, str]) -> Proposal:
         """With a warning where an edit changes what makes, splits or measures the data of a score of its own."""
-        if proposal.policy in LEAVES_ALONE:  # a look at the program costs up to some tenths of a second
+        if proposal.policy in TUNERS:  # their space has none of these; a look costs some tenths of a second
             return proposal
         found = changed(self._context.task, before, {**before, **proposal.files})
         if not found:

@@ -18,9 +18,6 @@ from autoresearchd.policy.search.data_flow import constants_of, reached
 from autoresearchd.policy.search.name_ranges import bag, words_of
 from autoresearchd.policy.search.program_parts import Constant, usual
 
-LEAVES_ALONE = frozenset({"search", "random"})
-"""Policies that take their constants from the search space, which has none of these."""
-
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 _MOST_CHARACTERS = 400_000
 _MOST_NAMED = 8
