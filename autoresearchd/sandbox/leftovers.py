@@ -125,9 +125,12 @@ def sweep(tokens: set[str]) -> set[str]:
     found: set[str] = set()
     if not tokens:
         return found
+    clear = 0
     for _ in range(50):
         carriers = _carriers(tokens)
-        if not carriers:
+        # Twice: one that is in the middle of exec has no environment for an instant.
+        clear = 0 if carriers else clear + 1
+        if clear == 2:
             break
         for pid, token in carriers.items():
             found.add(token)

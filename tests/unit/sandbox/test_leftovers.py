@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from autoresearchd.sandbox import leftovers
 from autoresearchd.sandbox.leftovers import TOKEN_VARIABLE, end_abandoned, new_token
 
 _TOKEN = "from autoresearchd.sandbox.leftovers import new_token; print(new_token())"
@@ -47,3 +48,18 @@ def test_what_may_belong_to_a_living_daemon_is_left_alone(whose: str) -> None:
     with carrier(tokens[whose]) as process:
         end_abandoned()
         assert process.poll() is None
+
+
+def test_a_process_in_the_middle_of_exec_is_found_at_the_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel shows no environment for that instant; who looked once left one in some hundreds alive."""
+    token = new_token()
+    with carrier(token) as process:
+        empty, read = [[b""]], leftovers._words
+
+        def words(pid: str, file: str) -> list[bytes]:
+            in_exec = empty and (pid, file) == (str(process.pid), "environ")
+            return empty.pop() if in_exec else read(pid, file)
+
+        monkeypatch.setattr(leftovers, "_words", words)
+        assert leftovers.sweep({token}) == {token}
+        assert process.wait(10) == -9
