@@ -89,7 +89,7 @@ class HistoryRecords:
             return [records.run_of(row) for row in c.execute(wanted)]
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
-        told = [e.c[name] for name in ("status", "label", "value", "delta", "reason")]
+        told = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""))
         wanted = (
             select(e.c.number, e.c.parent, e.c.commit_sha, p.c.changes, *told)
             .join_from(e, p, records.CURRENT)
@@ -98,10 +98,7 @@ class HistoryRecords:
             .order_by(e.c.number)
         )
         with self._db.read() as c:
-            return [
-                Trial(number, parent, sha, changes, Status(status), Label(label), value, delta, reason or "")
-                for number, parent, sha, changes, status, label, value, delta, reason in c.execute(wanted)
-            ]
+            return [Trial(*row) for row in c.execute(wanted)]
 
     def diff(self, session_id: int, number: int) -> str:
         """Diff of the current proposal; empty where the experiment has none."""
@@ -109,9 +106,7 @@ class HistoryRecords:
         wanted = joined.outerjoin(t.proposal_bodies, records.BODY)
         with self._db.read() as c:
             row = c.execute(wanted.where(e.c.session_id == session_id, e.c.number == number)).one_or_none()
-        if row is None:
-            raise KeyError(f"session {session_id} has no experiment {number}")
-        return row.diff or ""
+        return records.require(row, f"session {session_id} has no experiment {number}").diff or ""
 
     def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
         first = select(func.min(p.c.number)).where(p.c.session_id == session_id, p.c.code_hash == code_hash)
@@ -124,13 +119,13 @@ class HistoryRecords:
         counters = select(*t.columns(t.totals, "session_id", "opened", "aborted"))
         with self._db.read() as c:
             row = c.execute(counters.where(t.totals.c.session_id == session_id)).one_or_none()
-        if row is None:
-            raise KeyError(f"no session {session_id}")
-        return Totals(**row._mapping)
+        return Totals(**records.require(row, f"no session {session_id}")._mapping)
 
     def stages(self, run_id: int) -> Sequence[StageResult]:
         with self._db.read() as c:
-            return records.stages_of(_of_run(c, run_id, r.c.stages))
+            stages = _of_run(c, run_id, r.c.stages)
+        known = StageResult.__dataclass_fields__.keys()  # others are a newer version's
+        return [StageResult(**{name: one[name] for name in known & one.keys()}) for one in stages]
 
     def curve(self, run_id: int) -> Sequence[CurvePoint]:
         with self._db.read() as c:
@@ -167,14 +162,13 @@ class HistoryRecords:
             .order_by(e.c.number)
         )
         with self._db.read() as c:
-            return [Node(n, parent, sha, value, Status(status)) for n, parent, sha, value, status in c.execute(nodes)]
+            return [Node(*row) for row in c.execute(nodes)]
 
     def add_visit(self, session_id: int, number: int) -> int:
         there = select(e.c.number).where(e.c.session_id == session_id, e.c.number == number).with_for_update()
         once_more = update(v).where(v.c.session_id == session_id, v.c.number == number).values(visits=v.c.visits + 1)
         with self._db.write_lazily() as c:
-            if c.execute(there).first() is None:
-                raise KeyError(f"session {session_id} has no experiment {number}")
+            records.require(c.execute(there).first(), f"session {session_id} has no experiment {number}")
             visits: int | None = c.execute(once_more.returning(v.c.visits)).scalar_one_or_none()
             if visits is None:
                 visits = 1
@@ -195,7 +189,4 @@ def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, floa
 
 
 def _of_run(c: Connection, run_id: int, column: Any) -> Any:
-    row = c.execute(select(column).where(r.c.id == run_id)).one_or_none()
-    if row is None:
-        raise KeyError(f"no run {run_id}")
-    return row[0]
+    return records.require(c.execute(select(column).where(r.c.id == run_id)).one_or_none(), f"no run {run_id}")[0]

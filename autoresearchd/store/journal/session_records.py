@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from autoresearchd.domain.experiment import AbortMemory, Limits, Note, Segment, 
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.ports import Control, NewSession
 from autoresearchd.domain.quantities import counted
-from autoresearchd.store.journal.records import limit_values, session_of
+from autoresearchd.store.journal.records import pick, require, session_of
 from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import Database
@@ -25,8 +26,7 @@ s, g = t.sessions, t.segments
 
 def require_session(c: Connection, session_id: int) -> None:
     """KeyError when there is no such session."""
-    if c.execute(select(s.c.id).where(s.c.id == session_id)).first() is None:
-        raise KeyError(f"no session {session_id}")
+    require(c.execute(select(s.c.id).where(s.c.id == session_id)).first(), f"no session {session_id}")
 
 
 class SessionRecords:
@@ -36,22 +36,16 @@ class SessionRecords:
 
     def create_session(self, new: NewSession, at: datetime) -> Session:
         """A new session, ``stopped`` until its daemon says otherwise; its incumbent is where its branch begins."""
+        given = ("tag", "branch", "folder", "policy", "executor", "base_commit", "seed", "task_json")
         values = {
-            "tag": new.tag,
-            "branch": new.branch,
-            "folder": new.folder,
+            **pick(new, given),
+            **asdict(new.limits),
             "state": SessionState.STOPPED,
             "reason": "",
-            "policy": new.policy,
-            "executor": new.executor,
-            "base_commit": new.base_commit,
             "incumbent": new.base_commit,
             "incumbent_experiment": 0,
-            "seed": new.seed,
             "started_at": at,
             "active_seconds": 0.0,
-            "task_json": new.task_json,
-            **limit_values(new.limits),
         }
         with self._db.write() as c:
             try:
@@ -72,19 +66,14 @@ class SessionRecords:
         """Delete a session with all that it found out. KeyError when there is none."""
         with self._db.write() as c:
             totals = select(s.c.id, t.totals.c.keeps).join(t.totals, t.totals.c.session_id == s.c.id)
-            row = c.execute(totals.where(s.c.tag == tag)).one_or_none()
-            if row is None:
-                raise KeyError(f"no session {tag!r}")
+            row = require(c.execute(totals.where(s.c.tag == tag)).one_or_none(), f"no session {tag!r}")
             if row.keeps and not even_with_keeps:
                 raise StoreError(f"session {tag!r} holds {counted(row.keeps, 'kept experiment')} and is not deleted")
             c.execute(delete(s).where(s.c.id == row.id))
 
     def session(self, tag: str) -> Session:
         with self._db.read() as c:
-            row = c.execute(select(s).where(s.c.tag == tag)).one_or_none()
-            if row is None:
-                raise KeyError(f"no session {tag!r}")
-            return session_of(row)
+            return session_of(require(c.execute(select(s).where(s.c.tag == tag)).one_or_none(), f"no session {tag!r}"))
 
     def sessions(self) -> Sequence[Session]:
         with self._db.read() as c:
@@ -98,7 +87,7 @@ class SessionRecords:
 
     def set_limits(self, session_id: int, limits: Limits) -> None:
         with self._db.write() as c:
-            change_session(c, session_id, **limit_values(limits))
+            change_session(c, session_id, **asdict(limits))
 
     def set_executor(self, session_id: int, spec: str) -> None:
         """Where runs run from now on, as in ``--executor``, with the sandbox."""
@@ -115,9 +104,7 @@ class SessionRecords:
         opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id).with_for_update()
         latest = select(func.max(g.c.number)).where(g.c.session_id == session_id)
         with self._db.write() as c:
-            first = c.execute(opened).scalar_one_or_none()
-            if first is None:
-                raise KeyError(f"no session {session_id}")
+            (first,) = require(c.execute(opened).one_or_none(), f"no session {session_id}")
             before = c.execute(latest).scalar_one()
             values = {
                 "number": 0 if before is None else before + 1,
@@ -186,8 +173,7 @@ class SessionRecords:
     def log_event(self, session_id: int, event: Event) -> None:
         with self._db.write_lazily() as c:
             require_session(c, session_id)
-            names = ("kind", "at", "experiment", "message", "data")
-            values = {name: getattr(event, name) for name in names}
+            values = pick(event, ("kind", "at", "experiment", "message", "data"))
             c.execute(insert(t.events).values(session_id=session_id, **values))
 
     def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]:
@@ -195,7 +181,7 @@ class SessionRecords:
         newest = select(t.events).where(v.session_id == session_id).order_by(v.id.desc()).limit(last)
         with self._db.read() as c:
             rows = c.execute(newest).all()
-        return [Event(EventKind(r.kind), r.at, r.message, r.experiment, r.data or {}) for r in reversed(rows)]
+        return [Event(EventKind(r.kind), r.at, r.message, r.experiment, r.data) for r in reversed(rows)]
 
     # -- early abort
     def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
@@ -211,8 +197,7 @@ class SessionRecords:
     def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
         k = t.abort_checks.c
         with self._db.read() as c:
-            found = c.execute(select(k.details).where(k.run_id == run_id).order_by(k.id)).scalars()
-            return [details or {} for details in found]
+            return c.execute(select(k.details).where(k.run_id == run_id).order_by(k.id)).scalars().all()
 
     def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
         m = t.abort_memories
@@ -234,7 +219,7 @@ class SessionRecords:
         m = t.abort_memories
         with self._db.read() as c:
             row = c.execute(select(m).where(m.c.session_id == session_id)).one_or_none()
-        return None if row is None else AbortMemory(row.segment, row.number, row.figures or {}, row.state)
+        return None if row is None else AbortMemory(row.segment, row.number, row.figures, row.state)
 
 
 def change_session(c: Connection, session_id: int, **values: Any) -> None:

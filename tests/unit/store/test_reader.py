@@ -295,27 +295,6 @@ def test_sessions_are_listed(lab: Driver, path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "not JSON",
-        "[]",
-        '{"scoring": 3, "execution": {"budget": "x"}}',
-        "null",
-        pytest.param("[" * 200_000, id="nested without end"),
-    ],
-)
-def test_a_task_that_cannot_be_read_does_not_hide_the_session(lab: Driver, path: Path, text: str) -> None:
-    db = sqlite3.connect(path)
-    with db:
-        db.execute("UPDATE session SET task_json = ?", (text,))
-    db.close()
-    with Reader(path) as reader:
-        assert reader.status("nov21")["metric"]["name"] == ""
-        assert reader.sessions()[0].task == ""
-
-
 def test_it_reads_while_the_daemon_is_in_the_middle_of_a_write(lab: Driver, path: Path) -> None:
     fill(lab)
     writer = sqlite3.connect(path, isolation_level=None)
