@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, select, update
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, Session
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
@@ -55,20 +55,20 @@ class Draft:
 
     def opened(self, session_id: int) -> int:
         """How many numbers were handed out, as far as it is written down."""
-        with self._db.read() as c:
-            return c.execute(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)).scalar() or 0
+        return self._scalar(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)) or 0
 
     def segment_of(self, session_id: int, number: int) -> int:
         """The segment that a number falls into."""
-        wanted = select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number)
-        with self._db.read() as c:
-            return c.execute(wanted).scalar() or 0
+        return self._scalar(select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number)) or 0
 
     def first_of_segment(self, session_id: int, number: int) -> bool:
         """Whether an experiment is its segment's baseline."""
-        wanted = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
+        first = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
+        return number == 0 or self._scalar(first) is not None
+
+    def _scalar(self, query: Select[Any]) -> Any:
         with self._db.read() as c:
-            return number == 0 or c.execute(wanted).first() is not None
+            return c.execute(query).scalar()
 
     # -- what is put in
     def create_session(self, new: NewSession, at: datetime) -> Session:
@@ -150,21 +150,15 @@ def is_whole(e: Experiment) -> bool:
     """Whether an open experiment has all that its phase says, so that the loop can go on with it."""
     if any(run.open for run in e.runs[:-1]):
         return False
-    ended = not e.runs or not e.runs[-1].open
-    has_commit = e.proposal is not None and e.commit is not None
-    match e.phase:
-        case Phase.PROPOSING:
-            return e.proposal is None and not e.runs
-        case Phase.PROPOSED:
-            return e.proposal is not None and ended
-        case Phase.COMMITTED:
-            return has_commit and ended
-        case Phase.RUNNING:
-            return has_commit and not ended
-        case Phase.MEASURED:
-            return has_commit and bool(e.counted_runs) and ended
-        case Phase.DECIDED:
-            return True
+    ended, has_commit = not e.runs or not e.runs[-1].open, e.proposal is not None and e.commit is not None
+    return {
+        Phase.PROPOSING: e.proposal is None and not e.runs,
+        Phase.PROPOSED: e.proposal is not None and ended,
+        Phase.COMMITTED: has_commit and ended,
+        Phase.RUNNING: has_commit and not ended,
+        Phase.MEASURED: has_commit and bool(e.counted_runs) and ended,
+        Phase.DECIDED: True,
+    }[e.phase]
 
 
 def _require_baseline(c: Connection, session_id: int) -> None:
@@ -185,20 +179,17 @@ def _require_baseline(c: Connection, session_id: int) -> None:
 
 def _count(c: Connection, session_id: int) -> None:
     """Counters are sums over rows: made again from the rows. Costs of answers that are lost are lost as well."""
-
-    def number(*conditions: Any) -> int:
-        return c.execute(select(func.count()).where(e.c.session_id == session_id, *conditions)).scalar_one()
-
-    last, gpu_s = c.execute(select(func.max(e.c.number), func.sum(e.c.gpu_s)).where(e.c.session_id == session_id)).one()
+    number = func.count().filter
     values = {
-        "opened": 0 if last is None else last + 1,
+        "opened": func.coalesce(func.max(e.c.number) + 1, 0),
         "experiments": number(e.c.phase == Phase.DECIDED),
         "keeps": number(e.c.status == Status.KEEP),
         "discards": number(e.c.status == Status.DISCARD),
         "crashes": number(e.c.status == Status.CRASH),
         "checks_failed": number(e.c.status == Status.CHECKS_FAILED),
         "aborted": number(e.c.label == Label.ABORTED_EARLY),
-        "gpu_s": gpu_s or 0.0,
+        "gpu_s": func.coalesce(func.sum(e.c.gpu_s), 0.0),
     }
-    c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**values))
+    sums = select(*(value.label(name) for name, value in values.items())).where(e.c.session_id == session_id)
+    c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**c.execute(sums).one()._mapping))
     recount(c, session_id)
