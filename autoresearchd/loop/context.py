@@ -1,9 +1,12 @@
-"""Everything that one experiment calls: adapters, places on disk and switches, gathered by the composition root."""
+"""Everything that one experiment calls: adapters, places on disk, the switch, gathered by the composition root."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,71 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.proposing.session_memo import Memo
-from autoresearchd.loop.stop_switch import StopSwitch
 
 BASELINE_RUNS = 3
 """How often the program as it is runs before anything is tried: σ comes from them."""
+
+
+class SystemClock:
+    """Wall time in UTC, durations from the monotonic clock (it does not jump when the time is set)."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class StopSwitch:
+    """By which signals and commands ask the loop to stop or to pause. ``now`` is the Cancel of a policy or a set-up.
+
+    The switch itself is one, too: set as soon as the session is to end in any way.
+    """
+
+    def __init__(self) -> None:
+        self.now, self.paused = threading.Event(), threading.Event()
+        self._soon, self._asked = threading.Event(), threading.Event()
+        self.reason = ""
+        self.signal: int | None = None
+        self._announcing = threading.Lock()
+
+    @property
+    def soon(self) -> bool:
+        """Whether to stop once the running experiment is decided."""
+        return self._soon.is_set() or self.now.is_set()
+
+    def is_set(self) -> bool:
+        """Whether to stop, at once or soon."""
+        return self.soon
+
+    @property
+    def asked(self) -> bool:
+        """Whether anybody has asked to stop, so that the next one who does means at once."""
+        return self._asked.is_set()
+
+    def end(self, reason: str) -> None:
+        """Stop once the running experiment is decided, for a reason of the daemon's own.
+
+        Nobody has asked for it, so it is no request: the first one that comes still lets the experiment end.
+        """
+        self.reason = self.reason or reason
+        self._soon.set()
+
+    def request(self, reason: str, *, now: bool = False, signal: int | None = None) -> None:
+        """Ask to stop; the second request, or one with ``now``, means at once. For signal handlers: takes no lock."""
+        self.signal = self.signal if self.signal is not None else signal
+        if now or self.asked:
+            self.now.set()
+        self._asked.set()
+        self.end(reason)
+
+    def announce(self) -> bool:
+        """Whether it is to be said now that the session stops: True once, for the first thread that asks in time."""
+        return self.soon and self._announcing.acquire(blocking=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep, but wake when asked to stop in any way; True when asked."""
+        return self._soon.wait(timeout) or self.now.is_set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, decide_fallen
 from autoresearchd.loop import messages
-from autoresearchd.loop.branch import move_branch
-from autoresearchd.loop.deciding import decide_experiment, next_run
+from autoresearchd.loop.deciding import decide_experiment, move_branch, next_run
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.measuring.advice import Advice
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
@@ -26,9 +25,8 @@ from autoresearchd.loop.proposing.build_state import Research
 from autoresearchd.loop.proposing.experiment_turns import Turns
 from autoresearchd.loop.proposing.proposals import Proposals
 from autoresearchd.loop.rewards import Rewards
-from autoresearchd.loop.run import launch, measure_run
+from autoresearchd.loop.run import Slot, launch, measure_run
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.slot import Slot
 from autoresearchd.sandbox.trees import remove_tree
 
 
@@ -51,11 +49,11 @@ class Cycle:
     def open(self, slot: Slot) -> Experiment:
         """A new experiment: its number is allocated and written down first."""
         context, parent = self._context, self._turns.next_parent()
-        slot.begin(context.clock.monotonic())
+        slot.began, slot.policy_s, slot.jobs_s = context.clock.monotonic(), 0.0, 0.0
         e = context.store.open_experiment(
             context.session_id, parent=parent, segment=self._view.segment, at=context.clock.now()
         )
-        messages.tell_opened(context, e)
+        context.emit(EventKind.OPENED, f"on {parent[:7]}", experiment=e.number, parent=parent)
         return e
 
     def advance(self, e: Experiment, slot: Slot, patience: float = 1.0) -> Experiment:
@@ -114,8 +112,7 @@ class Cycle:
         slot.opened = run
         slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
-        planned = context.baseline_runs if messages.is_baseline(e) else len(e.counted_runs) + 1
-        messages.tell_run_started(context, e, run, other, planned, request.task)
+        messages.tell_run_started(context, e, run, other, request.task)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
     def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
@@ -201,14 +198,16 @@ class Cycle:
             again = f"`autoresearchd resume {context.tag}` runs it again"
             raise Interrupted(f"experiment {e.number} was interrupted; {again}")
         if m.label in (Label.DISK_FULL, Label.HOST_LOST):
-            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.hint(m.label))
+            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.HINTS[m.label])
         return e
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:
         """Write the decision down. A keep gets its final commit first: the tested tree, the result in its message."""
         context, view, fallen = self._context, self._view, self._view.fallen(e)
         if fallen:
-            decision = replace(decision, reason=messages.with_fallen(decision.reason, [k.number for k in fallen]))
+            names = " and ".join(f"experiment {k.number}" for k in fallen)
+            why = f"Compared without {names}, which failed twice when run again beside it and lost its place."
+            decision = replace(decision, reason=f"{decision.reason} {why}")
         decision = self._rewards.with_reward(e, decision)
         tip = self._proposals.commit_kept(e, decision) if decision.status is Status.KEEP else None
         asi = messages.asi_of(e, decision, context.task)

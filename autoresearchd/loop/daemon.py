@@ -23,9 +23,8 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.quantities import format_duration
-from autoresearchd.loop.context import Context
+from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.stop_switch import StopSwitch
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
 
 PREPARE_ATTEMPTS = 3

@@ -1,17 +1,22 @@
-"""Deciding: whether an experiment needs another run, and what it comes to. The same after a restart."""
+"""Deciding: whether an experiment needs another run, what it comes to, and where the session branch goes then.
+
+The same after a restart. The branch is never moved where anybody else has moved it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 
-from autoresearchd.domain.errors import BaselineError
+from autoresearchd.domain.errors import BaselineError, RepositoryError
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.rules.simplicity import is_simpler
-from autoresearchd.loop.measuring.job_hints import hint_job
-from autoresearchd.loop.messages import commit_of, is_baseline, proposal_of
+from autoresearchd.loop.context import Context
+from autoresearchd.loop.measuring.advice import hint_job
+from autoresearchd.loop.messages import commit_of, is_baseline, is_keep, proposal_of
 from autoresearchd.loop.session_view import RECENT, SessionView
 
 DOUBTED_AFTER = 3
@@ -36,8 +41,8 @@ def decide_experiment(view: SessionView, e: Experiment) -> Decision:
     context = view.context
     if not is_baseline(e):
         answer = _judge(view, e)
-        # No run can follow any more: should the rule of a newer version ask for one, none is left to it.
-        answer = answer if isinstance(answer, Decision) else _judge(view, e, KeepRule(most=0))
+        if isinstance(answer, NextRun):  # no run can follow any more, though the rule of a newer version asks for one
+            answer = _judge(view, e, KeepRule(most=0))
         assert isinstance(answer, Decision)
         return answer
     log = context.site.run_dir(e.number, len(e.runs) - 1) / "training.log"
@@ -85,3 +90,48 @@ def _is_doubted(view: SessionView, e: Experiment) -> bool:
             break
         failed += 1
     return failed >= DOUBTED_AFTER
+
+
+def move_branch(view: SessionView, e: Experiment) -> None:
+    """Carry a decision out on the branch, by compare-and-swap; it may be repeated."""
+    workspace, fallen, reverts = view.context.workspace, view.fallen(e), view.context.task.history == "revert"
+    # The branch may still be at what lost its place; where reverts are written on it, it goes on from there.
+    left = commit_of(fallen[0]) if fallen and not reverts else None
+    if is_keep(e):
+        before = e.parent if is_baseline(e) else workspace.parent(commit_of(e))
+        workspace.advance(before if left is None else left, commit_of(e))
+    elif e.commit is not None and reverts:
+        workspace.record_discard(
+            number=e.number,
+            commit=e.commit,
+            incumbent=e.parent,
+            when=e.finished_at or e.started_at,
+            back_to=view.tip_commit if fallen else None,
+        )
+    elif left is not None:
+        workspace.advance(left, view.tip_commit)
+
+
+def require_branch(context: Context, expected: Collection[str]) -> None:
+    """Raise RepositoryError, with the command that puts it right, when the branch is gone or at none of these commits.
+
+    With ``history: revert`` it is at the last revert, which only git knows: that has the files of one of them.
+    """
+    try:
+        tip = context.workspace.tip()
+    except RepositoryError as error:
+        session = context.store.session(context.tag)
+        raise RepositoryError(
+            error.what, hint=f"git branch {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`"
+        ) from error
+    if tip in expected:
+        return
+    if context.task.history == "revert" and any(not context.workspace.diff(commit, tip) for commit in expected):
+        return
+    session = context.store.session(context.tag)
+    raise RepositoryError(
+        f"branch {session.branch} points at {tip[:10]}, but this session left it at {session.incumbent[:10]} "
+        f"(experiment {session.incumbent_experiment})",
+        hint=f"git branch --force {session.branch} {session.incumbent[:10]}, then `autoresearchd resume`; "
+        "to build on your own commit, start a new session from it",
+    )

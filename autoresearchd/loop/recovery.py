@@ -11,11 +11,11 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
 from autoresearchd.loop import messages
-from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
+from autoresearchd.loop.deciding import require_branch
 from autoresearchd.loop.messages import is_baseline, is_keep
-from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.run import Slot
 
 RESTORED = 32
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Measurement, RunResult
+from autoresearchd.domain.experiment import Measurement, Run, RunResult
 from autoresearchd.domain.ports import Executor, RunHandle, RunRequest
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.abort.abort_policy import Look
 from autoresearchd.evaluator.measure.measurement import measure
+from autoresearchd.loop.early_abort import WatchedRun
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles, Seals
 from autoresearchd.loop.measuring.run_files import clean_logs, read_logs, read_result_file
 
@@ -45,14 +47,38 @@ def measure_run(
 ) -> Measurement:
     """What a run that has ended gave, unless something that its metric rests on was tampered with.
 
-    Args:
-        task: with the time that the run had.
-        result: how it went.
-        run_dir: has its logs.
-        seals: of its protected files; None: they went with the daemon that began the run.
-        redactor: takes secrets out of its logs first.
+    seals: None where they went with the daemon that began the run; redactor: takes secrets out of its logs first.
     """
     if redactor is not None:
         clean_logs(run_dir, redactor)
     measurement = measure(task, result, read_logs(result), result_file=read_result_file(task, run_dir))
     return measurement if seals is None else seals.check(measurement)
+
+
+@dataclass
+class Slot:
+    """One place to run one run: all that an experiment under way has in memory. A daemon begins with an empty one.
+
+    running: its program; opened: the run that the store has of it. watched: what early abort follows; ended_by: why it
+    ended the run. began: when the experiment did, on the monotonic clock; policy_s, jobs_s: seconds that were not the
+    daemon's own since then.
+    """
+
+    began: float
+    number: int = 0
+    running: RunningProgram | None = None
+    opened: Run | None = None
+    watched: WatchedRun | None = None
+    ended_by: Look | None = None
+    policy_s: float = 0.0
+    jobs_s: float = 0.0
+
+    def clear(self) -> None:
+        """Its run is over, and written down."""
+        self.running = self.watched = self.ended_by = None
+
+    def kill(self) -> None:
+        """End the run under way, if any; the experiment stays open."""
+        if self.running is not None:
+            self.running.kill()
+        self.clear()

@@ -9,8 +9,8 @@ from autoresearchd.domain.labels import Label
 from autoresearchd.evaluator.rules import run_time
 from autoresearchd.loop.early_abort import aborted
 from autoresearchd.loop.messages import is_baseline
+from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.slot import Slot
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
 from autoresearchd.sandbox.trees import remove_tree
 
