@@ -74,19 +74,19 @@ def serve(
     begun()
     loop: SessionLoop | None = None
 
+    def active() -> float:
+        return loop.active_seconds if loop else active_seconds
+
     def begin() -> None:
         at_work.set()
         ready()
 
     try:
-        beside = Housekeeping(
-            context, lambda: loop.active_seconds if loop else active_seconds, backup, database, refuse
-        )
+        beside = Housekeeping(context, active, backup, database, refuse)
         with signals(context.stop), beside:
             _patiently(context, prepare, backoff or Backoff())
             loop = SessionLoop(context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
-            loop.between, loop.conditions, loop.ready = beside.between, conditions, begin
-            loop.waits = waits
+            loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, waits
             reason = loop.run()
             state, raised = SessionState.STOPPED, False
     except Interrupted as error:
@@ -102,7 +102,7 @@ def serve(
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        _leave(context, state, reason, loop.active_seconds if loop else active_seconds, raised=raised)
+        _leave(context, state, reason, active(), raised=raised)
     return 128 + context.stop.signal if context.stop.signal is not None else 0
 
 

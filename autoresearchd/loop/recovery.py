@@ -28,16 +28,16 @@ def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
     latest = context.store.latest(context.session_id)
     _restore(context)
     if latest is not None and latest.phase is Phase.RUNNING:
-        latest = _end_of_run(context, cycle, slot, latest)
+        # What was measured is finished; what still runs is ended, so that it is run again.
+        run = latest.runs[-1]
+        result = context.executor.recover(context.site.run_dir(latest.number, run.index))
+        latest = cycle.advance(latest, slot) if result is None else cycle.conclude(latest, slot, run, result)
     _check_branch(context, latest)
-    if latest is None or (latest.phase is Phase.DECIDED and latest.overhead_ms is not None):
+    if latest is None or messages.is_settled(latest):
         return None
-    context.emit(
-        EventKind.RECOVERED,
-        f"going on with experiment {latest.number}, found {latest.phase.value}",
-        experiment=latest.number,
-        phase=latest.phase.value,
-    )
+    phase = latest.phase.value
+    told = f"going on with experiment {latest.number}, found {phase}"
+    context.emit(EventKind.RECOVERED, told, experiment=latest.number, phase=phase)
     return latest
 
 
@@ -82,20 +82,10 @@ def _base(context: Context, e: Experiment) -> str:
     return before[-1] or e.parent if before else e.parent
 
 
-def _end_of_run(context: Context, cycle: Cycle, slot: Slot, e: Experiment) -> Experiment:
-    """Finish what was measured; end what still runs, so that it is run again."""
-    run = e.runs[-1]
-    run_dir = context.site.run_dir(e.number, run.index)
-    result = context.executor.recover(run_dir)
-    if result is not None:
-        return cycle.conclude(e, slot, run, result)
-    return cycle.advance(e, slot)
-
-
 def _check_branch(context: Context, latest: Experiment | None) -> None:
     """The branch is where the store says, or where a decision that was not yet carried out found it."""
     expected = {context.store.session(context.tag).incumbent}
-    if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
+    if latest is not None and latest.phase is Phase.DECIDED and not messages.is_settled(latest):
         kept = is_keep(latest) and not is_baseline(latest)
         expected.add(context.workspace.parent(messages.commit_of(latest)) if kept else latest.parent)
         # What lost its place beside it: the branch falls back once the decision is carried out.

@@ -31,7 +31,7 @@ class Rewards:
         diff = self._context.store.diff(self._context.session_id, e.number)
         earlier = self._earlier(e)
         gain, sure = self._gain(e, decision)
-        found = reward(
+        earned = reward(
             decision.label,
             gain,
             view.sigma,
@@ -43,7 +43,7 @@ class Rewards:
         )
         if diff:
             self._diffs = deque([*earlier, (e.number, diff)], maxlen=RECENT)
-        return _with(decision, found)
+        return _with(decision, earned)
 
     def with_penalty(self, decision: Decision) -> Decision:
         """A decision on a keep that lost its place, with its penalty in place of the reward that it had."""
@@ -78,9 +78,6 @@ def resources(e: Experiment) -> dict[str, float]:
     runs = e.good_runs
     if not runs:
         return {}
-    found = {"seconds": sum(r.duration_s for r in runs) / len(runs)}
-    for name in MEMORY_METRICS:
-        values = [r.metrics[name] for r in runs if name in r.metrics]
-        if len(values) == len(runs):
-            found[name] = sum(values) / len(values)
-    return found
+    known = [name for name in MEMORY_METRICS if all(name in r.metrics for r in runs)]
+    memory = {name: sum(r.metrics[name] for r in runs) / len(runs) for name in known}
+    return {"seconds": sum(r.duration_s for r in runs) / len(runs), **memory}

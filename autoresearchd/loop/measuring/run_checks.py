@@ -59,8 +59,9 @@ def _make_room(view: SessionView, e: Experiment, run: Run, measured: Measurement
     times = 1 + _count(e, Label.DISK_FULL)
     if times < FILLED or shutil.disk_usage(run_dir).free < LOW_DISK_BYTES:
         return measured
-    detail = f"it filled the disk {times} times, which has room without it: {measured.detail}"
-    return Measurement(Label.ERROR, detail=detail)
+    return Measurement(
+        Label.ERROR, detail=f"it filled the disk {times} times, which has room without it: {measured.detail}"
+    )
 
 
 def _count(e: Experiment, label: Label) -> int:

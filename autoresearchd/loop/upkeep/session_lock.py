@@ -12,7 +12,6 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from autoresearchd.domain.errors import EnvironmentFailure, SessionLocked, StoreDamaged
@@ -22,12 +21,6 @@ from autoresearchd.sandbox.process_tree import start_time
 NOTE_BYTES = 4096
 _REASON = 300
 """Characters of what a daemon waits for: the note has room for them even where each takes twelve bytes of JSON."""
-
-
-def _process_start(pid: int) -> str | None:
-    """A process's start time as the note has it."""
-    ticks = start_time(pid)
-    return None if ticks is None else str(ticks)
 
 
 def process_began(pid: int) -> datetime | None:
@@ -41,14 +34,9 @@ def process_began(pid: int) -> datetime | None:
 
 
 def holder(path: Path, *, ready: bool = False) -> int | None:
-    """Pid of the live daemon that holds the session, None when nobody does. Takes no lock.
-
-    ready: only one that has found everything in order.
-    """
-    note = _read(path)
-    if note is None or (ready and not note["ready"]):
-        return None
-    return int(note["pid"])
+    """Pid of the live daemon that holds the session (``ready``: and has found all in order), or None. Takes no lock."""
+    note = _held(path)
+    return None if note is None or (ready and not note["ready"]) else int(note["pid"])
 
 
 def starting(path: Path) -> int | None:
@@ -62,7 +50,7 @@ def announce(path: Path, pid: int) -> None:
 
     Nothing where a daemon has the session, or the disk takes no writing: the process will say so itself.
     """
-    begun = _process_start(pid)
+    begun = start_time(pid)
     if begun is None:  # it has ended already
         return
     with contextlib.suppress(OSError):
@@ -75,8 +63,7 @@ def announce(path: Path, pid: int) -> None:
 
 def waiting(path: Path) -> str:
     """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
-    note = _read(path)
-    return str(note.get("waits") or "") if note is not None else ""
+    return str((_held(path) or {}).get("waits") or "")
 
 
 def holders(folder: Path) -> dict[str, int]:
@@ -101,7 +88,7 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
     )
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _held(path: Path) -> dict[str, Any] | None:
     """The note of a live daemon that holds the session."""
     note = _living(path)
     return note if note is not None and "ready" in note else None
@@ -111,7 +98,7 @@ def _living(path: Path) -> dict[str, Any] | None:
     """The note of a live process, of one that is announced as well."""
     try:
         note = json.loads(path.read_text())
-        begun = _process_start(int(note["pid"]))
+        begun = start_time(int(note["pid"]))
         alive = begun is not None and begun == note["start"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -121,15 +108,11 @@ def _living(path: Path) -> dict[str, Any] | None:
 class SessionLock:
     """Holds a session for as long as the process lives. Raises SessionLocked when another daemon has it.
 
-    Args:
-        path: the lock file.
-        tag: the session.
-        starts: whether the process is a daemon that comes up, and will say when its database tells of it.
+    starts: whether the process is a daemon that comes up, and will say when its database tells of it.
     """
 
     def __init__(self, path: Path, tag: str, *, starts: bool = False) -> None:
-        self.path = path
-        self.tag = tag
+        self.path, self.tag = path, tag
         self._lock = contextlib.ExitStack()
         self._descriptor: int | None = None
         self._facts: dict[str, Any] = {"ready": False, "waits": "", "starts": starts}
@@ -142,7 +125,7 @@ class SessionLock:
             os.ftruncate(self._descriptor, 0)
             self._note()
         except OSError as error:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise EnvironmentFailure(
                 f"the lock {self.path} cannot be written: {error.strerror}",
                 hint="free some disk space, or make the folder writable; then try again",
@@ -168,11 +151,9 @@ class SessionLock:
     def _note(self, **facts: Any) -> None:
         self._facts |= facts
         if self._descriptor is not None:
-            _write(self._descriptor, {"pid": os.getpid(), "start": _process_start(os.getpid()), **self._facts})
+            _write(self._descriptor, {"pid": os.getpid(), "start": start_time(os.getpid()), **self._facts})
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # a note that stays on a disk that has failed names a dead process
                 os.ftruncate(self._descriptor, 0)
