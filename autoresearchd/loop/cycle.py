@@ -1,7 +1,7 @@
 """One experiment: ``advance`` takes it one idempotent step further, from ``proposing`` to ``decided`` and settled.
 
-Each step is one transaction in the store, written before any side effect that could not be repeated. The serial loop
-and recovery both call it; whatever phase an experiment is found in after a crash, ``advance`` goes on from there.
+Each step is one transaction in the store, written before any side effect that could not be repeated. Whatever phase an
+experiment is found in after a crash, ``advance`` goes on from there.
 """
 
 from __future__ import annotations
@@ -31,28 +31,21 @@ from autoresearchd.sandbox.trees import remove_tree
 
 
 class Cycle:
-    """The way of one experiment (the picture in the design).
-
-    Keeps nothing between calls: what it needs is in the experiment, the session's view and the slot.
-    """
+    """Keeps nothing between calls: what it needs is in the experiment, the session's view and the slot."""
 
     def __init__(self, view: SessionView) -> None:
-        self._view, self._context = view, view.context
-        self._turns = Turns(view)
+        self._view, self._context, self._turns = view, view.context, Turns(view)
         self._research = Research(view, self._turns)
         self._proposals = Proposals(view, self._research, self._turns)
-        self._rewards = Rewards(view, self._turns)
-        self._aborts = EarlyAbort(view)
-        self._advice = Advice(view)
+        self._rewards, self._aborts, self._advice = Rewards(view, self._turns), EarlyAbort(view), Advice(view)
         self._protected = ProtectedFiles(self._context.task, self._context.site.pristine, self._context.restore)
 
     def open(self, slot: Slot) -> Experiment:
         """A new experiment: its number is allocated and written down first."""
         context, parent = self._context, self._turns.next_parent()
         slot.began, slot.policy_s, slot.jobs_s = context.clock.monotonic(), 0.0, 0.0
-        e = context.store.open_experiment(
-            context.session_id, parent=parent, segment=self._view.segment, at=context.clock.now()
-        )
+        now, segment = context.clock.now(), self._view.segment
+        e = context.store.open_experiment(context.session_id, parent=parent, segment=segment, at=now)
         context.emit(EventKind.OPENED, f"on {parent[:7]}", experiment=e.number, parent=parent)
         return e
 
@@ -144,17 +137,13 @@ class Cycle:
         return repaired if isinstance(repaired, Experiment) else self._finish(e, repaired)
 
     def _settle(self, e: Experiment, slot: Slot) -> Experiment:
-        """The branch as the decision wants it. The decision is on disk already; all of this may be repeated.
-
-        The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
-        """
-        context, decision = self._context, messages.decision_of(e)
+        """The branch as the decision, which is on disk, wants it; may be repeated. Worktrees: see ``checkout``."""
+        context = self._context
         move_branch(self._view, e)
-        kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
+        kept = e.good_runs[0].index if messages.is_keep(e) and e.good_runs else None
         discard_outputs(context.site.runs / str(e.number), keep=kept)
         self._research.write_learnings(e)
-        own = context.clock.monotonic() - slot.began - slot.policy_s - slot.jobs_s
-        overhead = 1000.0 * max(0.0, own)
+        overhead = 1000.0 * max(0.0, context.clock.monotonic() - slot.began - slot.policy_s - slot.jobs_s)
         context.store.record_overhead(context.session_id, e.number, overhead)
         return replace(e, overhead_ms=overhead)
 
@@ -181,11 +170,10 @@ class Cycle:
         self._aborts.measured(run, measured)
         return self._close(e, run, measured, self._protected.with_version(result))
 
-    def _close(self, e: Experiment, run: Run, measured: Measurement, result: RunResult | None) -> Experiment:
+    def _close(self, e: Experiment, run: Run, m: Measurement, result: RunResult | None) -> Experiment:
         context, now = self._context, self._context.clock.now()
         if result is None:
             clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
-        m = measured
         ended = replace(run, finished_at=now, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
         counts = RULES[m.label].status is not None
         last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None

@@ -17,14 +17,10 @@ from autoresearchd.evaluator.rules.integrity import CODE_SUFFIXES, Seal, broken,
 
 
 class ProtectedFiles:
-    """What the metric of a run rests on: the pristine copy, and the protected files in a worktree.
+    """What the metric of a run rests on: the pristine copy (as it is now), and the protected files in a worktree.
 
-    Contents are read once; later a file is read again only where its stamp has changed.
-
-    Args:
-        task: names the protected files.
-        pristine: the pristine copy, as it should be now.
-        restore: writes the pristine copy anew where it was altered.
+    Contents are read once; later a file is read again only where its stamp has changed. restore: writes the pristine
+    copy anew where it was altered.
     """
 
     def __init__(self, task: Task, pristine: Path, restore: Callable[[], object]) -> None:

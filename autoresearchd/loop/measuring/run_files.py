@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,7 @@ def clean_logs(run_dir: Path, redactor: Redactor) -> None:
         if path.is_symlink() or not path.is_file():
             continue
         stream = StreamRedactor(redactor)
-        for _ in _through(stream, path):
-            pass
+        deque(_through(stream, path), maxlen=0)
         if stream.hidden:
             clean = path.with_name(f".{path.name}.clean")
             try:

@@ -24,14 +24,8 @@ LEARNINGS_EVERY = 5
 
 FACTS = ("device", "cpu", "python")
 SHOWN_METRICS = (
-    "peak_vram_mb",
-    "peak_memory_mb",
-    "mfu_percent",
-    "num_steps",
-    "num_params_M",
-    "total_tokens_M",
-    "depth",
-)
+    "peak_vram_mb", "peak_memory_mb", "mfu_percent", "num_steps", "num_params_M", "total_tokens_M", "depth",
+)  # fmt: skip
 """Of the metrics that programs of karpathy's kind print, those that tell of memory, size and speed."""
 
 LOG_LINES = 6
@@ -54,9 +48,8 @@ class Research:
         Members of a round are shown what its first was shown.
         """
         turn = self._turns.turn_of(e)
-        frozen = None if repair is not None else turn.state
-        if frozen is not None:
-            return replace(frozen, number=e.number, seed=self._context.random_seed(e.number, "policy"))
+        if turn.state is not None and repair is None:
+            return replace(turn.state, number=e.number, seed=self._context.random_seed(e.number, "policy"))
         state = self._state(e, turn, repair)
         if repair is None:
             self._turns.freeze(e, state)
