@@ -51,12 +51,9 @@ class LocalHandle:
 class LocalExecutor:
     """Runs jobs on this machine.
 
-    Args:
-        slots: how many runs may be under way at once; None: one for each GPU, else one.
-        tier: the isolation to use, or its name; ``auto``: the best that works here, found at the first use.
-        python: the interpreter to describe, where the task names one; None: the daemon's.
-        devices: the GPUs; None: those that are found.
-        limits: what a run may use beside its memory and its time.
+    slots: how many runs may be under way at once; None: one for each GPU, else one. tier: the isolation to use, or its
+    name; ``auto``: the best that works here, found at the first use. python: the interpreter to describe, where the
+    task names one; None: the daemon's. limits: what a run may use beside its memory and its time.
     """
 
     def __init__(

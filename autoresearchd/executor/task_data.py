@@ -25,15 +25,9 @@ class DataEntry:
 
 
 def find_data(names: Iterable[str], places: Sequence[Path], key: str) -> tuple[DataEntry, ...]:
-    """Find entries: relative ones in the first of ``places`` that has them, others where they say.
+    """Find entries of a key of task.yaml: relative ones in the first of ``places`` with them, others where they say.
 
-    Args:
-        names: the entries as task.yaml has them.
-        places: folders to look in: what setup made, then the user's own folder.
-        key: the key of task.yaml that they come from, for the message.
-
-    Raises:
-        BaselineError: an entry is nowhere.
+    places: what setup made, then the user's own folder. Raises BaselineError where an entry is nowhere.
     """
     return tuple(DataEntry(name, _find(name, places, key)) for name in names)
 

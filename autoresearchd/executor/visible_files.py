@@ -21,16 +21,9 @@ _PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "nvvm"
 def agent_surroundings(task: Task, tools: Path, *, setup: Path, source: Path, pristine: Path) -> Surroundings:
     """What the commands of an agent see: as a job of the task does, without its output folder and its GPUs.
 
-    Args:
-        task: names interpreter, data, and what only the evaluation may read.
-        tools: a folder of its own, where links to the interpreter may be made.
-        setup: where setup commands left their data.
-        source: the task's folder in the user's checkout.
-        pristine: the unedited task.
-
-    Raises:
-        BaselineError: data that task.yaml names is not there.
-        MissingCapability: ``execution.python`` names no interpreter, or it does not run.
+    tools: a folder of its own, where links to the interpreter may be made; setup: where setup commands left their data;
+    source: the task's folder in the user's checkout. Raises BaselineError: data that task.yaml names is not there;
+    MissingCapability: ``execution.python`` names no interpreter, or it does not run.
     """
     python = inspect(resolve_python(task, setup))
     data = find_data(task.data, (setup, source), "workspace.data")
@@ -94,12 +87,9 @@ def hidden_places(task: Task, python: Interpreter) -> list[Path]:
     libraries, packages = visible_libraries(python)
     found = []
     for entry in hide:
-        for mark, folders in (("{stdlib}", libraries), ("{purelib}", packages)):
-            if entry == mark or entry.startswith(mark + "/"):
-                found += [folder / entry.removeprefix(mark).lstrip("/") for folder in folders]
-                break
-        else:
-            found.append(Path(entry).expanduser())
+        mark, _, inner = entry.partition("/")
+        folders = {"{stdlib}": libraries, "{purelib}": packages}.get(mark)
+        found += [Path(entry).expanduser()] if folders is None else [folder / inner.lstrip("/") for folder in folders]
     found += [place for path in python.imports for name in _NO_IMPORTS for place in path.glob(name)]
     return [p for p in found if p.exists()]
 

@@ -16,7 +16,7 @@ from autoresearchd.domain.quantities import is_whole
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.log_text import shorten, tells
 from autoresearchd.loop.context import Context
-from autoresearchd.workspace.message import commit_message as format_message
+from autoresearchd.workspace.history import commit_message as format_message
 
 T = TypeVar("T")
 BASELINE = "baseline"

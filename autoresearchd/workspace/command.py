@@ -171,20 +171,16 @@ class Git:
         self,
         *args: str,
         stdin: bytes = b"",
-        index: Path | None = None,
         keep_open: Sequence[int] = (),
         gently: bool = False,
     ) -> Result:
         """Run a command; its answer, whether it succeeded or not.
 
-        index: another index file; keep_open: descriptors that the process inherits; gently: leave the processors to
-        others.
+        keep_open: descriptors that the process inherits; gently: leave the processors to others.
         """
         environment = {**self.environment, "GIT_DIR": str(self.directory)}
         if self.tree is not None:
             environment["GIT_WORK_TREE"] = str(self.tree)
-        if index is not None:
-            environment["GIT_INDEX_FILE"] = str(index)
         with disk_errors(f"running git {args[0]}"):
             process = subprocess.Popen(
                 [self.program, *args],
@@ -213,9 +209,13 @@ class Git:
                 raise
         return Result(args, process.returncode, out, err.decode("utf-8", "replace"))
 
-    def ask(self, *args: str, stdin: bytes = b"", index: Path | None = None) -> str:
-        """Run a command that must succeed; its output."""
-        result = self.run(*args, stdin=stdin, index=index)
+    def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
+        """Run a command that must succeed."""
+        result = self.run(*args, stdin=stdin, keep_open=keep_open, gently=gently)
         if not result.ok:
             raise result.failure()
-        return result.text
+        return result
+
+    def ask(self, *args: str, stdin: bytes = b"") -> str:
+        """Run a command that must succeed; its output."""
+        return self.check(*args, stdin=stdin).text

@@ -22,14 +22,10 @@ _Stamp = tuple[int, ...]
 
 
 class TreeFolder:
-    """A folder that is filled with one tree after another.
+    """A folder (``top``, which is there) that is filled with one tree after another.
 
-    Args:
-        store: where trees and files are read.
-        top: the folder; it is there.
-        keep: paths in it; untracked links and empty placeholders at and below them stay.
-        readonly: files may not be written to.
-        own: names at its top that are none of the tree's and stay.
+    keep: paths in it; untracked links and empty placeholders at and below them stay. readonly: files may not be written
+    to. own: names at its top that are none of the tree's and stay.
     """
 
     def __init__(
@@ -60,15 +56,15 @@ class TreeFolder:
             if entry.is_folder or entry.mode == SUBMODULE:
                 path.mkdir(exist_ok=True)
                 continue
-            found = _stamp(path)
-            if found is None or self._written.get(name) != (entry, found):
-                if found is None or not self._matches(path, entry):
+            stamp = _stamp(path)
+            if stamp is None or self._written.get(name) != (entry, stamp):
+                if stamp is None or not self._matches(path, entry):
                     if self._is_data(name, path, entry):
                         continue
                     self._write(path, entry)
-                found = _stamp(path)
-            if found is not None:
-                written[name] = entry, found
+                stamp = _stamp(path)
+            if stamp is not None:
+                written[name] = entry, stamp
         self._written = written
 
     def _walk(self, tree: str, prefix: bytes, trees: dict[str, list[Entry]]) -> Iterable[tuple[bytes, Entry]]:
@@ -81,9 +77,7 @@ class TreeFolder:
 
     def _remove_untracked(self, prefix: bytes, wanted: dict[bytes, Entry]) -> None:
         """Remove what is not in the tree, or is of another kind, in folders that are known to be folders."""
-        with os.scandir(self.top / os.fsdecode(prefix)) as found:
-            children = list(found)
-        for child in children:
+        for child in list(os.scandir(self.top / os.fsdecode(prefix))):
             name = prefix + os.fsencode(child.name)
             entry, is_folder = wanted.get(name), child.is_dir(follow_symlinks=False)
             if entry is None:
@@ -109,11 +103,9 @@ class TreeFolder:
     def _is_data(self, name: bytes, path: Path, entry: Entry) -> bool:
         """Whether it is data's link in place of a pointer of Git LFS, which another session may be reading through."""
         place = PurePosixPath(os.fsdecode(name))
-        if not (self._readonly and entry.is_file and path.is_symlink()):
-            return False
-        return any(place.is_relative_to(kept) for kept in self._keep) and bool(
-            pointed_to(self._store.read(entry.sha, "blob"))
-        )
+        linked = self._readonly and entry.is_file and path.is_symlink()
+        kept = linked and any(place.is_relative_to(kept) for kept in self._keep)
+        return kept and bool(pointed_to(self._store.read(entry.sha, "blob")))
 
     def _matches(self, path: Path, entry: Entry) -> bool:
         mode = path.lstat().st_mode
@@ -121,10 +113,8 @@ class TreeFolder:
             return entry.mode == LINK and object_id("blob", os.fsencode(path.readlink())) == entry.sha
         if not stat.S_ISREG(mode) or entry.mode == LINK:
             return False
-        as_wanted = (
-            stat.S_IMODE(mode) == _readonly(entry) if self._readonly else bool(mode & 0o100) == entry.is_executable
-        )
-        return as_wanted and object_id("blob", path.read_bytes()) == entry.sha
+        fits = stat.S_IMODE(mode) == _readonly(entry) if self._readonly else bool(mode & 0o100) == entry.is_executable
+        return fits and object_id("blob", path.read_bytes()) == entry.sha
 
     def _write(self, path: Path, entry: Entry) -> None:
         data = self._store.read(entry.sha, "blob")
@@ -155,13 +145,7 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 class Exports:
-    """Writes folders of the repository out.
-
-    Args:
-        store: the repository's objects.
-        folder: where pristine exports lie.
-        keep: paths in an export; added links and empty placeholders at and below them stay.
-    """
+    """Writes folders of the repository out, pristine ones into ``folder``. keep: see ``TreeFolder``."""
 
     def __init__(self, store: ObjectStore, folder: Path, keep: Iterable[PurePosixPath] = ()) -> None:
         self._store, self._folder, self._keep = store, folder, frozenset(keep)

@@ -18,12 +18,10 @@ from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.files import disk_errors, held, split_path
 from autoresearchd.workspace.folders import Exports
-from autoresearchd.workspace.history import History
-from autoresearchd.workspace.message import commit_message
-from autoresearchd.workspace.objects import CommitObject, Entry, ObjectStore, serialise_commit
-from autoresearchd.workspace.private import is_private, make_private
+from autoresearchd.workspace.history import History, commit_message
+from autoresearchd.workspace.objects import Entry, ObjectStore, serialise_commit
 from autoresearchd.workspace.refs import SessionRefs
-from autoresearchd.workspace.slots import Slots
+from autoresearchd.workspace.slots import Slots, is_private, make_private
 from autoresearchd.workspace.submodules import FETCH, object_databases
 
 HISTORIES = ("refs", "revert")
@@ -32,13 +30,7 @@ _USAGE = 129
 
 
 class GitWorkspace:
-    """The workspace of one session. Made by ``open``; ends its helper processes with ``close``.
-
-    Attributes:
-        root: top of the user's checkout.
-        tag: the session's tag.
-        branch: short name of the session's branch.
-    """
+    """The workspace of one session, on ``branch`` of the checkout ``root``. Made by ``open``, ended by ``close``."""
 
     def __init__(
         self, root: Path, tag: str, *, folder: str, editable: Sequence[str], history: str, keep: Sequence[str] = ()
@@ -79,13 +71,9 @@ class GitWorkspace:
     ) -> GitWorkspace:
         """The workspace of a session; creates the daemon's folder in the git directory, and no ref.
 
-        Args:
-            root: top of the user's checkout.
-            tag: the session's tag.
-            task_folder: the task's folder in the checkout (absolute, or relative to ``root``).
-            editable: the only paths, relative to that folder, that ``commit`` takes.
-            history: ``refs`` or ``revert``.
-            keep: the task's data; ``checkout`` and ``pristine`` leave links and empty placeholders there alone.
+        task_folder: in the checkout (absolute, or relative to ``root``). editable: the only paths, relative to it, that
+        ``commit`` takes. history: ``refs`` or ``revert``. keep: the task's data; ``checkout`` and ``pristine`` leave
+        links and empty placeholders there alone.
         """
         layout.require_tag(tag)
         top = layout.find_root(root)
@@ -126,15 +114,14 @@ class GitWorkspace:
             entry = self._objects.lookup(tree, split_path(path.rstrip("/")))
             around = {name: there for name, there in submodules.items() if f"{path}/".startswith(f"{name}/")}
             for name, there in around.items():
+                inside = f"{path} is in the submodule {name}, whose"
                 if path in self._editable:
                     raise RepositoryError(
-                        f"{path} is in the submodule {name}, whose commits are not this repository's",
+                        f"{inside} commits are not this repository's",
                         hint="start the session in the submodule's own repository, or edit a file outside of it",
                     )
                 if not there:
-                    raise RepositoryError(
-                        f"{path} is in the submodule {name}, whose pinned commit is not on this machine", hint=FETCH
-                    )
+                    raise RepositoryError(f"{inside} pinned commit is not on this machine", hint=FETCH)
             if entry is None:
                 raise RepositoryError(
                     f"{path} is not in commit {commit[:10]}, which the session would start from",
@@ -167,10 +154,7 @@ class GitWorkspace:
     def diff(self, old: str, new: str) -> str:
         trees = [self._task_tree(commit) for commit in (old, new)]
         options = ("-r", "--patch", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index")
-        result = self._private.run("diff-tree", *options, *trees)
-        if not result.ok:
-            raise result.failure()
-        return result.out.decode("utf-8", "replace")
+        return self._private.check("diff-tree", *options, *trees).out.decode("utf-8", "replace")
 
     # -- writing
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
@@ -267,7 +251,8 @@ class GitWorkspace:
             raise UsageError("discards are not written on the branch", hint="set history: revert in task.yaml")
         tip, kept = self._refs.tip(), self._objects.commit(incumbent).tree
         after = kept if back_to is None else self._objects.commit(back_to).tree
-        before = self._before_discard(tip)
+        parents = self._objects.commit(tip).parents
+        before = next(iter(self._objects.commit(parents[0]).parents), None) if parents else None
         if (
             # This discard may be on the branch already: it is when writing it again would give the tip.
             before is not None
@@ -285,27 +270,13 @@ class GitWorkspace:
         self._refs.advance(tip, new)
         return new
 
-    def _before_discard(self, tip: str) -> str | None:
-        """The commit two before ``tip``, None when there is none."""
-        parents = self._objects.commit(tip).parents
-        grandparents = self._objects.commit(parents[0]).parents if parents else ()
-        return grandparents[0] if grandparents else None
-
     def _discard(self, tip: str, *, number: int, commit: str, when: datetime, tree: str) -> str:
-        """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert; the revert.
-
-        tree: that of the revert.
-        """
-        tried: CommitObject = self._objects.commit(commit)
-        written = commit
+        """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert, with ``tree``."""
+        tried, written = self._objects.commit(commit), commit
         if tried.parents[:1] != (tip,):
             written = self._write_commit(tried.tree, tip, tried.message, when)
-        subject = tried.message.split("\n", 1)[0]
-        message = commit_message(
-            f'Revert "{subject}"',
-            f"This reverts commit {written}.",
-            {"Experiment": str(int(number)), "Status": "discard"},
-        )
+        subject, trailers = tried.message.split("\n", 1)[0], {"Experiment": str(number), "Status": "discard"}
+        message = commit_message(f'Revert "{subject}"', f"This reverts commit {written}.", trailers)
         return self._write_commit(tree, written, message, when)
 
     # -- upkeep

@@ -1,4 +1,8 @@
-"""What git alone knows of a session: the refs of its experiments, and the commits of its branch with their trailers."""
+"""What git alone knows of a session: the refs of its experiments, and its commits with their messages.
+
+A message has a subject in one line, a body, and trailers that no text in the first two can imitate. What git takes for
+a trailer: git-interpret-trailers(1). It reads the last paragraph, and nothing after a ``---`` line.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,49 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from autoresearchd.domain.cleaning import one_line, printable
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, find_git
-from autoresearchd.workspace.message import parse_message
 from autoresearchd.workspace.objects import ObjectStore, is_commit_id, parse_commit
 from autoresearchd.workspace.refs import SessionRefs
 
+SUBJECT_LENGTH = 72
+_BODY_LENGTH = 8000
+_VALUE_LENGTH = 200
+_TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)")
+_DANGEROUS = re.compile(r"---|#|\(cherry picked|[A-Za-z0-9-]+[ \t]*:")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _COMMITTER = re.compile(rb"^committer .*> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTILINE)
+
+
+def commit_message(subject: str, body: str, trailers: Mapping[str, str]) -> str:
+    """The message, without control and formatting characters; body lines that look like trailers are indented."""
+    line = one_line(subject, SUBJECT_LENGTH)
+    parts = [(line.lstrip("- ") if line.startswith("---") else line) or "(no hypothesis)"]
+    lines: list[str] = []
+    for raw in re.split(r"\r\n|\r|\n", body[:_BODY_LENGTH]):
+        line = printable(raw.expandtabs(4), instead=" ").rstrip()
+        if line or (lines and lines[-1]):  # at most one empty line in a row
+            lines.append(f"  {line}" if _DANGEROUS.match(line) else line)
+    text = "\n".join(lines).strip("\n")
+    if text and text.strip() != parts[0]:
+        parts.append(text)
+    if trailers:
+        parts.append("\n".join(f"{key}: {one_line(value, _VALUE_LENGTH)}".rstrip() for key, value in trailers.items()))
+    return "\n\n".join(parts) + "\n"
+
+
+def parse_message(message: str) -> tuple[str, str, dict[str, str]]:
+    """Subject, body and trailers of a message that ``commit_message`` made; the body is empty where it is the subject.
+
+    Only the last paragraph holds trailers, and only when every line of it is one: as git reads it.
+    """
+    paragraphs = message.strip("\n").split("\n\n")
+    found = [_TRAILER.fullmatch(line) for line in paragraphs[-1].split("\n")]
+    if len(paragraphs) < 2 or None in found:
+        return paragraphs[0], "\n\n".join(paragraphs[1:]), {}
+    return paragraphs[0], "\n\n".join(paragraphs[1:-1]), {m[1]: m[2] for m in found if m is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +76,7 @@ class RecordedCommit:
 
 
 class History:
-    """Reads what git knows of one session; nothing is changed.
-
-    git: git in the repository's common directory. refs: the session's refs. objects: the repository's objects.
-    """
+    """Reads what git knows of one session; nothing is changed."""
 
     def __init__(self, git: Git, refs: SessionRefs, objects: ObjectStore) -> None:
         self._git, self._refs, self._objects = git, refs, objects

@@ -16,7 +16,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +78,7 @@ def is_commit_id(text: str) -> bool:
 
 def object_id(kind: str, data: bytes) -> str:
     """The name that git gives to an object."""
-    return hashlib.sha1(_framed(kind, data), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(f"{kind} {len(data)}\0".encode() + data, usedforsecurity=False).hexdigest()
 
 
 def parse_tree(data: bytes) -> list[Entry]:
@@ -121,10 +121,8 @@ def parse_commit(data: bytes) -> CommitObject:
 class ObjectStore:
     """Reads and writes objects. Safe to use from several threads.
 
-    Args:
-        reader: git in the private repository, whose alternate is the user's object database.
-        writer: git in the user's common directory, whose database new objects go to.
-        others: further ones that are only read, those of submodules.
+    reader: git in the private repository, whose alternate is the user's object database; writer: git in the user's
+    common directory, whose database new objects go to; others: further ones that are only read, those of submodules.
     """
 
     def __init__(self, reader: Git, writer: Git, others: Iterable[Path] = ()) -> None:
@@ -225,33 +223,24 @@ class ObjectStore:
         return entry
 
     def _read(self, sha: str) -> tuple[str, bytes]:
-        killed = False
-        for attempt in (1, 2):
+        killed, problem = False, None
+        for _ in range(2):
             try:
                 name, kind, size, data = self._git.get_object_data(sha)
-            except ValueError as error:
+                if _text(name) == sha and len(data) == size:
+                    return _text(kind), data
                 killed = _was_killed(self._git)
-                _end(self._git)
-                if killed and attempt == 2:
-                    raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again") from error
-                if "could not be resolved" in str(error) or attempt == 2:
+            except ValueError as error:
+                if "could not be resolved" in str(error):
+                    _end(self._git)
                     raise _missing(sha) from error
-                continue
-            except OSError as error:
-                # The process has gone (killed with its terminal, out of memory): a new one answers.
-                _end(self._git)
-                if attempt == 2:
-                    raise EnvironmentFailure(f"git cat-file ended: {error}", hint="the daemon tries again") from error
-                continue
-            if _text(name) == sha and len(data) == size:
-                return _text(kind), data
-            killed = _was_killed(self._git)
+                killed, problem = _was_killed(self._git), error
+            except OSError:  # the process has gone (killed with its terminal, out of memory): a new one answers
+                killed = True
             _end(self._git)
         if killed:
-            raise EnvironmentFailure(
-                "git cat-file was killed in the middle of an object", hint="the daemon tries again"
-            )
-        raise _missing(sha)
+            raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again") from problem
+        raise _missing(sha) from problem
 
     # -- writing
     def write(self, kind: str, data: bytes) -> str:
@@ -272,19 +261,12 @@ class ObjectStore:
         changed = []
         for entry in entries:
             below = by_name.pop(entry.name, None)
-            if below is None:
-                changed.append(entry)
-            elif () in below:
-                changed.append(Entry(entry.mode, entry.name, below[()]))
-            else:
-                changed.append(Entry(entry.mode, entry.name, self.write_tree(entry.sha, below)))
+            if below is not None:
+                entry = replace(entry, sha=below[()] if () in below else self.write_tree(entry.sha, below))
+            changed.append(entry)
         if by_name:
             raise RepositoryError(f"not in the tree: {sorted(by_name)}", hint="only files that exist can be edited")
         return self.write("tree", serialise_tree(changed))
-
-
-def _framed(kind: str, data: bytes) -> bytes:
-    return f"{kind} {len(data)}\0".encode() + data
 
 
 def _is_damaged(loose: Path) -> bool:

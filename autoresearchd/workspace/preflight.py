@@ -108,14 +108,8 @@ def check_tag(root: Path, tag: str) -> None:
         )
 
 
-MOVES = "the daemon moves this branch while you sleep"
-
-
-def check_not_checked_out(root: Path, branch: str, why: str = MOVES) -> None:
-    """Refuse when the session branch is checked out anywhere: that checkout would look modified when it moves.
-
-    why: what stands against it, in the user's words.
-    """
+def check_not_checked_out(root: Path, branch: str, why: str = "the daemon moves this branch while you sleep") -> None:
+    """Refuse when the session branch is checked out anywhere: that checkout would look modified when it moves."""
     git = _plain(find_git(), find_root(root))
     folder = ""
     for line in git.ask("worktree", "list", "--porcelain").splitlines():
@@ -130,12 +124,10 @@ def check_not_checked_out(root: Path, branch: str, why: str = MOVES) -> None:
 
 def check_owner(program: str, root: Path) -> None:
     """Refuse what git itself refuses: a repository of another user's that the user has not called safe."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment["LC_ALL"] = "C"
     # The user's own configuration counts here, for safe.directory; rev-parse runs no program that it names.
     command = [program, "-C", str(root), "rev-parse", "--is-inside-work-tree", "--is-bare-repository"]
     with disk_errors("running git"):
-        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
     said = " ".join(done.stderr.decode("utf-8", "replace").split())
     if "dubious ownership" in said:
         raise RepositoryError(
@@ -148,6 +140,10 @@ def check_owner(program: str, root: Path) -> None:
         )
     if done.stdout.split() != [b"true", b"false"]:
         raise RepositoryError(f"{root} is a bare git repository", hint="clone it, and start in the clone")
+
+
+def _users_environment() -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, "LC_ALL": "C"}
 
 
 def lfs_pointers(root: Path, folder: Path) -> list[str]:
@@ -213,28 +209,22 @@ def init_repository(folder: Path) -> str:
         scratch = Path(tempfile.mkdtemp(prefix="init-", dir=folder / PUBLIC))
         try:
             made = scratch / ".git"
-            _init(program, scratch)
+            options = ("--quiet", "--template=", "--initial-branch=main", "--object-format=sha1")
+            command = [program, "init", *options, str(scratch)]
+            done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
+            if done.returncode != 0:
+                raise RepositoryError(f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}")
             (made / "info").mkdir(exist_ok=True)
             (made / "info" / "exclude").write_text(f"{PUBLIC}/\n")
             git = Git(program, made, folder.resolve(), {**surroundings(), **_author(program)})
             git.ask("add", "--all")
-            git.ask(
-                "commit", "--quiet", "--no-verify", "--allow-empty", "--file=-", stdin=b"Start from the bundled task\n"
-            )
+            message = b"Start from the bundled task\n"
+            git.ask("commit", "--quiet", "--no-verify", "--allow-empty", "--file=-", stdin=message)
             commit = git.ask("rev-parse", "HEAD")
             made.rename(folder / ".git")
         finally:
             remove_tree(scratch)
     return commit
-
-
-def _init(program: str, folder: Path) -> None:
-    command = [program, "init", "--quiet", "--template=", "--initial-branch=main", "--object-format=sha1", str(folder)]
-    done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
-    if done.returncode != 0:
-        raise RepositoryError(
-            f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}", hint="see git's words"
-        )
 
 
 def head_commit(root: Path) -> str:
@@ -252,15 +242,11 @@ def _plain(program: str, root: Path) -> Git:
 
 def _author(program: str) -> dict[str, str]:
     """The user as author of the first commit, where git knows the user; the daemon is the committer."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     known: dict[str, str] = {}
-    for key, variable, fallback in (
-        ("user.name", "GIT_AUTHOR_NAME", IDENTITY),
-        ("user.email", "GIT_AUTHOR_EMAIL", ADDRESS),
-    ):
-        command = [program, "config", "--global", "--get", key]
-        said = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60).stdout
-        known[variable] = said.decode("utf-8", "replace").strip() or fallback
+    for name, fallback in (("name", IDENTITY), ("email", ADDRESS)):
+        command = [program, "config", "--global", "--get", f"user.{name}"]
+        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
+        known[f"GIT_AUTHOR_{name.upper()}"] = done.stdout.decode("utf-8", "replace").strip() or fallback
     return known
 
 
@@ -295,10 +281,9 @@ def _refuse_modified(git: Git, top: Path) -> None:
 def _status(git: Git, top: Path, *options: str) -> list[str]:
     """Paths that ``git status`` names, without running any program that the configuration names."""
     settings = dict(SETTINGS)
-    for name in git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0"):
-        # A filter is a program: to look at the status is no reason to run it.
-        if name:
-            settings[name] = "false" if name.endswith(".required") else ""
+    filters = git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0")
+    # A filter is a program: to look at the status is no reason to run it.
+    settings |= {name: "false" if name.endswith(".required") else "" for name in filters if name}
     quiet = Git(git.program, git.directory, top, surroundings(settings))
     said = quiet.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--no-renames", *options)
     names = {entry[3:]: entry[:2] for entry in said.split("\0") if len(entry) > 3}

@@ -25,13 +25,7 @@ _WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
 
 
 class SessionRefs:
-    """Reads and moves the refs of one session.
-
-    Args:
-        git: git in the repository's common directory.
-        tag: the session's tag, already validated.
-        guard: file that is locked while git writes refs.
-    """
+    """Reads and moves the refs of one session (a tag that is validated). guard: locked while git writes refs."""
 
     def __init__(self, git: Git, tag: str, guard: Path) -> None:
         self._git, self._guard = git, guard
@@ -81,8 +75,7 @@ class SessionRefs:
     def _remove_cut_off(self, ref: str) -> None:
         """Git itself can neither read nor write a ref whose file is empty, and the user's ``git gc`` stops at it."""
         if self.cut_off(ref):
-            with contextlib.suppress(FileNotFoundError):
-                (self._git.directory / ref).unlink()
+            (self._git.directory / ref).unlink(missing_ok=True)
 
     def restore_branch(self, commit: str) -> None:
         """Write a branch anew that a power cut cut off; one that is anywhere, or gone, is left as it is."""
@@ -177,16 +170,14 @@ class SessionRefs:
         return result
 
     def _remove_stale(self, lock: Path) -> bool:
-        name = Path(self._git.directory, lock)
-        ours = {self._git.directory / f"{self.branch_ref}.lock"}
-        if name not in ours and not name.is_relative_to(self._git.directory / self.prefix):
+        top = self._git.directory
+        name = Path(top, lock)
+        if name != top / f"{self.branch_ref}.lock" and not name.is_relative_to(top / self.prefix):
             return False
-        try:
+        with contextlib.suppress(FileNotFoundError):
             if not self._is_old(name):
                 return False
             name.unlink()
-        except FileNotFoundError:
-            return True
         return True
 
     def _is_old(self, lock: Path) -> bool:

@@ -2,12 +2,17 @@
 
 The files are written by ``TreeFolder``; the git directory is there for programs that look around in it (``git rev-parse
 HEAD``). Whatever is wrong with a worktree, by hand, by a job or by a crash: it is made anew.
+
+Private git directories have the user's objects and nothing else of the user's: objects are read through one, too. Their
+own ``config`` and ``info/attributes``, which outranks every ``.gitattributes`` (gitattributes(5)), see to it that no
+filter, hook, monitor or line-end rule of the user's repository, or of a commit, is ever looked at. Nothing in the
+user's own git directory (worktree list, HEAD, index) knows of them.
 """
 
 from __future__ import annotations
 
 import os
-import stat
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -17,18 +22,50 @@ from autoresearchd.workspace.command import Git
 from autoresearchd.workspace.files import disk_errors, held, remove_tree
 from autoresearchd.workspace.folders import TreeFolder
 from autoresearchd.workspace.objects import ObjectStore
-from autoresearchd.workspace.private import is_private, make_private
+
+CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogAllRefUpdates = false\n"
+ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !diff !merge\n"
+HEADLESS = "ref: refs/heads/none"
+_HEAD = re.compile(rb"(?:" + HEADLESS.encode() + rb"|[0-9a-f]{40})\n")
+"""Whole, since git takes a folder whose HEAD a power cut cut off after ``ref: `` for no repository at all."""
+
+
+def is_private(git_dir: Path, objects: Path) -> bool:
+    """Whether ``git_dir`` is a private git directory in working order."""
+    try:
+        return (
+            _HEAD.fullmatch((git_dir / "HEAD").read_bytes()) is not None
+            and (git_dir / "config").read_bytes() == CONFIG
+            and (git_dir / "info" / "attributes").read_bytes() == ATTRIBUTES
+            and (git_dir / "objects" / "info" / "alternates").read_bytes() == _alternates(git_dir, objects)
+            and (git_dir / "refs").is_dir()
+        )
+    except OSError:
+        return False
+
+
+def make_private(git_dir: Path, objects: Path, head: str = HEADLESS) -> None:
+    """Make a private git directory anew. head: a commit, for one that files are checked out from."""
+    if os.path.lexists(git_dir):
+        remove_tree(git_dir)
+    for folder in ("objects/info", "refs/heads", "info"):
+        (git_dir / folder).mkdir(parents=True, exist_ok=True)
+    (git_dir / "config").write_bytes(CONFIG)
+    (git_dir / "info" / "attributes").write_bytes(ATTRIBUTES)
+    (git_dir / "objects" / "info" / "alternates").write_bytes(_alternates(git_dir, objects))
+    (git_dir / "HEAD").write_bytes(f"{head}\n".encode())
+
+
+def _alternates(git_dir: Path, objects: Path) -> bytes:
+    """The path is relative, so that the repository can be moved and may lie under any name."""
+    return os.fsencode(os.path.relpath(objects, git_dir / "objects")) + b"\n"
 
 
 class Slots:
-    """The worktrees of one session.
+    """The worktrees of one session, in a folder.
 
-    Args:
-        program: the git program.
-        folder: where they lie.
-        objects: the user's object database.
-        store: the same objects.
-        keep: paths from the top of the worktree; untracked links and empty placeholders at and below them stay.
+    objects: the user's object database; store: the same objects. keep: paths from the top of the worktree; untracked
+    links and empty placeholders at and below them stay.
     """
 
     def __init__(
@@ -43,9 +80,10 @@ class Slots:
         if slot < 0:
             raise ValueError(f"slots are numbered from 0: {slot}")
         tree = self._folder / f"slot{int(slot)}"
-        git = Git(self._program, self._folder / f"slot{int(slot)}.git", tree)
-        with disk_errors(f"checking out into {tree}"), held(self._folder / f"slot{int(slot)}.lock") as lock:
-            if not self._usable(git, tree):
+        git = Git(self._program, self._folder / f"{tree.name}.git", tree)
+        with disk_errors(f"checking out into {tree}"), held(self._folder / f"{tree.name}.lock") as lock:
+            usable = tree.is_dir() and not tree.is_symlink() and not git.directory.is_symlink()
+            if not usable or not is_private(git.directory, self._objects):
                 self._make(slot, git, tree, commit)
             try:
                 self._fill(slot, git, tree, commit, lock)
@@ -58,13 +96,6 @@ class Slots:
     def remove(self) -> None:
         """Remove all worktrees of the session."""
         remove_tree(self._folder)
-
-    def _usable(self, git: Git, tree: Path) -> bool:
-        try:
-            mode = tree.lstat().st_mode
-        except FileNotFoundError:
-            return False
-        return stat.S_ISDIR(mode) and not git.directory.is_symlink() and is_private(git.directory, self._objects)
 
     def _make(self, slot: int, git: Git, tree: Path, commit: str) -> None:
         self._filled.pop(slot, None)
@@ -94,7 +125,5 @@ class Slots:
         # We hold the slot's lock and no git of an earlier daemon does, so lock files in it are stale.
         for stale in ("index.lock", "HEAD.lock"):
             (git.directory / stale).unlink(missing_ok=True)
-        result = git.run("read-tree", "--reset", commit, keep_open=[lock])
-        if not result.ok:
-            raise result.failure()
+        git.check("read-tree", "--reset", commit, keep_open=[lock])
         (git.directory / "HEAD").write_bytes(f"{commit}\n".encode())
