@@ -142,8 +142,7 @@ class Reader(FileReader):
         """Versions of the local policy as ``adapters list --json`` prints them, oldest first."""
         v = t.policy_versions.c
         told = ("version", "status", "algo", "parent", "reason", "metrics", "model_hash", "folder")
-        with self._db.read() as c:
-            rows = c.execute(select_versions(s.c.tag).outerjoin(s, s.c.id == v.session_id).order_by(v.id)).all()
+        rows = self._db.rows(select_versions(s.c.tag).outerjoin(s, s.c.id == v.session_id).order_by(v.id))
         return [
             {
                 **records.pick(row, told),

@@ -8,9 +8,8 @@ from __future__ import annotations
 import shutil
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, Session
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
@@ -50,25 +49,22 @@ class Draft:
     def numbers(self, session_id: int) -> dict[int, tuple[str, str | None]]:
         """(phase, commit) of the experiments whose rows are there, by number."""
         wanted = select(e.c.number, e.c.phase, e.c.commit_sha).where(e.c.session_id == session_id).order_by(e.c.number)
-        with self._db.read() as c:
-            return {number: (phase, commit) for number, phase, commit in c.execute(wanted)}
+        return {number: (phase, commit) for number, phase, commit in self._db.rows(wanted)}
 
     def opened(self, session_id: int) -> int:
         """How many numbers were handed out, as far as it is written down."""
-        return self._scalar(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)) or 0
+        return (self._db.row(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)) or (0,))[0]
 
     def segment_of(self, session_id: int, number: int) -> int:
         """The segment that a number falls into."""
-        return self._scalar(select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number)) or 0
+        return (
+            self._db.row(select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number))[0] or 0
+        )
 
     def first_of_segment(self, session_id: int, number: int) -> bool:
         """Whether an experiment is its segment's baseline."""
         first = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
-        return number == 0 or self._scalar(first) is not None
-
-    def _scalar(self, query: Select[Any]) -> Any:
-        with self._db.read() as c:
-            return c.execute(query).scalar()
+        return number == 0 or self._db.row(first) is not None
 
     # -- what is put in
     def create_session(self, new: NewSession, at: datetime) -> Session:

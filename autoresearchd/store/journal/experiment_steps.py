@@ -193,13 +193,12 @@ class StepRecords:
             return [answer for answer in records.answers_of(rows) if answer is not None]
 
     def spent_since(self, at: datetime) -> float:
-        with self._db.read() as c:
-            return c.execute(select(func.sum(n.c.usd)).where(n.c.at >= at)).scalar_one() or 0.0
+        usd: float | None = self._db.row(select(func.sum(n.c.usd)).where(n.c.at >= at))[0]
+        return usd or 0.0
 
     def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
         charges = select(n.c.at, n.c.usd).where(n.c.at >= at, n.c.usd > 0).order_by(n.c.at)
-        with self._db.read() as c:
-            return [(when, usd) for when, usd in c.execute(charges)]
+        return [(when, usd) for when, usd in self._db.rows(charges)]
 
 
 def of_experiment(session_id: int, number: int) -> Any:

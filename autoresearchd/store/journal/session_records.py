@@ -72,12 +72,10 @@ class SessionRecords:
             c.execute(delete(s).where(s.c.id == row.id))
 
     def session(self, tag: str) -> Session:
-        with self._db.read() as c:
-            return session_of(require(c.execute(select(s).where(s.c.tag == tag)).one_or_none(), f"no session {tag!r}"))
+        return session_of(require(self._db.row(select(s).where(s.c.tag == tag)), f"no session {tag!r}"))
 
     def sessions(self) -> Sequence[Session]:
-        with self._db.read() as c:
-            return [session_of(row) for row in c.execute(select(s).order_by(s.c.id))]
+        return [session_of(row) for row in self._db.rows(select(s).order_by(s.c.id))]
 
     def set_state(
         self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
@@ -119,8 +117,7 @@ class SessionRecords:
 
     def segment(self, session_id: int) -> Segment | None:
         latest = select(*t.columns(g, "session_id")).where(g.c.session_id == session_id)
-        with self._db.read() as c:
-            row = c.execute(latest.order_by(g.c.number.desc()).limit(1)).one_or_none()
+        row = self._db.row(latest.order_by(g.c.number.desc()).limit(1))
         return None if row is None else Segment(**row._mapping)
 
     # -- notes
@@ -133,8 +130,7 @@ class SessionRecords:
     def unseen_notes(self, session_id: int) -> Sequence[Note]:
         n = t.notes.c
         unseen = select(*t.columns(t.notes, "session_id")).where(n.session_id == session_id, n.seen_in.is_(None))
-        with self._db.read() as c:
-            return [Note(**row._mapping) for row in c.execute(unseen.order_by(n.id))]
+        return [Note(**row._mapping) for row in self._db.rows(unseen.order_by(n.id))]
 
     def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None:
         n = t.notes.c
@@ -154,9 +150,8 @@ class SessionRecords:
         """Asked often and answered rarely: the write lock is taken only when there is something to take."""
         r = t.controls.c
         pending = (r.session_id == session_id, r.taken.is_(False))
-        with self._db.read() as c:
-            if c.execute(select(r.id).where(*pending).limit(1)).first() is None:
-                return []
+        if self._db.row(select(r.id).where(*pending).limit(1)) is None:
+            return []
         take = update(t.controls).where(*pending).values(taken=True).returning(r.id, r.kind, r.created_at)
         with self._db.write() as c:
             return [Control(*row) for row in sorted(c.execute(take).all())]
@@ -165,8 +160,7 @@ class SessionRecords:
         """The latest request of one of these kinds, taken or not."""
         r = t.controls.c
         wanted = select(r.id, r.kind, r.created_at).where(r.session_id == session_id, r.kind.in_(list(kinds)))
-        with self._db.read() as c:
-            row = c.execute(wanted.order_by(r.id.desc()).limit(1)).one_or_none()
+        row = self._db.row(wanted.order_by(r.id.desc()).limit(1))
         return None if row is None else Control(*row)
 
     # -- events
@@ -179,9 +173,8 @@ class SessionRecords:
     def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]:
         v = t.events.c
         newest = select(t.events).where(v.session_id == session_id).order_by(v.id.desc()).limit(last)
-        with self._db.read() as c:
-            rows = c.execute(newest).all()
-        return [Event(EventKind(r.kind), r.at, r.message, r.experiment, r.data) for r in reversed(rows)]
+        rows = reversed(self._db.rows(newest))
+        return [Event(EventKind(r.kind), r.at, r.message, r.experiment, r.data) for r in rows]
 
     # -- early abort
     def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
@@ -196,8 +189,7 @@ class SessionRecords:
 
     def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
         k = t.abort_checks.c
-        with self._db.read() as c:
-            return c.execute(select(k.details).where(k.run_id == run_id).order_by(k.id)).scalars().all()
+        return [row.details for row in self._db.rows(select(k.details).where(k.run_id == run_id).order_by(k.id))]
 
     def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
         m = t.abort_memories
@@ -217,8 +209,7 @@ class SessionRecords:
 
     def abort_memory(self, session_id: int) -> AbortMemory | None:
         m = t.abort_memories
-        with self._db.read() as c:
-            row = c.execute(select(m).where(m.c.session_id == session_id)).one_or_none()
+        row = self._db.row(select(m).where(m.c.session_id == session_id))
         return None if row is None else AbortMemory(row.segment, row.number, row.figures, row.state)
 
 

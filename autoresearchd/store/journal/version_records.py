@@ -69,8 +69,7 @@ class VersionRecords:
             return _run(c, run_id)
 
     def learner_runs(self) -> Sequence[LearnerRun]:
-        with self._db.read() as c:
-            return [LearnerRun(**row._mapping) for row in c.execute(select(r).order_by(r.c.id))]
+        return [LearnerRun(**row._mapping) for row in self._db.rows(select(r).order_by(r.c.id))]
 
     # -- versions
     def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
@@ -96,14 +95,12 @@ class VersionRecords:
             return _version(c, new.version)
 
     def versions(self) -> Sequence[PolicyVersion]:
-        with self._db.read() as c:
-            return [PolicyVersion(**row._mapping) for row in c.execute(select_versions().order_by(v.c.id))]
+        return [PolicyVersion(**row._mapping) for row in self._db.rows(select_versions().order_by(v.c.id))]
 
     def promoted_versions(self) -> Sequence[PolicyVersion]:
-        with self._db.read() as c:
-            promoted = select_versions().where(v.c.status == VersionStatus.PROMOTED)
-            rows = c.execute(promoted.order_by(v.c.promoted_at.desc(), v.c.id.desc()))
-            return [PolicyVersion(**row._mapping) for row in rows]
+        promoted = select_versions().where(v.c.status == VersionStatus.PROMOTED)
+        rows = self._db.rows(promoted.order_by(v.c.promoted_at.desc(), v.c.id.desc()))
+        return [PolicyVersion(**row._mapping) for row in rows]
 
     def promote_version(
         self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
@@ -147,15 +144,13 @@ class VersionRecords:
         """Those that proposed an undecided experiment: it may yet be given back to them to be repaired."""
         of_it = (p.c.session_id == e.c.session_id) & (p.c.number == e.c.number)
         adapters = select(p.c.adapter).distinct().join(e, of_it).where(e.c.status.is_(None), p.c.adapter != "")
-        with self._db.read() as c:
-            return frozenset(c.execute(adapters).scalars())
+        return frozenset(row.adapter for row in self._db.rows(adapters))
 
     # -- what they earn
     def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:
         earned = select(e.c.number, p.c.policy, p.c.adapter, e.c.reward, e.c.started_at).join_from(e, p, CURRENT)
         wanted = earned.where(e.c.session_id == session_id, e.c.number > after, e.c.reward.is_not(None))
-        with self._db.read() as c:
-            return [Rewarded(*row) for row in c.execute(wanted.order_by(e.c.number))]
+        return [Rewarded(*row) for row in self._db.rows(wanted.order_by(e.c.number))]
 
 
 def _hold(c: Connection) -> None:

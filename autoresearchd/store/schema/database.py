@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
@@ -102,6 +102,16 @@ class Database:
         except codec.UNREADABLE as error:
             # What was written is always readable: a value that is not has been changed on the disk.
             raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", hint=health.HINT) from error
+
+    def rows(self, query: Select[Any]) -> Sequence[Any]:
+        """All rows that a query gives at one instant."""
+        with self.read() as connection:
+            return connection.execute(query).all()
+
+    def row(self, query: Select[Any]) -> Any:
+        """The row that a query gives, None where there is none."""
+        with self.read() as connection:
+            return connection.execute(query).one_or_none()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
