@@ -75,7 +75,6 @@ class Ticking:
 
 def job(request: RunRequest) -> Script | str:
     found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    assert found is not None
     scale = float(found[1])
     score = final(scale) + (request.seed % 7) * 1e-3
     lines = log_lines(scale, request.seed)
@@ -110,10 +109,10 @@ def test_a_hopeless_run_is_ended_early_and_recorded_with_its_forecast(tmp_path: 
     run(bench, len(VALUES))
     (e,) = by_label(bench, Label.ABORTED_EARLY)
     assert e.number == len(VALUES)
-    assert e.decision is not None and e.decision.status is Status.DISCARD and e.decision.value is None
+    assert e.decision.status is Status.DISCARD and e.decision.value is None
     low, mean, high = (e.decision.metrics[name] for name in ("forecast_low", "forecast", "forecast_high"))
     assert low <= final(HOPELESS) <= high and low < mean < high
-    assert e.decision.delta is not None and e.decision.delta < -10
+    assert e.decision.delta < -10
     assert "bar" in e.decision.reason and "%" in e.decision.reason
     assert tip() == bench.store.session("t").incumbent
     looks = bench.store.looks(e.runs[0].id)

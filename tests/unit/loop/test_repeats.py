@@ -27,7 +27,6 @@ EXPERIMENTS = 3
 def noisy(request: RunRequest) -> Script | str:
     """A bowl with its bottom at 2 and noise that is a function of program and seed."""
     found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    assert found is not None
     luck = random.Random(f"{request.seed}/{found[1]}").gauss(0.0, 0.1)
     return f"score: {(float(found[1]) - 2.0) ** 2 + luck:.6f}\n"
 
@@ -53,7 +52,7 @@ def test_a_would_be_keep_is_compared_side_by_side_with_the_incumbent(bench: Benc
         control = e.control_runs
         assert control and {r.of for r in control} < set(range(e.number)), "runs of an earlier program"
         assert {r.seed for r in control} & {r.seed for r in e.good_runs}, "on a seed of its own"
-        assert e.decision is not None and "beside it" in e.decision.reason
+        assert "beside it" in e.decision.reason
         assert e.decision.value == pytest.approx(sum(r.value or 0 for r in e.good_runs) / len(e.good_runs))
 
 
@@ -142,7 +141,7 @@ def test_a_kept_program_that_does_worse_when_it_runs_again_does_not_get_its_equa
     assert told, "the baseline was run beside an experiment"
     for e in told:
         assert sum(r.of == 0 for r in e.runs) == 1 and {r.of for r in e.control_runs} == {1}
-        assert e.decision is not None and "the baseline, run beside it" in e.decision.reason
+        assert "the baseline, run beside it" in e.decision.reason
     assert any("the baseline (experiment 0) again" in event.message for event in bench.events.events)
     again = SessionView(bench.laboratory())
     assert again.best == pytest.approx(1.5, abs=0.6), "its later runs count for its value"
@@ -153,7 +152,7 @@ def test_an_improvement_on_a_machine_that_has_become_slower_is_kept_once_the_bas
     bench.run(4)
     assert kept(bench) == [1, 3]
     third = bench.experiment(3)
-    assert third.decision is not None and third.decision.value == pytest.approx(1.0, abs=0.1)
+    assert third.decision.value == pytest.approx(1.0, abs=0.1)
 
 
 class Poisoned:
@@ -188,24 +187,22 @@ def poisoned(bench: Bench, how: str = "crash", once: bool = False) -> Callable[[
 
 
 @pytest.mark.parametrize("how", ["crash", "nan"])
-def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(tmp_path: Path, how: str) -> None:
+def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(bench: Bench, how: str) -> None:
     """Five programs better by 0.5 each were all discarded, since the incumbent failed whenever it ran again."""
-    bench = Bench(tmp_path)
     bench.policy, bench.job = Poisoned(), poisoned(bench, how)
     bench.run(5)
     assert kept(bench) == [2, 3, 4, 5]
     first, second = (bench.experiment(n) for n in (1, 2))
-    assert first.decision is not None and (first.decision.status, first.decision.value) == (Status.CRASH, None)
+    assert (first.decision.status, first.decision.value) == (Status.CRASH, None)
     assert "twice when it ran again beside experiment 2" in first.decision.reason and first.decision.reward == -2.0
     assert second.fallen == (1,) and {r.of for r in second.control_runs} == {0}
-    assert second.decision is not None and "Compared without experiment 1" in second.decision.reason
+    assert "Compared without experiment 1" in second.decision.reason
     assert any("lost its place: experiment 0 is the incumbent again" in e.message for e in bench.events.events)
     commits = [e.commit for e in bench.experiments() if e.number in (2, 3, 4, 5)]
     assert bench.line()[1:] == commits, "nothing of the poisoner"
     session, totals = bench.store.session("t"), bench.store.totals(bench.session.id)
     assert (session.incumbent_experiment, totals.keeps, totals.crashes) == (5, 5, 1)
     assert bench.store.label_counts(bench.session.id)[first.decision.label] == 1
-    bench.close()
 
 
 @pytest.mark.parametrize("history", ["refs", "revert"])
@@ -309,7 +306,7 @@ def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where
     bench.run(10)
     experiments = bench.experiments()[2:]
     assert kept(bench) == [1]
-    assert experiments[1].decision is not None and experiments[1].decision.label is Label.ILLEGAL_EDIT
+    assert experiments[1].decision.label is Label.ILLEGAL_EDIT
     again = [(e.number, r.of, r.attempt) for e in experiments for r in e.runs if r.of is not None]
     assert again == [(6, 1, 0), (10, 1, 0)], "after three failed, the illegal edit not counted"
     ran = [e for e in experiments if e.runs]

@@ -42,19 +42,16 @@ class Failing(ByNumber):
         return super().propose(state, cancel)
 
 
-def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(bench: Bench) -> None:
     bench.policy = Failing(PolicyError("three answers could not be read", label=Label.MALFORMED_ANSWER))
     bench.run()
     second = bench.experiment(2)
-    assert second.decision is not None
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
     assert "could not be read" in second.decision.reason
     assert bench.store.totals(bench.session.id).experiments == 4
 
 
-def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(bench: Bench) -> None:
     bench.policy = Failing(ZeroDivisionError("a bug"))
     bench.run()
     faults = [e for e in bench.events.events if e.kind is EventKind.FAULT]
@@ -65,19 +62,16 @@ def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(
     assert second.runs, "the second attempt ran"
 
 
-def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(bench: Bench) -> None:
     bench.policy = Failing(*[ZeroDivisionError("a bug")] * 10)
     bench.run()
     second = bench.experiment(2)
-    assert second.decision is not None
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.ERROR)
     assert "ZeroDivisionError" in second.decision.reason
-    assert bench.experiment(3).decision is not None
+    assert bench.experiment(3).decision
 
 
-def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_failing_surrounding_is_waited_for_and_said(bench: Bench) -> None:
     bench.policy = Failing(*[EnvironmentFailure("the service is down", hint="wait")] * 3)
     states = []
     session_loop = bench.loop()
@@ -96,8 +90,7 @@ def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
     assert bench.experiment(2).runs, "the same experiment, once the service was back"
 
 
-def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(bench: Bench) -> None:
     lab = bench.laboratory()
     session = SessionLoop(lab, Limits(max_experiments=5))
     waits: list[int] = []
@@ -112,13 +105,7 @@ def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_e
     assert [e.number for e in bench.experiments()] == [0, 1]
 
 
-def test_waiting_times_grow_and_are_bounded() -> None:
-    backoff = Backoff(first=5, most=600)
-    assert [backoff.seconds(k) for k in (1, 2, 3, 8, 1000)] == [5, 10, 20, 600, 600]
-
-
-def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(bench: Bench) -> None:
     full = [True]
 
     def once(request: RunRequest) -> Script | str:
@@ -132,11 +119,10 @@ def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path:
     first = bench.experiment(1)
     assert [run.label for run in first.runs] == [Label.DISK_FULL, Label.NONE]
     assert len({run.seed for run in first.runs}) == 1, "the same seed again: nothing was measured before"
-    assert first.decision is not None and first.decision.label is not Label.DISK_FULL
+    assert first.decision.label is not Label.DISK_FULL
 
 
-def test_stop_finishes_the_running_experiment(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_stop_finishes_the_running_experiment(bench: Bench) -> None:
     lab = bench.laboratory()
 
     class Stopping(ByNumber):
@@ -153,8 +139,7 @@ def test_stop_finishes_the_running_experiment(tmp_path: Path) -> None:
     assert found[-1].decision is not None
 
 
-def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
     hang = threading.Event()
 
     def hanging(request: RunRequest) -> Script | str:
@@ -178,9 +163,8 @@ def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stands_in", "shown"), [(False, [1, 0, 0]), (True, [1, 1, 0])])
 def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
-    tmp_path: Path, stands_in: bool, shown: list[int]
+    bench: Bench, stands_in: bool, shown: list[int]
 ) -> None:
-    bench = Bench(tmp_path)
     seen: list[tuple[str, ...]] = []
 
     class Reading(ByNumber):
@@ -195,8 +179,7 @@ def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
     assert seen == [("look at SCALE",) * count for count in shown]
 
 
-def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(bench: Bench) -> None:
     bench.run(3)
     incumbent = bench.store.session("t").incumbent
     bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
@@ -206,12 +189,11 @@ def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: 
     again = found[4]
     assert again.commit == incumbent
     assert len(again.good_runs) == 3
-    assert again.decision is not None and again.decision.status is Status.KEEP
+    assert again.decision.status is Status.KEEP
     assert found[5].parent == incumbent
 
 
-def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_result_is_read_again_when_the_store_fails_once(bench: Bench) -> None:
     real, failures = bench.store.close_run, [1]
 
     def close_run(*arguments: Any, **named: Any) -> Any:
@@ -227,8 +209,7 @@ def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> Non
         assert Label.INTERRUPTED not in [run.label for run in e.runs], "no run was thrown away"
 
 
-def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_nothing_is_done_before_store_git_and_processes_agree(bench: Bench) -> None:
     bench.run(1)
     lab = bench.laboratory()
     real, failures = lab.workspace.tip, [EnvironmentFailure("git is locked", hint="wait")] * 2
@@ -245,8 +226,7 @@ def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) ->
     assert len(bench.experiments()) == 2
 
 
-def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(bench: Bench) -> None:
     bench.run(2)
     bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
     good, bench.job = bench.job, lambda request: "no metric\n"
@@ -262,8 +242,7 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tm
     assert SessionView(bench.laboratory()).figures()["baseline"] == session_loop.view.figures()["baseline"]
 
 
-def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(bench: Bench) -> None:
     good = bench.job
 
     def upgraded(request: RunRequest) -> Script | str:
@@ -275,7 +254,7 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
     with pytest.raises(MissingCapability):
         bench.run(3)
     left = bench.store.latest(bench.session.id)
-    assert left is not None and (left.number, left.decision) == (2, None)
+    assert (left.number, left.decision) == (2, None)
     bench.job = good
     bench.run(3)
     found = bench.experiments()
@@ -283,13 +262,12 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
     assert all(e.decision and e.decision.status is not Status.CRASH for e in found)
 
 
-def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -> None:
     bench.policy = Failing(Interrupted("stop"))
     with pytest.raises(Interrupted):
         bench.run(3)
     opened = bench.store.latest(bench.session.id)
-    assert opened is not None and opened.number == 2 and opened.decision is None
+    assert opened.number == 2 and opened.decision is None
     bench.policy = ByNumber()
     session_loop = bench.loop(3)
 

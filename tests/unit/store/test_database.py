@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -16,18 +15,6 @@ from autoresearchd.resources import bundled
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import Database, sqlite_url
 from tests.contract.store_driver import AT, Driver, new_proposal, new_session
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def lab(path: Path) -> Iterator[Driver]:
-    store = SqlStore.open(sqlite_url(path), busy_timeout=0.05)
-    yield Driver(store, store.create_session(new_session(), AT).id)
-    store.close()
 
 
 def test_commits_survive_a_power_cut_and_references_are_checked(lab: Driver) -> None:

@@ -8,7 +8,6 @@ import sqlite3
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,24 +20,9 @@ from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.policy_versions import NewLearnerRun
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.reader import Reader
-from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract_answers import asked_again, new_answer
 from tests.contract.store_contract_versions import named, new_version
 from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a folder with ? and %20" / "state.db"
-
-
-@pytest.fixture
-def lab(path: Path) -> Iterator[Driver]:
-    store = SqlStore.open(f"sqlite:///{path}")
-    session = store.create_session(new_session(), AT)
-    store.open_segment(session.id, "f0", "start", "cpu", AT)
-    yield Driver(store, session.id)
-    store.close()
 
 
 def baseline(lab: Driver, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
