@@ -46,7 +46,6 @@ class Interpreter:
 
     @property
     def bin(self) -> Path:
-        """The folder of its programs."""
         return self.executable.parent
 
     def search_folders(self, tools: Path) -> list[Path]:

@@ -34,7 +34,6 @@ class LocalHandle:
 
     @property
     def supervisor_pid(self) -> int:
-        """Process id of the run's supervisor."""
         return self._supervised.pid
 
     def wait(self, timeout: float | None = None) -> RunResult | None:

@@ -160,7 +160,6 @@ class _Planner:
         return folder
 
     def room(self) -> int:
-        """Bytes in memory that each of a sandbox's own folders may take."""
         memory = self.task.execution.memory_mb
         return _SCRATCH_BYTES if memory is None else min(_SCRATCH_BYTES, memory << 20)
 
@@ -198,7 +197,6 @@ class _Planner:
         return [self.places.exchange] if wanted and self.places.exchange else []
 
     def private_in(self, folder: Path) -> list[Path]:
-        """Private entries that the commit itself holds."""
         return [folder / p.name for p in self.private if p.relative and (folder / p.name).exists()]
 
 

@@ -20,7 +20,6 @@ class DataEntry:
 
     @property
     def relative(self) -> bool:
-        """Whether it has a place in the worktree."""
         return not self.name.startswith(("/", "~"))
 
 

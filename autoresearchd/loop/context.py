@@ -50,7 +50,6 @@ class StopSwitch:
         return self._soon.is_set() or self.now.is_set()
 
     def is_set(self) -> bool:
-        """Whether to stop, at once or soon."""
         return self.soon
 
     @property
@@ -97,7 +96,6 @@ class Site:
     runs: Path
 
     def run_dir(self, number: int, index: int) -> Path:
-        """Folder of the run ``index`` of experiment ``number``."""
         return self.runs / str(number) / str(index)
 
 
@@ -132,11 +130,9 @@ class Context:
     learning: Learning | None = None
 
     def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:
-        """Tell whoever watches."""
         self.sink.emit(Event(kind, self.clock.now(), message, experiment, data))
 
     def random_seed(self, number: int, purpose: str, index: int = 0) -> int:
-        """Seed of one random stream of one experiment."""
         return derive_seed(self.seed, number, purpose, index)
 
     def request(self, number: int, run: int, *, task: Task, commit: str, seed: int, slot: int) -> RunRequest:
@@ -155,5 +151,4 @@ class Context:
         )
 
     def facts(self) -> Mapping[str, str]:
-        """What makes results comparable, as the executor sees it."""
         return self.executor.describe(self.task, self.site.setup)

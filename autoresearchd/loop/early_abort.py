@@ -72,7 +72,6 @@ class LogFollower:
 
     @property
     def started(self) -> bool:
-        """Whether the log shows any point yet."""
         return bool(self._parser.points or self._parser.non_finite)
 
     def close(self) -> None:
@@ -202,7 +201,6 @@ class EarlyAbort:
         return look
 
     def end(self, watched: WatchedRun | None) -> None:
-        """The run is over."""
         if watched is not None:
             watched.follower.close()
             watched.next = math.inf
@@ -221,7 +219,6 @@ class EarlyAbort:
                 self.catch_up()
 
     def catch_up(self) -> None:
-        """Learn from what has been decided."""
         if not self._on or not self._pending:
             return
         try:
@@ -230,7 +227,6 @@ class EarlyAbort:
             self._fail(error)
 
     def _learned(self) -> AbortPolicy:
-        """The policy with all that this segment has taught."""
         if self._policy is None:
             self._policy = self._read()
             last = self._pending[-1] if self._pending else None
@@ -247,7 +243,6 @@ class EarlyAbort:
         return self._policy
 
     def _read(self) -> AbortPolicy:
-        """What the store knows of this segment."""
         context, view = self._context, self._view
         latest = context.store.latest(context.session_id)
         newest = latest.number if latest else -1

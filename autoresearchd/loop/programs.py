@@ -32,7 +32,6 @@ class Programs:
         return {path: self._workspace.read(commit, path) for path in self._task.editable}
 
     def whole(self, commit: str) -> dict[str, str]:
-        """The editable files at a commit, and the protected Python files."""
         return {**read_sources(self._task, self._pristine), **self.code(commit)}
 
 
@@ -50,7 +49,6 @@ class Baseline:
 
     @property
     def value(self) -> float | None:
-        """Its metric, the mean of its runs."""
         return self.experiment.decision.value if self.experiment.decision else None
 
     @property
@@ -60,7 +58,6 @@ class Baseline:
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
-        """The whole program."""
         return self._programs.whole(commit_of(self.experiment))
 
     @cached_property
@@ -71,7 +68,6 @@ class Baseline:
 
     @cached_property
     def ignores_seed(self) -> bool:
-        """Whether it has a seed of its own in each run, as far as is known."""
         return ignores_seed(self._task, self.texts)
 
     @property

@@ -59,7 +59,6 @@ class Rewards:
         return self._context.task.metric.improvement(decision.value, shown.incumbent_value), None
 
     def _earlier(self, e: Experiment) -> Sequence[tuple[int, str]]:
-        """Number and diff of the last experiments before this one."""
         if self._diffs is None:
             store, session_id = self._context.store, self._context.session_id
             found = ((past.number, store.diff(session_id, past.number)) for past in self._view.recent)

@@ -25,7 +25,6 @@ class RunningProgram:
     seals: Seals
 
     def kill(self) -> RunResult:
-        """End it now."""
         self.handle.kill()
         result = self.handle.wait(None)
         assert result is not None
@@ -74,7 +73,6 @@ class Slot:
     jobs_s: float = 0.0
 
     def clear(self) -> None:
-        """Its run is over, and written down."""
         self.running = self.watched = self.ended_by = None
 
     def kill(self) -> None:

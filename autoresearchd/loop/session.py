@@ -55,7 +55,6 @@ class Backoff:
     most: float = 600.0
 
     def seconds(self, failures: int) -> float:
-        """How long to wait after that many failures in a row (≥ 1)."""
         return min(self.most, self.first * 2.0 ** min(failures - 1, 30))
 
 
@@ -198,7 +197,6 @@ class SessionLoop:
         return experiment
 
     def _reload(self, experiment: Experiment | None) -> Experiment | None:
-        """The experiment as the store has it: a step may have failed after its transaction."""
         try:
             latest = self._context.store.latest(self._context.session_id)
         except AutoresearchdError:

@@ -59,7 +59,6 @@ class SessionView:
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether the program as it is has yet to be measured in this segment."""
         return self.baseline is None
 
     @property
@@ -126,7 +125,6 @@ class SessionView:
 
     @property
     def baseline_runs(self) -> tuple[Run, ...]:
-        """Its runs that ended well."""
         return self.baseline.runs if self.baseline else ()
 
     @property
@@ -153,7 +151,6 @@ class SessionView:
         return self._top
 
     def values_with(self, e: Experiment) -> list[float]:
-        """Values of all decided experiments of the segment, and of this one."""
         return [*self._values, *(r.value for r in e.good_runs if r.value is not None)]
 
     @property
@@ -163,16 +160,13 @@ class SessionView:
 
     @property
     def experiments(self) -> int:
-        """Decided experiments of the session, baselines not counted."""
         return max(0, self.totals.experiments - self._baselines)
 
     @property
     def _baselines(self) -> int:
-        """How many baselines the session has measured: one for each segment."""
         return self.segment + (not self.needs_baseline)
 
     def figures(self) -> dict[str, Any]:
-        """Figures for displays: best, baseline, σ and counts."""
         return {
             "best": self.best,
             "baseline": self.baseline.value if self.baseline else None,

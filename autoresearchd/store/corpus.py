@@ -59,7 +59,6 @@ class Corpus(FileReader):
     """Reads what the learner needs of a database file."""
 
     def sessions(self) -> list[SessionFacts]:
-        """All sessions, oldest first."""
         of_it = (p.c.session_id == s.c.id, p.c.number == e.c.number)
         baseline = select(p.c.number).where(*of_it, p.c.policy == "baseline")
         decided = select(func.count()).where(e.c.session_id == s.c.id, e.c.status.is_not(None), ~baseline.exists())

@@ -72,7 +72,6 @@ class DailySpend:
         return frozenset((when, usd) for when, usd in self._lines(at) if when is not None and usd)
 
     def path(self, at: datetime) -> Path:
-        """The file of a day."""
         return self._folder / f"spend-{at.astimezone(UTC):%Y-%m-%d}.jsonl"
 
     def _lines(self, at: datetime) -> list[tuple[datetime | None, float]]:

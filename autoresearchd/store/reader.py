@@ -52,7 +52,6 @@ class Reader(FileReader):
     """Each answer sees one instant of the database. Unknown session or experiment: KeyError."""
 
     def sessions(self) -> list[SessionRow]:
-        """All sessions, oldest first."""
         wanted = select(*(s.c["task_json" if name == "task" else name] for name in SessionRow._fields)).order_by(s.c.id)
         with self._db.read() as c:
             return [SessionRow(*row)._replace(task=_task_facts(row.task_json)["name"]) for row in c.execute(wanted)]
@@ -88,7 +87,6 @@ class Reader(FileReader):
             }
 
     def heartbeat(self, tag: str) -> datetime:
-        """When a daemon of the session last wrote."""
         with self._db.read() as c:
             session = _session(c, tag)
         at: datetime = session.heartbeat_at or session.started_at

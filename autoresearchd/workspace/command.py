@@ -72,22 +72,18 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
         return self.code == 0
 
     @property
     def text(self) -> str:
-        """Standard output without the last line end."""
         return self.out.decode("utf-8", "surrogateescape").rstrip("\n")
 
     @property
     def lock(self) -> Path | None:
-        """The lock file that was in the way, None when it failed for another reason."""
         found = _LOCKED.search(self.err)
         return Path(found.group(1)) if found else None
 
     def failure(self) -> AutoresearchdError:
-        """The error that this failure is."""
         name = f"git {self.args[0]}"
         said = " ".join(self.err.split())[:400] or f"exit code {self.code}"
         if self.lock is not None:
@@ -210,12 +206,10 @@ class Git:
         return Result(args, process.returncode, out, err.decode("utf-8", "replace"))
 
     def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
-        """Run a command that must succeed."""
         result = self.run(*args, stdin=stdin, keep_open=keep_open, gently=gently)
         if not result.ok:
             raise result.failure()
         return result
 
     def ask(self, *args: str, stdin: bytes = b"") -> str:
-        """Run a command that must succeed; its output."""
         return self.check(*args, stdin=stdin).text

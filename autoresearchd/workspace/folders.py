@@ -164,7 +164,6 @@ class Exports:
         return target
 
     def materialise(self, tree: str, target: Path) -> None:
-        """Fill an empty folder with a tree; files may be written to."""
         with disk_errors(f"copying the task's folder to {target}"):
             target.mkdir(parents=True, exist_ok=True)
             if any(target.iterdir()):

@@ -88,12 +88,10 @@ class GitWorkspace:
         return cls(top, tag, folder="" if name == "." else name, editable=editable, history=history, keep=keep)
 
     def close(self) -> None:
-        """End the process that reads objects."""
         self._objects.close()
 
     # -- reading
     def head(self) -> str:
-        """Commit that the user's checkout is at."""
         return preflight.head_commit(self.root)
 
     def read(self, commit: str, path: str) -> str:
@@ -185,11 +183,9 @@ class GitWorkspace:
         return self._exports.pristine(self._task_tree(commit))
 
     def materialise(self, commit: str, target: Path) -> None:
-        """Fill an empty folder with the task's folder at a commit, without anything of git."""
         self._exports.materialise(self._task_tree(commit), target)
 
     def history(self) -> History:
-        """What git alone knows of the session."""
         return History(self._public, self._refs, self._objects)
 
     # -- the branch
@@ -301,7 +297,6 @@ class GitWorkspace:
         return self._objects.write("commit", serialise_commit(tree, parent, message, int(when.timestamp())))
 
     def _task_tree(self, commit: str) -> str:
-        """The tree of the task's folder at a commit."""
         entry = self._objects.lookup(self._objects.commit(commit).tree, self._parts)
         if entry is None or not entry.is_folder:
             raise RepositoryError(
@@ -320,7 +315,6 @@ class GitWorkspace:
         return True
 
     def _file(self, commit: str, path: str) -> Entry:
-        """A regular file of the task at a commit."""
         entry = self._objects.lookup(self._task_tree(commit), split_path(path))
         if entry is None or not entry.is_file:
             kind = "is not there" if entry is None else "is not a regular file"

@@ -70,7 +70,6 @@ class RecordedCommit:
 
     @property
     def number(self) -> int | None:
-        """The experiment that it says it is."""
         text = self.trailers.get("Experiment", "")
         return int(text) if _NUMBER.fullmatch(text) else None
 
@@ -82,15 +81,12 @@ class History:
         self._git, self._refs, self._objects = git, refs, objects
 
     def experiment(self, number: int) -> str | None:
-        """The commit of an experiment, None where git has none of that number."""
         return self._refs.read(self._refs.experiment_ref(number))
 
     def tip(self) -> str | None:
-        """Commit that the branch points at, None where there is no branch."""
         return self._refs.read(self._refs.branch_ref)
 
     def experiments(self) -> dict[int, str]:
-        """The commit of each experiment that has one, by number."""
         found, prefix = {}, self._refs.prefix
         for line in self._git.ask("for-each-ref", "--format=%(objectname) %(refname)", prefix).splitlines():
             commit, _, name = line.partition(" ")
@@ -100,7 +96,6 @@ class History:
         return found
 
     def newest(self) -> int:
-        """The highest number of an experiment that git has, 0 where it has none."""
         return max(self.experiments(), default=0)
 
     def branch(self, base: str) -> list[str]:

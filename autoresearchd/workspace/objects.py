@@ -48,17 +48,14 @@ class Entry:
 
     @property
     def is_folder(self) -> bool:
-        """A tree."""
         return self.mode in (FOLDER, b"040000")
 
     @property
     def is_file(self) -> bool:
-        """A regular file, executable or not."""
         return self.mode.startswith(b"100")
 
     @property
     def is_executable(self) -> bool:
-        """A regular file with its executable bit set."""
         return self.is_file and self.mode.endswith(b"755")
 
 
@@ -167,12 +164,10 @@ class ObjectStore:
         return data
 
     def commit(self, sha: str) -> CommitObject:
-        """A commit."""
         with _damage(sha):
             return parse_commit(self.read(sha, "commit"))
 
     def tree(self, sha: str) -> list[Entry]:
-        """Entries of a tree."""
         with _damage(sha):
             return parse_tree(self.read(sha, "tree"))
 

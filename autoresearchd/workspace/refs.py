@@ -35,13 +35,11 @@ class SessionRefs:
         self.prefix = f"refs/{BRANCHES}/{tag}/"
 
     def experiment_ref(self, number: int) -> str:
-        """Name of an experiment's ref."""
         if number < 0:
             raise ValueError(f"experiments are numbered from 0: {number}")
         return f"{self.prefix}{int(number)}"
 
     def read(self, ref: str) -> str | None:
-        """Commit that a ref points at, None when there is no such ref."""
         loose = self._read_loose(ref)
         if loose is not None:
             return loose
@@ -56,7 +54,6 @@ class SessionRefs:
         return None
 
     def tip(self) -> str:
-        """Commit that the session branch points at."""
         found = self.read(self.branch_ref)
         if found is None:
             raise RepositoryError(
@@ -91,7 +88,6 @@ class SessionRefs:
         return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
 
     def set_experiment(self, number: int, commit: str) -> None:
-        """Point an experiment's ref at a commit."""
         ref = self.experiment_ref(number)
         if self._read_loose(ref) == commit:
             return
@@ -144,7 +140,6 @@ class SessionRefs:
         self.forget()
 
     def forget(self) -> None:
-        """Delete the branch, wherever it is, and the refs of all experiments."""
         tip = self.read(self.branch_ref)
         names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
         # The branch goes first: a git that is killed between the two leaves what ``begin`` completes.

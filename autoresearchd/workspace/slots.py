@@ -94,7 +94,6 @@ class Slots:
         return tree
 
     def remove(self) -> None:
-        """Remove all worktrees of the session."""
         remove_tree(self._folder)
 
     def _make(self, slot: int, git: Git, tree: Path, commit: str) -> None:

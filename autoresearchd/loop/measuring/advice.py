@@ -32,7 +32,6 @@ class Advice:
         self._busy = bool(sigmas) and noise_has_grown(sigmas[-1], self._first_sigma)
 
     def after(self, e: Experiment) -> Iterator[str]:
-        """What is to be said of an experiment that was just decided."""
         if is_baseline(e):
             yield from filter(None, ("; ".join(filter(None, (self._pace(), self._limit()))), self._seedless()))
         elif noise := self._noise(e):
@@ -40,7 +39,6 @@ class Advice:
 
     @property
     def _first_sigma(self) -> float | None:
-        """σ between the first runs of the baseline."""
         return self._view.baseline.sigma if self._view.baseline else None
 
     def _noise(self, e: Experiment) -> str:

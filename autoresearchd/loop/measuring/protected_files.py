@@ -60,7 +60,6 @@ class ProtectedFiles:
         return self.read(self._pristine, code=True)
 
     def read(self, folder: Path, *, code: bool = False) -> Seal:
-        """The protected files of a folder as they are now."""
         digests: dict[str, str] = {}
         stamps: dict[str, tuple[int, ...]] = {}
         for path in self._task.protected:

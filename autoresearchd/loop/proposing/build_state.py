@@ -87,13 +87,11 @@ class Research:
         )
 
     def mark_notes_seen(self, e: Experiment) -> None:
-        """The notes of the last state have reached a policy."""
         if self._shown:
             self._context.store.mark_notes_seen(self._context.session_id, self._shown, e.number)
             self._shown = []
 
     def decided(self, e: Experiment) -> None:
-        """Take in an experiment whose decision is on disk."""
         role = e.proposal.role if e.proposal is not None else ""
         if role in self._roles:
             self._roles[role].append(e)

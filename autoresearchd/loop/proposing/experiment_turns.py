@@ -78,7 +78,6 @@ class Turns:
         return turn
 
     def freeze(self, e: Experiment, state: ResearchState) -> None:
-        """Keep what the first member of a round was shown for the others."""
         group, turn = self._context.task.proposing.group, self._current[1] if self._current else None
         if group > 1 and turn is not None and turn.first == e.number and turn.state is None:
             self._round = replace(turn, state=state, left=group - 1)

@@ -50,7 +50,6 @@ class EditCheck:
 
     @cached_property
     def _required(self) -> Mapping[str, frozenset[str]]:
-        """For each editable file the names that the protected programs take from it."""
         return required_symbols(self._task, read_sources(self._task, self._pristine))
 
     def legal(self, state: ResearchState, files: Mapping[str, str]) -> None:
@@ -66,7 +65,6 @@ class EditCheck:
         return alike if alike and self._near.warn_once(code_hash(after)) else ""
 
     def _catch_up(self, number: int) -> None:
-        """Take in what was decided before experiment ``number``, and since the last time."""
         segment = self._store.segment(self._session_id)
         if segment is not None and segment.number != self._segment:  # results of another one tell nothing here
             self._near, self._last, self._segment = NearDuplicates(), None, segment.number
@@ -127,7 +125,6 @@ class Proposals:
         return replace(proposal, asi=replace(proposal.asi, extra={**proposal.asi.extra, "warning": warning}))
 
     def record(self, e: Experiment, slot: Slot, proposal: Proposal) -> Experiment:
-        """Write a proposal down."""
         context, before = self._context, self._view.programs.code(e.parent)
         diff = messages.unified_diff(before, {**before, **proposal.files})
         code_hash = self._code_hash(e, proposal)

@@ -59,7 +59,6 @@ class FileSink:
         self._handler.handle(logging.LogRecord("autoresearchd", level, "", 0, line, None, None))
 
     def close(self) -> None:
-        """Close the file; what a full disk still refuses is given up."""
         with contextlib.suppress(OSError):
             self._handler.close()
 

@@ -137,7 +137,6 @@ class Housekeeping:
             self._lab.emit(EventKind.HOUSEKEEPING, f"packed git in {took}")
 
     def watch_disk(self) -> None:
-        """Note whether there is room for another experiment."""
         self._room = shutil.disk_usage(self._lab.site.source).free >= LOW_DISK_BYTES
 
     def watch_database(self) -> None:
@@ -181,7 +180,6 @@ class Housekeeping:
             self._quietly(self._copy)
 
     def _remember(self) -> None:
-        """What the journal must tell from now on."""
         if self._database is not None:
             session, latest = self._lab.store.session(self._lab.tag), self._lab.store.latest(self._lab.session_id)
             newest = -1 if latest is None else latest.number
@@ -197,7 +195,6 @@ class Housekeeping:
         return None if facts is None else (facts.st_dev, facts.st_ino)
 
     def _obey(self) -> None:
-        """Carry out what commands have asked for."""
         stop = self._lab.stop
         for control in self._lab.store.take_controls(self._lab.session_id):
             match control.kind:

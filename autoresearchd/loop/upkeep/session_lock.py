@@ -133,11 +133,9 @@ class SessionLock:
         return self
 
     def begun(self) -> None:
-        """Note that the database tells of the daemon from now on."""
         self._note(starts=False)
 
     def ready(self) -> None:
-        """Note that the daemon has found everything in order and is at work."""
         self._note(ready=True)
 
     def waits(self, reason: str) -> None:

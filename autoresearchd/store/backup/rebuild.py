@@ -56,19 +56,16 @@ class Draft:
         return (self._db.row(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)) or (0,))[0]
 
     def segment_of(self, session_id: int, number: int) -> int:
-        """The segment that a number falls into."""
         return (
             self._db.row(select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number))[0] or 0
         )
 
     def first_of_segment(self, session_id: int, number: int) -> bool:
-        """Whether an experiment is its segment's baseline."""
         first = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
         return number == 0 or self._db.row(first) is not None
 
     # -- what is put in
     def create_session(self, new: NewSession, at: datetime) -> Session:
-        """A session of which only git is left."""
         session = self.store.create_session(new, at)
         self.store.open_segment(session.id, UNKNOWN, "start", "", at)
         return session
@@ -85,7 +82,6 @@ class Draft:
     def add_proposal(
         self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
     ) -> Experiment:
-        """Give an experiment a proposal."""
         key = {"session_id": session_id, "number": number, "attempt": 0}
         with self._db.write() as c:
             c.execute(insert(p).values(**key, **records.proposal_values(proposal, code_hash)))
@@ -96,7 +92,6 @@ class Draft:
     def add_run(
         self, session_id: int, number: int, index: int, seed: int, at: datetime, found: Measurement, result: RunResult
     ) -> None:
-        """A run that ended, as its logs have it."""
         started = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "started_at": at}
         with self._db.write() as c:
             current = select(e.c.attempt).where(e.c.session_id == session_id, e.c.number == number)
@@ -104,7 +99,6 @@ class Draft:
             c.execute(insert(r).values(**started, attempt=attempt, finished_at=at, **values))
 
     def close_runs(self, session_id: int, number: int, at: datetime, why: str) -> None:
-        """End the runs of an experiment that were never seen to end."""
         still_open = (r.c.session_id == session_id, r.c.number == number, r.c.finished_at.is_(None))
         with self._db.write() as c:
             c.execute(update(r).where(*still_open).values(finished_at=at, label=Label.INTERRUPTED, detail=why))
@@ -121,7 +115,6 @@ class Draft:
                 c.execute(insert(t.asi).values(**key, **records.asi_values(asi)))
 
     def set_parent(self, session_id: int, number: int, parent: str, at: datetime) -> None:
-        """Correct where a bare experiment began."""
         with self._db.write() as c:
             change(c, session_id, number, parent=parent, started_at=at)
 

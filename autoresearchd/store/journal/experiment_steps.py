@@ -72,7 +72,6 @@ class StepRecords:
             return load_experiment(c, session_id, number)
 
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
-        """The proposal is in git as ``commit``."""
         with self._db.write_lazily() as c:
             row = _locked(c, session_id, number)
             if row.commit_sha != commit or row.phase == Phase.PROPOSED:
@@ -81,7 +80,6 @@ class StepRecords:
             return load_experiment(c, session_id, number)
 
     def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        """Announce a run; ``of``: of the program of another experiment."""
         with self._db.write_lazily() as c:
             row = _locked(c, session_id, number)
             _expect(row, "a run", Phase.COMMITTED)

@@ -96,7 +96,6 @@ class HistoryRecords:
         return [Trial(*row) for row in self._db.rows(wanted)]
 
     def diff(self, session_id: int, number: int) -> str:
-        """Diff of the current proposal; empty where the experiment has none."""
         joined = select(t.proposal_bodies.c.diff).select_from(e).outerjoin(p, records.CURRENT)
         wanted = joined.outerjoin(t.proposal_bodies, records.BODY)
         row = self._db.row(wanted.where(e.c.session_id == session_id, e.c.number == number))

@@ -88,7 +88,6 @@ class SessionRecords:
             change_session(c, session_id, **asdict(limits))
 
     def set_executor(self, session_id: int, spec: str) -> None:
-        """Where runs run from now on, as in ``--executor``, with the sandbox."""
         with self._db.write() as c:
             change_session(c, session_id, executor=spec)
 
@@ -98,7 +97,6 @@ class SessionRecords:
 
     # -- segments
     def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
-        """The next segment, which begins with the next experiment."""
         opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id).with_for_update()
         latest = select(func.max(g.c.number)).where(g.c.session_id == session_id)
         with self._db.write() as c:
@@ -157,7 +155,6 @@ class SessionRecords:
             return [Control(*row) for row in sorted(c.execute(take).all())]
 
     def last_control(self, session_id: int, kinds: Sequence[str]) -> Control | None:
-        """The latest request of one of these kinds, taken or not."""
         r = t.controls.c
         wanted = select(r.id, r.kind, r.created_at).where(r.session_id == session_id, r.kind.in_(list(kinds)))
         row = self._db.row(wanted.order_by(r.id.desc()).limit(1))

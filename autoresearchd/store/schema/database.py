@@ -104,12 +104,10 @@ class Database:
             raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", hint=health.HINT) from error
 
     def rows(self, query: Select[Any]) -> Sequence[Any]:
-        """All rows that a query gives at one instant."""
         with self.read() as connection:
             return connection.execute(query).all()
 
     def row(self, query: Select[Any]) -> Any:
-        """The row that a query gives, None where there is none."""
         with self.read() as connection:
             return connection.execute(query).one_or_none()
 
@@ -184,7 +182,6 @@ class Database:
             raise StoreError(f"{self.name}: {error}") from error
 
     def _explain(self, error: BaseException) -> AutoresearchdError:
-        """What a fault of the database means to a user."""
         what = f"{error}: {self.name}"  # what is wrong first: a line of `status` shows the beginning
         code = str(getattr(error, "sqlite_errorname", "") or "")
         for prefix, hint in _HINTS.items():
@@ -210,7 +207,6 @@ class Opened:
         self.close()
 
     def close(self) -> None:
-        """Close the database."""
         self._db.close()
 
 
