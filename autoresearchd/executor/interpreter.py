@@ -75,23 +75,15 @@ def resolve_python(task: Task, setup: Path) -> Path:
     if named is None:
         made = setup / ".venv" / "bin" / "python"
         return made if os.access(made, os.X_OK) else Path(sys.executable)
-    found = _look_up(named, setup)
-    if found is None:
+    is_path = "/" in named or named.startswith("~")
+    place = os.path.normpath(setup / Path(named).expanduser()) if is_path else shutil.which(named)
+    if place is None or not Path(place).is_file() or not os.access(place, os.X_OK):
         raise MissingCapability(
             f"execution.python names {named!r}, which is no program on this machine",
             hint="correct execution.python in task.yaml: an interpreter's absolute path (/home/me/venv/bin/python); or "
             "let a setup command make that environment",
         )
-    return found
-
-
-def _look_up(named: str, setup: Path) -> Path | None:
-    if "/" not in named and not named.startswith("~"):
-        program = shutil.which(named)
-        return Path(program) if program else None
-    path = setup / Path(named).expanduser()
-    path = Path(os.path.normpath(path))
-    return path if path.is_file() and os.access(path, os.X_OK) else None
+    return Path(place)
 
 
 def inspect(executable: Path) -> Interpreter:
@@ -110,11 +102,6 @@ def inspect(executable: Path) -> Interpreter:
         ) from error
     folders = [Path(p) for p in dict.fromkeys([*facts["prefixes"], *([facts["user"]] if facts["user"] else [])])]
     imports = [Path(os.path.normpath(p)) for p in dict.fromkeys(facts["imports"])]
-    return Interpreter(
-        executable,
-        facts["version"],
-        tuple(folders),
-        tuple(p for p in imports if not is_inside(p, folders)),
-        Path(facts["purelib"]),
-        Path(facts["stdlib"]),
-    )
+    elsewhere = tuple(p for p in imports if not is_inside(p, folders))
+    own = Path(facts["purelib"]), Path(facts["stdlib"])
+    return Interpreter(executable, facts["version"], tuple(folders), elsewhere, *own)

@@ -26,11 +26,7 @@ class LocalHandle:
     """A run on this machine. When the handle goes, the run ends."""
 
     def __init__(self, run_dir: Path, supervised: Supervised, tier: str, device: str) -> None:
-        self._run_dir, self._supervised, self._tier, self._device = run_dir, supervised, tier, device
-
-    @property
-    def run_dir(self) -> Path:
-        return self._run_dir
+        self.run_dir, self._supervised, self._tier, self._device = run_dir, supervised, tier, device
 
     @property
     def supervisor_pid(self) -> int:
@@ -67,14 +63,10 @@ class LocalExecutor:
         self._tier = check_name(tier) if isinstance(tier, str) else tier
         self._limits = limits
         self._devices = devices if devices is not None else find_devices()
-        self._slots = slots if slots is not None else max(1, len(self._devices.ids))
+        self.slots = slots if slots is not None else max(1, len(self._devices.ids))
         self._python = python or Path(sys.executable)
         self._interpreters: dict[Path, Interpreter] = {}
         self._supervisors = Supervisors()
-
-    @property
-    def slots(self) -> int:
-        return self._slots
 
     @property
     def tier(self) -> Tier:

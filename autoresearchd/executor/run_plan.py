@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from autoresearchd.domain.errors import EnvironmentFailure
@@ -28,20 +28,6 @@ _SHARED_MEMORY_NEEDED = 512 << 20
 _SCRATCH_BYTES = 4 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The folders of one run.
-
-    scratch: around the folders for temporary files, None where the sandbox has its own; programs: for PATH; exchange:
-    of scorer and model process.
-    """
-
-    output: Path
-    scratch: Path | None
-    programs: tuple[Path, ...]
-    exchange: Path | None
-
-
 def make_plan(
     request: RunRequest, *, tier: Tier, python: Interpreter, devices: Devices, limits: RunLimits | None = None
 ) -> Plan:
@@ -49,13 +35,27 @@ def make_plan(
 
     Raises BaselineError: data that task.yaml names is not there; EnvironmentFailure: the folders cannot be made.
     """
-    return _Planner(request, tier, python, devices).plan(limits or RunLimits())
+    planner = _Planner(request, tier, python, devices)
+    made = tuple(p for p in (planner.exchange, planner.around_scratch) if p)
+    return Plan(
+        run_dir=request.run_dir,
+        stages=tuple(planner.stages()),
+        plain=not tier.isolates,
+        output=planner.output,
+        wall=request.task.execution.budget.wall,
+        memory_mb=request.task.execution.memory_mb,
+        remove=made,
+        limits=limits or RunLimits(),
+        written=made,
+        facts={"tier": tier.name.value, "device": str(devices)},
+    )
 
 
 class _Planner:
+    """Its folders: ``output``, ``programs`` (for PATH), ``exchange`` (of scorer and model process), and scratch."""
+
     def __init__(self, request: RunRequest, tier: Tier, python: Interpreter, devices: Devices) -> None:
         self.request, self.task, self.tier, self.python, self.devices = request, request.task, tier, python, devices
-        self.home = Path.home()
         places = (request.setup, request.source)
         self.data = find_data(self.task.data, places, "workspace.data")
         evaluation = self.task.evaluation
@@ -63,43 +63,23 @@ class _Planner:
         place_links(request.workspace, self.data)
         if evaluation:
             place_links(request.pristine, (*self.data, *self.private))
-        self.places = self.make_places()
-        own = (request.source, request.run_dir, request.pristine)
-        folders = interpreter_folders(python, self.home, request.setup, own)
-        self.common = [*folders, *self.places.programs, *(d.real for d in self.data)]
-
-    def make_places(self) -> Places:
-        folder = self.request.run_dir
-        evaluation = self.task.evaluation
+        folder = request.run_dir
+        self.output, tools = folder / OUTPUT, folder / "bin"
         try:
-            output, tools = folder / OUTPUT, folder / "bin"
-            for stale in (output, tools):
+            for stale in (self.output, tools):
                 if not remove_tree(str(stale)):
                     raise OSError(errno.ENOTEMPTY, "what an earlier run left cannot be removed", str(stale))
-            output.mkdir(parents=True)
-            programs = tuple(self.python.search_folders(tools))
-            scratch = None if self.tier.scratch else Path(tempfile.mkdtemp(prefix="autoresearchd-"))
-            exchange = _exchange(folder) if evaluation and evaluation.model_command else None
+            self.output.mkdir(parents=True)
+            self.programs = tuple(python.search_folders(tools))
+            self.around_scratch = None if tier.scratch else Path(tempfile.mkdtemp(prefix="autoresearchd-"))
+            self.exchange = _exchange(folder) if evaluation and evaluation.model_command else None
         except OSError as error:
             raise EnvironmentFailure(
                 f"cannot make the folders of a run in {folder}: {error}", hint="free disk space, or check permissions"
             ) from error
-        return Places(output, scratch, programs, exchange)
-
-    def plan(self, limits: RunLimits) -> Plan:
-        made = tuple(p for p in (self.places.exchange, self.places.scratch) if p)
-        return Plan(
-            run_dir=self.request.run_dir,
-            stages=tuple(self.stages()),
-            plain=not self.tier.isolates,
-            output=self.places.output,
-            wall=self.task.execution.budget.wall,
-            memory_mb=self.task.execution.memory_mb,
-            remove=made,
-            limits=limits,
-            written=made,
-            facts={"tier": self.tier.name.value, "device": str(self.devices)},
-        )
+        own = (request.source, folder, request.pristine)
+        folders = interpreter_folders(python, Path.home(), request.setup, own)
+        self.common = [*folders, *self.programs, *(d.real for d in self.data)]
 
     def stages(self) -> list[Stage]:
         budget = self.task.execution.budget
@@ -115,16 +95,8 @@ class _Planner:
                 view = self.job_view(writes=False, exchange=True)
                 companion = self.program(evaluation.model_command, "model", view)
             program = self.program(evaluation.command, "evaluation", self.evaluation_view())
-            stages.append(
-                Stage(
-                    "evaluation",
-                    program,
-                    evaluation.timeout,
-                    companion=companion,
-                    reads=self.places.output,
-                    seconds={TRAIN_SECONDS: "training"},
-                )
-            )
+            stage = Stage("evaluation", program, evaluation.timeout, companion=companion, reads=self.output)
+            stages.append(replace(stage, seconds={TRAIN_SECONDS: "training"}))
         return stages
 
     def program(self, command: str, name: str, view: View) -> Program:
@@ -133,18 +105,18 @@ class _Planner:
         if self.tier.confines:
             view = replace(view, writable=(*view.writable, scratch))
         env = job_environment(
-            path=search_path(*self.places.programs),
-            home=scratch if self.tier.confines else self.home,
+            path=search_path(*self.programs),
+            home=scratch if self.tier.confines else Path.home(),
             scratch=scratch,
-            output=self.places.output,
+            output=self.output,
             budget=self.task.execution.budget.training,
             seed=self.request.seed,
             profile=self.task.profile,
             devices=self.devices.visible(self.request.slot),
             extra=self.task.execution.env,
         )
-        if self.places.exchange and name in ("model", "evaluation"):
-            env["AUTORESEARCHD_EXCHANGE_DIR"] = str(self.places.exchange)
+        if self.exchange and name in ("model", "evaluation"):
+            env["AUTORESEARCHD_EXCHANGE_DIR"] = str(self.exchange)
         argv = self.tier.command(view, ("/bin/sh", "-c", command))
         return Program(
             argv, view.cwd if not self.tier.isolates else Path("/"), env, self.request.run_dir / f"{name}.log"
@@ -154,50 +126,48 @@ class _Planner:
         """A program's own folder for temporary files: what training leaves there must not meet the evaluation."""
         if self.tier.scratch:
             return self.tier.scratch
-        assert self.places.scratch
-        folder = self.places.scratch / name
+        assert self.around_scratch
+        folder = self.around_scratch / name
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
-    def room(self) -> int:
-        memory = self.task.execution.memory_mb
-        return _SCRATCH_BYTES if memory is None else min(_SCRATCH_BYTES, memory << 20)
-
     def job_view(self, *, writes: bool, exchange: bool = False) -> View:
         """What edited code sees: the worktree and the data; never what only the evaluation may read."""
-        workspace, output = self.request.workspace, self.places.output
-        return View(
-            cwd=workspace,
-            home=self.home,
-            readable=(*self.common, *([] if writes else [output])),
-            writable=(*([output] if writes else []), *self.exchange_folder(exchange)),
+        workspace = self.request.workspace
+        committed = (workspace / p.name for p in self.private if p.relative)
+        return self.view(
+            workspace,
+            readable=() if writes else (self.output,),
+            writable=(*([self.output] if writes else []), *([self.exchange] if exchange and self.exchange else [])),
             hidden=(
                 *hidden_places(self.task, self.python),
                 *(p.real for p in self.private),
-                *self.private_in(workspace),
+                *(place for place in committed if place.exists()),
             ),
-            network=self.task.execution.network,
-            gpu=bool(self.devices.ids),
-            scratch_bytes=self.room(),
         )
 
     def evaluation_view(self) -> View:
         """What the evaluator's own command sees: nothing edited but what training left in its output folder."""
-        return View(
-            cwd=self.request.pristine,
-            home=self.home,
-            readable=(*self.common, *(p.real for p in self.private), self.places.output),
-            writable=tuple(self.exchange_folder(True)),
-            network=self.task.execution.network,
-            gpu=bool(self.devices.ids),
-            scratch_bytes=self.room(),
+        return self.view(
+            self.request.pristine,
+            readable=(*(p.real for p in self.private), self.output),
+            writable=(self.exchange,) if self.exchange else (),
         )
 
-    def exchange_folder(self, wanted: bool) -> list[Path]:
-        return [self.places.exchange] if wanted and self.places.exchange else []
-
-    def private_in(self, folder: Path) -> list[Path]:
-        return [folder / p.name for p in self.private if p.relative and (folder / p.name).exists()]
+    def view(
+        self, cwd: Path, *, readable: tuple[Path, ...], writable: tuple[Path, ...], hidden: tuple[Path, ...] = ()
+    ) -> View:
+        memory = self.task.execution.memory_mb
+        return View(
+            cwd=cwd,
+            home=Path.home(),
+            readable=(*self.common, *readable),
+            writable=writable,
+            hidden=hidden,
+            network=self.task.execution.network,
+            gpu=bool(self.devices.ids),
+            scratch_bytes=_SCRATCH_BYTES if memory is None else min(_SCRATCH_BYTES, memory << 20),
+        )
 
 
 def _exchange(run_dir: Path) -> Path:
