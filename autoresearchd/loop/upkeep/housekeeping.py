@@ -11,9 +11,8 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -41,10 +40,10 @@ LOW_DISK_BYTES = 200 * 2**20
 class Housekeeping:
     """Starts with the daemon and ends with it. ``between`` is called by the loop between two experiments.
 
-    A backup of the journal is made when the daemon starts (unless one is younger than an hour), every hour, and when it
-    ends. A journal that is moved or deleted from under the daemon would take all that is written from then on with it:
-    that is looked for with each heartbeat and before each experiment; it is backed up once more, and the session ends.
-    So it does where the journal was written over, but then nothing of it is backed up, and nothing more is written.
+    A backup of the journal is made when the daemon starts, every hour, and when it ends. A journal that is moved or
+    deleted from under the daemon would take all that is written from then on with it: that is looked for with each
+    heartbeat and before each experiment; it is backed up once more, and the session ends. So it does where the journal
+    was written over, but then nothing of it is backed up, and nothing more is written.
 
     active_seconds: how long the session has been at work; backup: the folder of the backups; database: the journal's
     file, None where it is none; refuse: makes the store refuse to write from now on, with the error that it is given.
@@ -84,7 +83,7 @@ class Housekeeping:
         add(self._quietly, "interval", seconds=HEARTBEAT_S, args=[self._beat], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
         # Of the first backup, too, no job of its own: the scheduler fails at removing one while it is shut down.
-        first = {} if self._has_young_backup() else {"next_run_time": datetime.now(UTC)}
+        first = {"next_run_time": datetime.now(UTC)}
         add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None, **first)
         if self._lab.learning is not None and self._lab.learning.cron:
             self._learn_by_the_clock(self._lab.learning)
@@ -100,9 +99,7 @@ class Housekeeping:
             wrong = f"learn.cron {learning.cron!r} of config.yaml is not a cron expression: {error}"
             self._lab.emit(EventKind.WARNING, f"nothing is learned by the clock: {wrong}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._scheduler.shutdown(wait=True)
         if self._lab.learning is not None:
             self._quietly(self._lab.learning.end)
@@ -222,15 +219,6 @@ class Housekeeping:
         except StoreDamaged as error:
             self._damage = error  # ends the loop before its next experiment: what it wrote might be lost
             raise
-
-    def _has_young_backup(self) -> bool:
-        oldest = f"{self._lab.clock.now() - timedelta(seconds=BACKUP_S):%Y%m%dT%H%M%S}"
-        found = backups.generations(self._backup)
-        if not found or found[0].name <= oldest:
-            return False
-        session = self._lab.store.session(self._lab.tag)
-        # A repair would forget where a session that the backup does not know as it is now was to end.
-        return backups.knows(found[0], session.tag, session.seed, session.limits)
 
     def _quietly(self, job: Callable[[], None]) -> bool:
         """Whether a job succeeded; one that fails is reported and tried again at its next turn."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged, StoreError
-from autoresearchd.domain.experiment import Limits
+from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 
@@ -79,16 +78,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def knows(backup: Path, tag: str, seed: int, limits: Limits) -> bool:
-    """Whether a backup holds a session with the limits that it has now."""
-    try:
-        with SqlStore.open_readonly(backup) as store:
-            session = store.session(tag)
-    except (StoreError, KeyError):
-        return False
-    return (session.seed, session.limits) == (seed, limits)
 
 
 # ---------------------------------------------------------------------- has somebody written over the journal?
