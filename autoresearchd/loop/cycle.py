@@ -102,7 +102,6 @@ class Cycle:
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))
         run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now(), of=asked.of)
-        slot.opened = run
         slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
         messages.tell_run_started(context, e, run, other, request.task)
@@ -111,8 +110,7 @@ class Cycle:
     def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
         run, running, stop = e.runs[-1], slot.running, self._context.stop.now
         if running is None:  # found after a crash: recovery has killed or adopted what was left of it
-            begun = slot.opened is not None and slot.opened.id == run.id
-            why = "it could not be started" if begun else "the daemon died during this run"
+            why = "it was not started, or the daemon died during it"
             return self._close(e, run, Measurement(Label.INTERRUPTED, detail=why), None)
         if stop.is_set():
             running.handle.kill()

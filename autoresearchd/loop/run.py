@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Measurement, Run, RunResult
+from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.ports import Executor, RunHandle, RunRequest
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
@@ -58,15 +58,13 @@ def measure_run(
 class Slot:
     """One place to run one run: all that an experiment under way has in memory. A daemon begins with an empty one.
 
-    running: its program; opened: the run that the store has of it. watched: what early abort follows; ended_by: why it
-    ended the run. began: when the experiment did, on the monotonic clock; policy_s, jobs_s: seconds that were not the
-    daemon's own since then.
+    running: its program. watched: what early abort follows; ended_by: why it ended the run. began: when the experiment
+    did, on the monotonic clock; policy_s, jobs_s: seconds that were not the daemon's own since then.
     """
 
     began: float
     number: int = 0
     running: RunningProgram | None = None
-    opened: Run | None = None
     watched: WatchedRun | None = None
     ended_by: Look | None = None
     policy_s: float = 0.0

@@ -7,19 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    BaselineError,
-    EnvironmentFailure,
-    Interrupted,
-    LimitReached,
-    MissingCapability,
-    ModelsRefused,
-    PolicyError,
-    RepositoryError,
-    SpendCapReached,
-    StoreDamaged,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
@@ -35,6 +23,11 @@ from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.housekeeping import say_that_it_stops
 from autoresearchd.workspace.files import PASSING
 
+FATAL = (
+    errors.BaselineError, errors.RepositoryError, errors.Interrupted, errors.LimitReached, errors.MissingCapability,
+    errors.StoreDamaged,
+)  # fmt: skip
+"""No experiment is to blame for any of them, and none could be measured before it is fixed."""
 FAULTS_BEFORE_GIVING_UP = 3
 """Unexpected exceptions in one experiment before it is recorded as a crash and the next one begins."""
 CAP_LOOK_S = 600.0
@@ -76,7 +69,7 @@ class SessionLoop:
         self.conditions: Callable[[], bool] = lambda: False
         """Called once nothing is open; opens a segment and gives True when results can no longer be compared."""
         self.between: Callable[[], None] = lambda: None
-        """Called before each new experiment; may raise EnvironmentFailure to hold it back."""
+        """Called before each new experiment; may raise errors.EnvironmentFailure to hold it back."""
         self.waits: Callable[[str], None] = lambda reason: None
         """Called with what is waited for while the store cannot be told, with nothing once it can."""
         self._before, self._started = active_seconds, context.clock.monotonic()
@@ -100,8 +93,8 @@ class SessionLoop:
     def run(self) -> str:
         """Until stopped; why it stopped.
 
-        Raises BaselineError, LimitReached, MissingCapability, RepositoryError, StoreDamaged and Interrupted;
-        ModelsRefused where every model does so for good; PolicyError at a limit when not one proposal could be used.
+        Raises what is in ``FATAL``; ModelsRefused where every model does so for good; PolicyError at a limit when no
+        proposal could be used.
         """
         experiment: Experiment | None = None
         while not self._reconciled:
@@ -155,13 +148,13 @@ class SessionLoop:
         """Do a step; failures of the surroundings are waited out, unexpected exceptions recorded as well."""
         try:
             experiment = step()
-        except (BaselineError, RepositoryError, Interrupted, LimitReached, MissingCapability, StoreDamaged):
-            raise  # no experiment is to blame for any of them, and none could be measured before it is fixed
-        except SpendCapReached as error:
+        except FATAL:
+            raise
+        except errors.SpendCapReached as error:
             self._wait_for_money(error)
             return self._reload(experiment)
-        except EnvironmentFailure as error:
-            self._refusals = self._refusals + 1 if isinstance(error, ModelsRefused) else 0
+        except errors.EnvironmentFailure as error:
+            self._refusals = self._refusals + 1 if isinstance(error, errors.ModelsRefused) else 0
             if self._refusals >= REFUSALS:
                 raise
             self._back_off(str(error))
@@ -184,14 +177,14 @@ class SessionLoop:
         count = self._faults[1] + 1 if self._faults[0] == number else 1
         self._faults = (number, count)
         what = f"{type(error).__name__}: {error}"
-        trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
+        trace = str(error) if isinstance(error, errors.AutoresearchdError) else traceback.format_exc()
         self._context.emit(EventKind.FAULT, what, experiment=number if experiment else None, traceback=trace)
         self._back_off(what)
         experiment = self._reload(experiment)
         if experiment is not None and count >= FAULTS_BEFORE_GIVING_UP and experiment.decision is None:
             reason = f"the daemon failed {count} times at this experiment: {what}"
             if self.view.needs_baseline:
-                raise BaselineError(reason, hint="daemon.log has the traceback") from error
+                raise errors.BaselineError(reason, hint="daemon.log has the traceback") from error
             crash = Decision(Status.CRASH, Label.ERROR, reason=reason)
             experiment = self._guarded(lambda e=experiment: self._cycle.give_up(e, self._slot, crash), experiment)  # type: ignore[misc]
         return experiment
@@ -199,7 +192,7 @@ class SessionLoop:
     def _reload(self, experiment: Experiment | None) -> Experiment | None:
         try:
             latest = self._context.store.latest(self._context.session_id)
-        except AutoresearchdError:
+        except errors.AutoresearchdError:
             return experiment
         return None if latest is None or messages.is_settled(latest) else latest
 
@@ -216,20 +209,20 @@ class SessionLoop:
 
     def _wait(self, seconds: float, reason: str) -> None:
         if self._context.stop.wait(seconds):
-            raise Interrupted(f"stopped while waiting for: {reason}")
+            raise errors.Interrupted(f"stopped while waiting for: {reason}")
 
-    def _wait_for_money(self, error: SpendCapReached) -> None:
+    def _wait_for_money(self, error: errors.SpendCapReached) -> None:
         """End the session at its own cap; at the day's wait, and look again now and then until the day is over."""
         if error.whole_session:
             self._check_any_proposal(error.what, error.hint)
-            raise Interrupted(error.what, hint=error.hint) from error
+            raise errors.Interrupted(error.what, hint=error.hint) from error
         now = self._context.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
         seconds = min(CAP_LOOK_S, (midnight - now).total_seconds() + 1.0)
         if self._limits.max_seconds is not None:
             left = self._limits.max_seconds - self.active_seconds
             if left <= 0:
-                raise Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
+                raise errors.Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
             seconds = min(seconds, left)
         if self._state != (SessionState.BACKING_OFF, error.what):
             self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
@@ -290,7 +283,7 @@ class SessionLoop:
         else:
             count, said = counted(len(decided), "proposal"), messages.decision_of(decided[-1]).reason
             what = f"none of {count} could be used, the last: {said}"
-        raise PolicyError(f"{reached}, but {what}", hint=hint or _SEE)
+        raise errors.PolicyError(f"{reached}, but {what}", hint=hint or _SEE)
 
     def _check_first_result(self) -> None:
         """A time limit that passes before the first result ends the session at once."""
@@ -298,7 +291,7 @@ class SessionLoop:
         if limit is not None and self.view.totals.experiments == 0 and self.active_seconds >= limit:
             self._context.stop.request("time limit", now=True)
             self._slot.kill()
-            raise LimitReached(
+            raise errors.LimitReached(
                 f"the time limit of {format_duration(limit)} was reached before the baseline was measured",
                 hint="raise --max-time or lower --budget",
             )
@@ -323,7 +316,7 @@ class SessionLoop:
             self._context.store.set_state(session_id, state, now, pid=self._pid, reason=reason)
             self._state = (state, reason)
             self.waits("")
-        except EnvironmentFailure:
+        except errors.EnvironmentFailure:
             self._state = None  # the store itself is what fails: said elsewhere, written when it is back
             self.waits(self._context.redactor.text(reason))
 

@@ -23,13 +23,9 @@ from autoresearchd.workspace.objects import is_commit_id
 from autoresearchd.workspace.submodules import absent, checked_out
 
 _IN_PROGRESS = {
-    "MERGE_HEAD": ("a merge", "git merge --continue or --abort"),
-    "rebase-merge": ("a rebase", "git rebase --continue or --abort"),
-    "rebase-apply": ("a rebase or git am", "git rebase --continue or --abort"),
-    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue or --abort"),
-    "REVERT_HEAD": ("a revert", "git revert --continue or --abort"),
-    "BISECT_LOG": ("a bisection", "git bisect reset"),
-}
+    "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert", "BISECT_LOG": "bisect",
+}  # fmt: skip
 _SHOWN = 5
 
 
@@ -62,9 +58,10 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
         raise RepositoryError(
             f"{top} has no commits yet", hint="commit the task's files: git add -A && git commit -m 'my task'"
         )
-    for name, (what, hint) in _IN_PROGRESS.items():
+    for name, what in _IN_PROGRESS.items():
         if (git.directory / name).exists():
-            raise RepositoryError(f"{what} is in progress in {top}", hint=f"finish or give up: {hint}")
+            how = "git bisect reset" if what == "bisect" else f"git {what} --continue or --abort"
+            raise RepositoryError(f"a {what} is in progress in {top}", hint=f"finish or give up: {how}")
     if not modified:
         _refuse_modified(git, top)
 
@@ -89,7 +86,6 @@ def check_tag(root: Path, tag: str) -> None:
     require_tag(tag)
     branch = branch_name(tag)
     git = _plain(find_git(), find_root(root))
-    git.ask("check-ref-format", f"refs/heads/{branch}")
     if git.run("show-ref", "--verify", "--quiet", f"refs/heads/{BRANCHES}").ok:
         raise RepositoryError(
             f"a branch named {BRANCHES!r} is there, so git allows none below it",

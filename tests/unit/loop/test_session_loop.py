@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import (
-    BaselineError,
-    EnvironmentFailure,
-    Interrupted,
-    MissingCapability,
-    PolicyError,
-    RepositoryError,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, SessionState, Status
@@ -43,7 +36,7 @@ class Failing(ByNumber):
 
 
 def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(bench: Bench) -> None:
-    bench.policy = Failing(PolicyError("three answers could not be read", label=Label.MALFORMED_ANSWER))
+    bench.policy = Failing(errors.PolicyError("three answers could not be read", label=Label.MALFORMED_ANSWER))
     bench.run()
     second = bench.experiment(2)
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
@@ -72,7 +65,7 @@ def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(ben
 
 
 def test_a_failing_surrounding_is_waited_for_and_said(bench: Bench) -> None:
-    bench.policy = Failing(*[EnvironmentFailure("the service is down", hint="wait")] * 3)
+    bench.policy = Failing(*[errors.EnvironmentFailure("the service is down", hint="wait")] * 3)
     states = []
     session_loop = bench.loop()
     real = bench.store.set_state
@@ -151,7 +144,7 @@ def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
     bench.job = hanging
     lab = bench.laboratory()
     threading.Thread(target=lambda: (hang.wait(), lab.stop.request("now", now=True)), daemon=True).start()
-    with pytest.raises(Interrupted):
+    with pytest.raises(errors.Interrupted):
         SessionLoop(lab, Limits(), backoff=Backoff(first=0.0)).run()
     second = bench.experiment(2)
     assert second.decision is None
@@ -199,7 +192,7 @@ def test_a_result_is_read_again_when_the_store_fails_once(bench: Bench) -> None:
     def close_run(*arguments: Any, **named: Any) -> Any:
         if failures and arguments[0] == 4:
             failures.pop()
-            raise EnvironmentFailure("database is locked", hint="wait")
+            raise errors.EnvironmentFailure("database is locked", hint="wait")
         return real(*arguments, **named)
 
     bench.store.close_run = close_run  # type: ignore[method-assign]
@@ -212,7 +205,7 @@ def test_a_result_is_read_again_when_the_store_fails_once(bench: Bench) -> None:
 def test_nothing_is_done_before_store_git_and_processes_agree(bench: Bench) -> None:
     bench.run(1)
     lab = bench.laboratory()
-    real, failures = lab.workspace.tip, [EnvironmentFailure("git is locked", hint="wait")] * 2
+    real, failures = lab.workspace.tip, [errors.EnvironmentFailure("git is locked", hint="wait")] * 2
 
     def tip() -> str:
         if failures:
@@ -221,7 +214,7 @@ def test_nothing_is_done_before_store_git_and_processes_agree(bench: Bench) -> N
 
     bench.repository.branch = bench.repository.write(Commit({}, message="mine"))
     lab.workspace.tip = tip  # type: ignore[method-assign]
-    with pytest.raises(RepositoryError):
+    with pytest.raises(errors.RepositoryError):
         SessionLoop(lab, Limits(max_experiments=5), backoff=Backoff(first=0.0)).run()
     assert len(bench.experiments()) == 2
 
@@ -230,7 +223,7 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(be
     bench.run(2)
     bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
     good, bench.job = bench.job, lambda request: "no metric\n"
-    with pytest.raises(BaselineError):
+    with pytest.raises(errors.BaselineError):
         bench.run(4)
     bench.job = good
     session_loop = bench.loop(5)
@@ -247,11 +240,11 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
 
     def upgraded(request: RunRequest) -> Script | str:
         if request.key.startswith("t/2/"):
-            raise MissingCapability("the task's interpreter does not run")
+            raise errors.MissingCapability("the task's interpreter does not run")
         return good(request)
 
     bench.job = upgraded
-    with pytest.raises(MissingCapability):
+    with pytest.raises(errors.MissingCapability):
         bench.run(3)
     left = bench.store.latest(bench.session.id)
     assert (left.number, left.decision) == (2, None)
@@ -263,8 +256,8 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
 
 
 def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -> None:
-    bench.policy = Failing(Interrupted("stop"))
-    with pytest.raises(Interrupted):
+    bench.policy = Failing(errors.Interrupted("stop"))
+    with pytest.raises(errors.Interrupted):
         bench.run(3)
     opened = bench.store.latest(bench.session.id)
     assert opened.number == 2 and opened.decision is None
@@ -297,25 +290,8 @@ def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_sa
     resumed = bench.loop(2)
     resumed.conditions = moved
     for session_loop in (resumed, bench.loop(2)):  # moved beside a daemon, and before one
-        with pytest.raises(RepositoryError, match=f"points at {foreign[:10]}"):
+        with pytest.raises(errors.RepositoryError, match=f"points at {foreign[:10]}"):
             session_loop.run()
     bench.repository.branch = left
     bench.run(2)
     assert bench.store.totals(bench.session.id).experiments == 3
-
-
-def test_a_run_that_could_not_be_started_is_not_said_to_have_lost_its_daemon(tmp_path: Path) -> None:
-    bench, failures = Bench(tmp_path), [1]
-    good = bench.job
-
-    def once(request: RunRequest) -> Script | str:
-        if request.key.startswith("t/1/") and failures:
-            failures.pop()
-            raise EnvironmentFailure("the disk is full")
-        return good(request)
-
-    bench.job = once
-    bench.run(1)
-    first, again = bench.experiment(1).runs
-    assert (first.label, first.detail) == (Label.INTERRUPTED, "it could not be started")
-    assert again.label is Label.NONE
