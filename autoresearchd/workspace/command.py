@@ -163,13 +163,7 @@ class Git:
     tree: Path | None = None
     environment: Mapping[str, str] = field(default_factory=surroundings)
 
-    def run(
-        self,
-        *args: str,
-        stdin: bytes = b"",
-        keep_open: Sequence[int] = (),
-        gently: bool = False,
-    ) -> Result:
+    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
         """Run a command; its answer, whether it succeeded or not.
 
         keep_open: descriptors that the process inherits; gently: leave the processors to others.

@@ -76,8 +76,7 @@ def check_committed(root: Path, path: Path) -> None:
     ignored = git.ask("ls-files", "--others", "--ignored", "--exclude-standard", "--", name)
     force = "--force " if ignored else ""
     raise RepositoryError(
-        f"{path} is not committed, and a session starts from what is",
-        hint=f"git add {force}{path.name} && git commit",
+        f"{path} is not committed, and a session starts from what is", hint=f"git add {force}{path.name} && git commit"
     )
 
 
@@ -113,8 +112,7 @@ def check_not_checked_out(root: Path, branch: str, why: str = "the daemon moves 
             folder = line.removeprefix("worktree ")
         elif line == f"branch refs/heads/{branch}":
             raise RepositoryError(
-                f"branch {branch} is checked out in {folder}",
-                hint=f"git -C {folder} switch <another branch>: {why}",
+                f"branch {branch} is checked out in {folder}", hint=f"git -C {folder} switch <another branch>: {why}"
             )
 
 

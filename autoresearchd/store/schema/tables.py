@@ -446,11 +446,7 @@ answers = Table(  # usable or not, in the order of their coming. What is spent i
 
 # shared: so many messages are those of the answer before it (a question asked again goes on from that one)
 answer_bodies = Table(
-    "answer_body",
-    metadata,
-    *_key("answer", *_EXPERIMENT, "answer_index"),
-    _column("shared", Whole),
-    *_generation(),
+    "answer_body", metadata, *_key("answer", *_EXPERIMENT, "answer_index"), _column("shared", Whole), *_generation()
 )
 
 learner_runs = Table(  # session_id is NULL where it learned across sessions

@@ -76,12 +76,7 @@ def session(
     ("program", "status", "label", "told"),
     [
         (READS, Status.CRASH, Label.BUDGET_OVERRUN, "the budget is 5 s"),
-        (
-            PROGRAM,
-            Status.DISCARD,
-            Label.CONSTRAINT,
-            "took 40 s; the baseline takes 5.5 s and 6.88 s are allowed",
-        ),
+        (PROGRAM, Status.DISCARD, Label.CONSTRAINT, "took 40 s; the baseline takes 5.5 s and 6.88 s are allowed"),
     ],
     ids=["by its budget", "without a budget"],
 )
