@@ -49,10 +49,7 @@ class Interpreter:
         return self.executable.parent
 
     def search_folders(self, tools: Path) -> list[Path]:
-        """Folders for PATH in which ``python`` and ``python3`` are this very interpreter.
-
-        Its own folder where it has those names, as every environment does; else also ``tools``, where links are made.
-        """
+        """Folders for PATH where ``python`` and ``python3`` are this one: its own, else ``tools`` before it."""
         names = [self.bin / name for name in ("python", "python3")]
         if (self.bin.parent / "pyvenv.cfg").is_file() and all(os.access(name, os.X_OK) for name in names):
             return [self.bin]  # an environment's are its own, also where they are copies and no links
@@ -67,10 +64,7 @@ class Interpreter:
 
 
 def resolve_python(task: Task, setup: Path) -> Path:
-    """The interpreter of a task: ``execution.python``, else the environment that setup made, else the daemon's.
-
-    Raises MissingCapability: ``execution.python`` names none.
-    """
+    """The interpreter that task.yaml names, else that of setup's environment, else ours. MissingCapability."""
     named = task.execution.python
     if named is None:
         made = setup / ".venv" / "bin" / "python"

@@ -31,10 +31,7 @@ _SCRATCH_BYTES = 4 << 30
 def make_plan(
     request: RunRequest, *, tier: Tier, python: Interpreter, devices: Devices, limits: RunLimits | None = None
 ) -> Plan:
-    """Prepare the folders of a run and say what is to run in them.
-
-    Raises BaselineError: data that task.yaml names is not there; EnvironmentFailure: the folders cannot be made.
-    """
+    """Make the folders of a run, and what is to run in them. BaselineError: data is missing; EnvironmentFailure."""
     planner = _Planner(request, tier, python, devices)
     made = tuple(p for p in (planner.exchange, planner.around_scratch) if p)
     return Plan(

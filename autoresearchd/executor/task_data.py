@@ -24,10 +24,7 @@ class DataEntry:
 
 
 def find_data(names: Iterable[str], places: Sequence[Path], key: str) -> tuple[DataEntry, ...]:
-    """Find entries of a key of task.yaml: relative ones in the first of ``places`` with them, others where they say.
-
-    places: what setup made, then the user's own folder. Raises BaselineError where an entry is nowhere.
-    """
+    """Entries of a key of task.yaml, relative ones in the first of ``places``; BaselineError where one is nowhere."""
     return tuple(DataEntry(name, _find(name, places, key)) for name in names)
 
 

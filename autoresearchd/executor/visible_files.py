@@ -96,10 +96,7 @@ def hidden_places(task: Task, python: Interpreter) -> list[Path]:
 
 @lru_cache(maxsize=16)
 def visible_libraries(python: Interpreter) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Folders of standard libraries and of packages that jobs of an interpreter can see: its own and the system's.
-
-    What must not be seen in one must not be seen in its neighbours, which may hold a copy.
-    """
+    """Standard libraries and packages that jobs can see: what is hidden in one is hidden in its neighbours, too."""
     roots = dict.fromkeys([*python.folders, Path("/usr"), Path("/usr/local")])
     own = [lib for root in roots for lib in root.glob("lib*/python3*") if lib.is_dir()]
     libraries = dict.fromkeys([python.stdlib, *own])

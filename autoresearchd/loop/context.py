@@ -32,10 +32,7 @@ class SystemClock:
 
 
 class StopSwitch:
-    """By which signals and commands ask the loop to stop or to pause. ``now`` is the Cancel of a policy or a set-up.
-
-    The switch itself is one, too: set as soon as the session is to end in any way.
-    """
+    """By which signals and commands ask the loop to stop or to pause; it and its ``now`` are Cancels."""
 
     def __init__(self) -> None:
         self.now, self.paused = threading.Event(), threading.Event()

@@ -73,10 +73,7 @@ def _judge(view: SessionView, e: Experiment, rule: KeepRule | None = None) -> De
 
 
 def _is_doubted(view: SessionView, e: Experiment) -> bool:
-    """Whether what an experiment is compared with may fail by now, as all did that were measured since it last ran.
-
-    What is built on it holds its code. The baseline is never doubted, as it keeps its place.
-    """
+    """Whether what an experiment is compared with may fail by now, as all did that were measured since it last ran."""
     rival, failed = view.rival(e).number, 0
     if view.baseline is None or rival == view.baseline.number:
         return False

@@ -105,10 +105,7 @@ class LogFollower:
 
 
 def curve_of(points: Sequence[CurvePoint], end: float = 1.0) -> tuple[list[float], list[float]]:
-    """Progress and losses of a curve; of the training loss where both kinds are logged.
-
-    Where the log does not say how much of the budget is gone, steps are taken to be evenly spread up to ``end``.
-    """
+    """Progress and losses of a curve, training losses first; steps without progress are spread up to ``end``."""
     training = [p for p in points if not p.validation]
     chosen = training if len(training) > 1 else list(points)
     if not chosen:
@@ -276,10 +273,7 @@ class EarlyAbort:
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
     def _observe(self, policy: AbortPolicy, e: Experiment) -> None:
-        """Take in the first run of an experiment; one that crashed says nothing about curves. Then the incumbent's.
-
-        All that may fail is read before the policy learns anything: nothing is learned twice, or by half.
-        """
+        """An experiment's first run, then the incumbent's; all that may fail is read before anything is learned."""
         run = next((r for r in e.counted_runs if r.of is None), None)
         if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return

@@ -21,10 +21,7 @@ RESTORED = 32
 
 
 def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
-    """The experiment to go on with, None when all are settled.
-
-    Raises RepositoryError when the session branch points at a commit that this session did not put there.
-    """
+    """The experiment to go on with, None when all are settled. RepositoryError: somebody else moved the branch."""
     latest = context.store.latest(context.session_id)
     _restore(context)
     if latest is not None and latest.phase is Phase.RUNNING:
@@ -42,10 +39,7 @@ def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
 
 
 def _restore(context: Context) -> None:
-    """Write commits and refs again that a power cut took, though the journal has them: both follow from the journal.
-
-    Git flushes its files later than the journal, by seconds: that many experiments back are looked at.
-    """
+    """Write commits and refs again that a power cut took: git flushes later than the journal, by seconds."""
     context.workspace.restore_branch(context.store.session(context.tag).incumbent)
     recent = context.store.experiments(context.session_id, last=RESTORED)
     written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}

@@ -44,10 +44,7 @@ def launch(executor: Executor, protected: ProtectedFiles, request: RunRequest) -
 def measure_run(
     task: Task, result: RunResult, run_dir: Path, seals: Seals | None = None, redactor: Redactor | None = None
 ) -> Measurement:
-    """What a run that has ended gave, unless something that its metric rests on was tampered with.
-
-    seals: None where they went with the daemon that began the run; redactor: takes secrets out of its logs first.
-    """
+    """What a run that has ended gave, unless it was tampered with. seals: None where they went with their daemon."""
     if redactor is not None:
         clean_logs(run_dir, redactor)
     measurement = measure(task, result, read_logs(result), result_file=read_result_file(task, run_dir))

@@ -91,11 +91,7 @@ class SessionLoop:
         return self._before + self._context.clock.monotonic() - self._started
 
     def run(self) -> str:
-        """Until stopped; why it stopped.
-
-        Raises what is in ``FATAL``; ModelsRefused where every model does so for good; PolicyError at a limit when no
-        proposal could be used.
-        """
+        """Until stopped; why. Raises what ``FATAL`` has, and ModelsRefused; PolicyError: no proposal was usable."""
         experiment: Experiment | None = None
         while not self._reconciled:
             experiment = self._guarded(self._reconcile, None)

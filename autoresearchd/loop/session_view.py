@@ -91,10 +91,7 @@ class SessionView:
         return noise.sigma if noise else None
 
     def rival(self, e: Experiment) -> Experiment:
-        """What an experiment is compared with: the tip or, where that failed twice beside it, the keep before.
-
-        The baseline, with which everything began, keeps its place.
-        """
+        """What an experiment is compared with: the tip or, where that failed twice beside it, the keep before."""
         context = self.context
         if self.baseline is None or self.tip.number not in e.fallen:
             return self.tip
@@ -103,10 +100,7 @@ class SessionView:
         return next((k for k in earlier if is_keep(k)), self.baseline.experiment)
 
     def fall_back(self, e: Experiment) -> str:
-        """Let the tip lose its place where it failed twice beside an experiment; the fact in words, else empty.
-
-        In memory alone: the runs say it, and the store follows with the decision on the experiment.
-        """
+        """Let a tip that failed twice beside an experiment lose its place, in memory; the fact in words, or empty."""
         rival, fallen = self.rival(e), self.tip
         if rival.number == fallen.number:
             return ""

@@ -26,10 +26,7 @@ s, e, p, n = t.sessions, t.experiments, t.proposals, t.answers
 
 
 class SessionFacts(NamedTuple):
-    """A session in a line. decided: its experiments beside the baselines; answers: of models, or questions to them.
-
-    identity: what it is known by, wherever its repository lies and whatever it is read beside.
-    """
+    """A session in a line. decided: without baselines; answers: of models; identity: the same wherever it lies."""
 
     id: int
     tag: str

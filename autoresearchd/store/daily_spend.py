@@ -34,10 +34,7 @@ class DailySpend:
         self._folder, self._patience = folder, patience
 
     def add(self, at: datetime, usd: float, what: str, *, again: bool = False) -> None:
-        """Write an amount down; one that may be in the book already (``again``) is not added twice.
-
-        Raises OSError when that cannot be done. The amount does not count then: whoever still has it adds it again.
-        """
+        """Write an amount down (``again``: unless it is there already). OSError: it does not count, add it again."""
         line = json.dumps({"at": at.astimezone(UTC).isoformat(), "usd": usd, "for": what[:_MOST_WORDS]}) + "\n"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self.path(at)

@@ -95,10 +95,7 @@ class Reader(FileReader):
     def experiments(
         self, tag: str, status: str | None = None, last: int | None = None, role: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """What ``experiments --json`` lists, oldest first; one that is not decided yet has status null.
-
-        last: only so many of the newest, of those with this status and of this role.
-        """
+        """What ``experiments --json`` lists, oldest first; ``last``: of those with this status and of this role."""
         with self._db.read() as c:
             session_id = _session(c, tag).id
             wanted = records.LISTED.where(e.c.session_id == session_id)
@@ -112,10 +109,7 @@ class Reader(FileReader):
         return (_document(experiment, costs) for experiment in found)
 
     def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
-        """What ``show --json`` prints: the experiment with phase, reason, σ, diff, attempts and answers.
-
-        full: the answers with their messages and completions.
-        """
+        """What ``show --json`` prints of an experiment; ``full``: its answers with messages and completions."""
         with self._db.read() as c:
             session_id = _session(c, tag).id
             found = records.load_experiment(c, session_id, number, records.LISTED)

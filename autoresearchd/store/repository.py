@@ -23,10 +23,7 @@ class SqlStore(Opened, SessionRecords, StepRecords, HistoryRecords, VersionRecor
 
     @classmethod
     def open(cls, url: str, *, busy_timeout: float = 10.0) -> SqlStore:
-        """The store at ``url``: created when missing, upgraded (after a backup) when an older version wrote it.
-
-        Raises SchemaTooNew when a newer version wrote it.
-        """
+        """The store at ``url``: created when missing, upgraded (after a backup) when it is older. SchemaTooNew."""
         migrate.upgrade(url, busy_timeout=busy_timeout)
         database = Database(url, busy_timeout=busy_timeout)
         database.hold()

@@ -153,10 +153,7 @@ def reading(objects: Iterable[Path]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """git at work in one git directory, named outright so that git never goes looking for one.
-
-    directory: the git directory; tree: the files that belong to it, None where a command needs none.
-    """
+    """git at work in one git directory, named outright so that git never goes looking for one. tree: its files."""
 
     program: str
     directory: Path
@@ -164,10 +161,7 @@ class Git:
     environment: Mapping[str, str] = field(default_factory=surroundings)
 
     def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
-        """Run a command; its answer, whether it succeeded or not.
-
-        keep_open: descriptors that the process inherits; gently: leave the processors to others.
-        """
+        """Run a command. keep_open: descriptors that it inherits; gently: leave the processors to others."""
         environment = {**self.environment, "GIT_DIR": str(self.directory)}
         if self.tree is not None:
             environment["GIT_WORK_TREE"] = str(self.tree)

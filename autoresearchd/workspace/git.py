@@ -193,12 +193,7 @@ class GitWorkspace:
         return self._refs.tip()
 
     def begin(self, base_commit: str) -> None:
-        """Create the branch and the ref of experiment 0 at the base, both or none; may be repeated.
-
-        ``.autoresearchd/`` is hidden from the user's ``git status`` at the same time.
-
-        Raises RepositoryError when a branch of that name is anywhere else.
-        """
+        """Create the branch and the ref of experiment 0, both or none; hide ``.autoresearchd/``; may be repeated."""
         self._task_tree(base_commit)
         preflight.exclude(self.root)
         self._refs.begin(base_commit)
@@ -216,10 +211,7 @@ class GitWorkspace:
         self._slots.remove()
 
     def forget(self, base: str) -> None:
-        """Remove the branch, refs and worktrees of a session that began at ``base``, whatever it kept.
-
-        Raises RepositoryError where the branch holds a commit that is none of the session's: nothing is removed then.
-        """
+        """Remove all of a session but its logs; nothing where the branch is at a foreign commit (RepositoryError)."""
         history = self.history()
         tip = history.tip()
         if tip not in (None, base) and tip not in history.experiments().values() and history.read(tip).number is None:

@@ -46,10 +46,7 @@ def commit_message(subject: str, body: str, trailers: Mapping[str, str]) -> str:
 
 
 def parse_message(message: str) -> tuple[str, str, dict[str, str]]:
-    """Subject, body and trailers of a message that ``commit_message`` made; the body is empty where it is the subject.
-
-    Only the last paragraph holds trailers, and only when every line of it is one: as git reads it.
-    """
+    """Subject, body and trailers of a message of ours, as git reads them; no body where it is the subject."""
     paragraphs = message.strip("\n").split("\n\n")
     found = [_TRAILER.fullmatch(line) for line in paragraphs[-1].split("\n")]
     if len(paragraphs) < 2 or None in found:

@@ -44,10 +44,7 @@ def require_git() -> str:
 
 
 def check_repository(root: Path, *, modified: bool = False) -> None:
-    """Refuse a repository that a session cannot begin in; each error says what to do.
-
-    modified: whether files that are not as committed may be there.
-    """
+    """Refuse a repository that a session cannot begin in. modified: files that are not as committed may be there."""
     program = require_git()
     top = find_root(root)
     check_owner(program, top)
@@ -141,10 +138,7 @@ def _users_environment() -> dict[str, str]:
 
 
 def lfs_pointers(root: Path, folder: Path) -> list[str]:
-    """Files below a folder that the last commit has as pointers of Git LFS; paths from the folder.
-
-    Where no file of the commit gives attributes to paths, nothing is looked at.
-    """
+    """Files below a folder that the last commit has as pointers of Git LFS; paths from the folder."""
     top = find_root(root)
     git, where = _plain(find_git(), top), folder.resolve().relative_to(top)
     rows = [row.split(b"\t", 1) for row in git.run("ls-tree", "-rlz", "--full-tree", "HEAD").out.split(b"\0") if row]

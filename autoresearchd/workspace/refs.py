@@ -176,10 +176,7 @@ class SessionRefs:
         return True
 
     def _is_old(self, lock: Path) -> bool:
-        """Whether a lock is older than any git at work: by its own time, or by how long it has been seen here.
-
-        The second is for a wall clock that was set back: the time of such a lock lies in the future for hours.
-        """
+        """By its own time, or by how long it has been seen here: a wall clock may have been set back."""
         found = lock.stat()
         seen = self._locks.setdefault((found.st_ino, found.st_mtime_ns), time.monotonic())
         return time.time() - found.st_mtime >= STALE_AFTER_S or time.monotonic() - seen >= STALE_AFTER_S

@@ -62,11 +62,7 @@ def _alternates(git_dir: Path, objects: Path) -> bytes:
 
 
 class Slots:
-    """The worktrees of one session, in a folder.
-
-    objects: the user's object database; store: the same objects. keep: paths from the top of the worktree; untracked
-    links and empty placeholders at and below them stay.
-    """
+    """The worktrees of one session. objects: the user's database, ``store`` reads it; keep: see ``TreeFolder``."""
 
     def __init__(
         self, program: str, folder: Path, objects: Path, store: ObjectStore, keep: Iterable[PurePosixPath] = ()

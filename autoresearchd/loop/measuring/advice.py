@@ -151,10 +151,7 @@ def _hint(detail: str, source: Path, committed: Path) -> str:
 
 
 def set_bit(path: str) -> str:
-    """How a file of the task's folder is made executable, in the commit as well, where git looks at no bits of files.
-
-    path: relative to the folder.
-    """
+    """How a file of the task's folder is made executable, in the commit as well (git may look at no bits)."""
     name = shlex.quote(path)
     return f"chmod +x -- {name} && git add --chmod=+x -- {name} && git commit -m 'executable'"
 

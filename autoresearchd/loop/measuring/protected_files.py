@@ -95,10 +95,7 @@ class Seals:
     edited: Seal
 
     def check(self, measurement: Measurement) -> Measurement:
-        """A run has ended: what it gave, unless something was tampered with.
-
-        May be asked again with the same answer: writing the answer down can fail, and is then repeated.
-        """
+        """What a run gave, unless something was tampered with; the same whenever it is asked again."""
         differs = {"the pristine copy": broken(self.pristine, self.files.read_pristine())}
         if self.workspace.is_dir():
             differs["the worktree"] = broken(self.edited, self.files.read(self.workspace))

@@ -42,11 +42,7 @@ def read_logs(result: RunResult) -> dict[str, str]:
 
 
 def clean_logs(run_dir: Path, redactor: Redactor) -> None:
-    """Take secrets out of the logs that a run has left; a log without any is not touched.
-
-    Nothing writes to them any more: what held one open ended with the run. Raises EnvironmentFailure when a clean log
-    cannot be written.
-    """
+    """Take secrets out of the logs of a run that has ended. EnvironmentFailure when a clean log cannot be written."""
     for path in sorted(run_dir.glob("*.log*")):
         if path.is_symlink() or not path.is_file():
             continue

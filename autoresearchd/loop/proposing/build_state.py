@@ -43,10 +43,7 @@ class Research:
         self._shown: list[int] = []
 
     def state(self, e: Experiment, repair: Repair | None = None) -> ResearchState:
-        """All that a policy is shown, for a proposal or for the repair of one that failed.
-
-        Members of a round are shown what its first was shown.
-        """
+        """All that a policy is shown; members of a round are shown what its first was shown."""
         turn = self._turns.turn_of(e)
         if turn.state is not None and repair is None:
             return replace(turn.state, number=e.number, seed=self._context.random_seed(e.number, "policy"))

@@ -174,11 +174,7 @@ class Proposals:
         return Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
 
     def repair(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment | Decision:
-        """Give a proposal that failed for a simple reason back to its policy: the experiment with a further attempt.
-
-        The decision where it is to stand: the failure is not simple, it was given back often enough, or nothing better
-        came of it.
-        """
+        """Give a proposal that failed for a simple reason back to its policy; the decision where it is to stand."""
         failed, run, policy = messages.proposal_of(e), e.last_own, self._context.policy
         attempt = failed.attempt + 1
         if run is None or decision.label is not Label.ERROR or attempt > policy.repairs or not is_simple(run.detail):

@@ -46,10 +46,7 @@ def starting(path: Path) -> int | None:
 
 
 def announce(path: Path, pid: int) -> None:
-    """Note that a process comes up as the daemon of a session; it takes the lock as soon as it can.
-
-    Nothing where a daemon has the session, or the disk takes no writing: the process will say so itself.
-    """
+    """Note that a process comes up as the daemon of a session; nothing where one has it, or the disk is full."""
     begun = start_time(pid)
     if begun is None:  # it has ended already
         return
@@ -139,10 +136,7 @@ class SessionLock:
         self._note(ready=True)
 
     def waits(self, reason: str) -> None:
-        """Note what the daemon waits for that cannot write it into its database; empty: for nothing any more.
-
-        On a disk that takes no writing at all the note stays as it was: then the age of the heartbeat tells.
-        """
+        """Note what the daemon waits for that cannot write it into its database; empty: for nothing any more."""
         with contextlib.suppress(OSError):
             self._note(waits=reason[:_REASON])
 

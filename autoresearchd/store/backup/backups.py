@@ -37,10 +37,7 @@ def generations(folder: Path) -> list[Path]:
 
 
 def make(copy: Callable[[Path], None], folder: Path, at: datetime) -> Path:
-    """Take a backup by ``Store.backup``, named after ``at`` (UTC), and drop those that have had their time.
-
-    Raises StoreDamaged when the copy fails its check, so the database is damaged; older backups are left alone.
-    """
+    """Take a backup, named after ``at`` (UTC), and drop old ones. StoreDamaged: it fails its check; none is dropped."""
     target = folder / f"{at:%Y%m%dT%H%M%S%f}Z.db"
     unchecked = target.with_suffix(".unchecked")
     try:

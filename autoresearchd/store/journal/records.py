@@ -160,11 +160,7 @@ def _answer_of(row: AnyRow, messages: Sequence[Any]) -> Answer:
 
 
 def conversations(stored: Iterable[tuple[int, int | None, Sequence[Any]]]) -> Iterator[list[Any]]:
-    """Messages of each answer, from (index, how many are those of the answer before it, the others).
-
-    In the place of one that went down with a damaged database stands ``LOST``; ValueError where there are said to be
-    more than any conversation has.
-    """
+    """Messages of each answer, from (index, how many are those of the one before, the others); see ``LOST``."""
     before: list[Any] = []
     following = 0
     for index, shared, new in stored:

@@ -211,11 +211,7 @@ class Opened:
 
 
 class FileReader(Opened):
-    """Reads a database file, and nothing else of it can be done.
-
-    Raises StoreError when there is no database, an older version wrote it, or it cannot be read; SchemaTooNew when a
-    newer version wrote it.
-    """
+    """Reads a database file. StoreError: there is none, an older version wrote it, it is damaged; SchemaTooNew."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(Database(sqlite_url(path), readonly=True))

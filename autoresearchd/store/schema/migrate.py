@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def upgrade(
     url: str, *, migrations: Path | None = None, head: str = HEAD_REVISION, busy_timeout: float = 10.0
 ) -> Path | None:
-    """Bring the database to ``head``; the backup that was made before it, None where none was needed.
-
-    Raises SchemaTooNew when a newer version wrote it, StoreError when it is no database of ours.
-    """
+    """Bring the database to ``head``; the backup that was made before. SchemaTooNew; StoreError: it is none of ours."""
     database = Database(url, busy_timeout=busy_timeout)
     try:
         if database.path is not None:
