@@ -15,14 +15,12 @@ from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, decide_fallen
 from autoresearchd.loop import messages
-from autoresearchd.loop.deciding import decide_experiment, move_branch, next_run
+from autoresearchd.loop.deciding import check_run, decide_experiment, move_branch, next_run
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.measuring.advice import Advice
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
-from autoresearchd.loop.measuring.run_checks import check_run
 from autoresearchd.loop.measuring.run_files import clean_logs, discard_outputs
-from autoresearchd.loop.proposing.build_state import Research
-from autoresearchd.loop.proposing.experiment_turns import Turns
+from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.proposing.proposals import Proposals
 from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.run import Slot, launch, measure_run

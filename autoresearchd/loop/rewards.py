@@ -9,7 +9,7 @@ from dataclasses import replace
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.evaluator.reward import Reward, RewardFormula, novelty, resources_saved, reward
 from autoresearchd.loop.messages import is_baseline
-from autoresearchd.loop.proposing.experiment_turns import Turns
+from autoresearchd.loop.proposing.build_state import Turns
 from autoresearchd.loop.session_view import RECENT, SessionView
 
 MEMORY_METRICS = ("peak_vram_mb", "peak_memory_mb", "peak_rss_mb")

@@ -17,12 +17,9 @@ from autoresearchd.domain.errors import RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
 from autoresearchd.workspace.files import disk_errors, held, split_path
-from autoresearchd.workspace.folders import Exports
-from autoresearchd.workspace.history import History, commit_message
-from autoresearchd.workspace.objects import Entry, ObjectStore, serialise_commit
-from autoresearchd.workspace.refs import SessionRefs
-from autoresearchd.workspace.slots import Slots, is_private, make_private
-from autoresearchd.workspace.submodules import FETCH, object_databases
+from autoresearchd.workspace.folders import Exports, Slots, is_private, make_private
+from autoresearchd.workspace.history import History, SessionRefs, commit_message
+from autoresearchd.workspace.objects import FETCH, Entry, ObjectStore, object_databases, serialise_commit
 
 HISTORIES = ("refs", "revert")
 _USAGE = 129

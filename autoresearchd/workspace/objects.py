@@ -3,26 +3,29 @@
 Formats as git's own tree.c and commit.c write them: entries ``<mode> <name> NUL <20 bytes>``, sorted with a slash
 behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects are read by a
 ``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written by ``git
-hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full.
+hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full. Those of
+submodules (gitsubmodules(7)) are only read; runs get copies of the files, and nothing of their git directories.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import subprocess
 import threading
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError
-from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading
+from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading, surroundings
 from autoresearchd.workspace.files import disk_errors
+from autoresearchd.workspace.layout import common_dir, git_dir, is_git_dir
 
 if TYPE_CHECKING:
     from git import Git as PythonGit
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 FOLDER = b"40000"
 LINK = b"120000"
 SUBMODULE = b"160000"
+FETCH = "git submodule update --init --recursive"
+"""What brings the pinned commits of all submodules to this machine."""
 _NO_NAMES = (b"", b".", b"..", b".git")
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -311,3 +316,70 @@ def _damage(sha: str) -> Any:
         yield
     except (ValueError, IndexError) as error:
         raise _missing(sha) from error
+
+
+# ---------------------------------------------------------------------- submodules
+def object_databases(program: str, root: Path, revisions: Sequence[str]) -> tuple[Path, ...]:
+    """The object databases that may hold what the first of some revisions pins; none where it pins nothing.
+
+    Those of submodules that are checked out, with those within them, wherever their git directories lie; and all that
+    the repository keeps for submodules, which another of its worktrees may have checked out.
+    """
+    git = Git(program, git_dir(root))
+    for revision in revisions:
+        pinned = _pinned(git, revision)
+        if pinned is None:
+            continue
+        if not pinned:
+            break
+        kept = {common_dir(root) / "modules", git.directory / "modules"}
+        own = [common_dir(place) for _, place in checked_out(program, root, revision)]
+        found = [*own, *(folder for modules in sorted(kept) for folder in _git_dirs(modules))]
+        return tuple(dict.fromkeys(folder / "objects" for folder in found))
+    return ()
+
+
+def checked_out(program: str, root: Path, revision: str = "HEAD") -> Iterator[tuple[str, Path]]:
+    """Submodules of a revision that are checked out, outer ones first: path from the top of ``root``, and folder."""
+    for name, commit in (_pinned(Git(program, git_dir(root)), revision) or {}).items():
+        place = root / name
+        try:
+            git_dir(place)
+        except RepositoryError:
+            continue
+        yield name, place
+        yield from ((f"{name}/{inner}", path) for inner, path in checked_out(program, place, commit))
+
+
+def absent(program: str, root: Path) -> Iterator[str]:
+    """Submodules of the last commit, and those within them, whose objects are nowhere: paths from the top."""
+    environment = {**surroundings(), **reading(object_databases(program, root, ("HEAD",)))}
+    git = Git(program, git_dir(root), environment=environment)
+    waiting = list((_pinned(git, "HEAD") or {}).items())
+    for name, commit in waiting:
+        inner = _pinned(git, commit)
+        if inner is None:
+            yield name
+        else:
+            waiting += [(f"{name}/{below}", theirs) for below, theirs in inner.items()]
+
+
+def _git_dirs(modules: Path) -> Iterator[Path]:
+    """The git directories in a folder of submodules' ones (gitrepository-layout(5), modules); names have slashes."""
+    for folder in sorted(modules.iterdir()) if modules.is_dir() else ():
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        if is_git_dir(folder):
+            yield folder
+            yield from _git_dirs(folder / "modules")
+        else:
+            yield from _git_dirs(folder)
+
+
+def _pinned(git: Git, revision: str) -> dict[str, str] | None:
+    """The paths of submodules in a commit, with the commits that they are pinned to; None where there is no such."""
+    listed = git.run("ls-tree", "-r", "-z", "--full-tree", revision)
+    if not listed.ok:
+        return None
+    rows = (row.split(b"\t", 1) for row in listed.out.split(b"\0") if row.startswith(b"160000 "))
+    return {os.fsdecode(name): facts.split(b" ")[2].decode("ascii") for facts, name in rows}

@@ -19,8 +19,7 @@ from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
-from autoresearchd.workspace.objects import is_commit_id
-from autoresearchd.workspace.submodules import absent, checked_out
+from autoresearchd.workspace.objects import absent, checked_out, is_commit_id
 
 _IN_PROGRESS = {
     "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",

@@ -19,8 +19,8 @@ from autoresearchd.evaluator.rules.program_text import SEED_VARIABLE
 from autoresearchd.evaluator.rules.run_time import needed
 from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.session_view import SessionView
+from autoresearchd.workspace.objects import FETCH
 from autoresearchd.workspace.preflight import absent_submodules
-from autoresearchd.workspace.submodules import FETCH
 
 
 class Advice:

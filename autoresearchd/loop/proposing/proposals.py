@@ -22,8 +22,7 @@ from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret, 
 from autoresearchd.loop import messages
 from autoresearchd.loop.measuring.run_files import read_sources
 from autoresearchd.loop.messages import is_baseline, unified_diff
-from autoresearchd.loop.proposing.build_state import Research, training_log
-from autoresearchd.loop.proposing.experiment_turns import Turns
+from autoresearchd.loop.proposing.build_state import Research, Turns, training_log
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
