@@ -6,10 +6,10 @@ kernel keeps (as git's index does, gitformat-index(5)). So what a job left there
 is named after its tree, made once and compared with it each time it is handed out.
 
 A slot's worktree has a private git directory beside it, for programs that look around in it (``git rev-parse HEAD``);
-objects are read through another one. Such a directory has the user's objects and nothing else of the user's. Its own
-``config`` and ``info/attributes``, which outranks every ``.gitattributes`` (gitattributes(5)), see to it that no filter,
-hook, monitor or line-end rule of the user's repository, or of a commit, is ever looked at. Nothing in the user's own
-git directory (worktree list, HEAD, index) knows of them. Whatever is wrong with a worktree: it is made anew.
+objects are read through another one. Such a directory has the user's objects and nothing else of the user's: by its own
+``config`` and ``info/attributes``, which outranks every ``.gitattributes`` (gitattributes(5)), no filter, hook, monitor
+or line-end rule of the user's repository, or of a commit, is ever looked at. Nothing in the user's own git directory
+(worktree list, HEAD, index) knows of them. Whatever is wrong with a worktree: it is made anew.
 """
 
 from __future__ import annotations
