@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
+from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
@@ -127,15 +127,6 @@ def test_nothing_is_written_and_a_daemon_at_work_is_not_waited_for(path: Path, l
     assert path.read_bytes() == before
     with Corpus(path) as corpus, pytest.raises(EnvironmentFailure, match="readonly"), corpus._db.write() as c:
         c.exec_driver_sql("DELETE FROM answer")
-
-
-def test_a_database_that_is_not_there_or_of_another_version_is_named(tmp_path: Path, path: Path, lab: Driver) -> None:
-    with pytest.raises(StoreError, match="there is no database"):
-        Corpus(tmp_path / "none.db")
-    for revision, kind in (("9999", SchemaTooNew), ("0000", StoreError)):
-        broken(path, f"UPDATE alembic_version SET version_num = '{revision}'")
-        with pytest.raises(kind, match=revision):
-            Corpus(path)
 
 
 # ---------------------------------------------------------------------- damage

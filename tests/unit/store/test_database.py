@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import AutoresearchdError, ConfigError, EnvironmentFailure, StoreError
-from autoresearchd.resources import bundled
+from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, StoreError
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema.database import Database, sqlite_url
 from tests.contract.store_driver import AT, Driver, new_proposal, new_session
@@ -137,18 +136,3 @@ def test_controls_go_to_one_of_two_takers_only(path: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             taken = [c.id for found in pool.map(store.take_controls, [session_id] * 4) for c in found]
     assert len(taken) == len(set(taken)) == 20
-
-
-def test_a_backup_is_whole_and_can_be_opened(lab: Driver, tmp_path: Path) -> None:
-    lab.open()
-    target = tmp_path / "backups.db"
-    target.write_text("an older backup")
-    lab.store.backup(target)
-    with SqlStore.open(sqlite_url(target)) as copy:
-        assert copy.latest(lab.id) == lab.store.latest(lab.id)
-    with pytest.raises(AutoresearchdError):
-        lab.store.backup(tmp_path / "missing" / "backup.db")
-
-
-def test_bundled_folders_are_found() -> None:
-    assert (bundled("migrations") / "env.py").is_file()

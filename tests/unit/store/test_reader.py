@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
+from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.policy_versions import NewLearnerRun
@@ -290,15 +290,6 @@ def test_it_reads_while_the_daemon_is_in_the_middle_of_a_write(lab: Driver, path
     writer.close()
 
 
-def test_a_listing_under_way_does_not_stand_in_the_way_of_other_questions(lab: Driver, path: Path) -> None:
-    fill(lab)
-    with Reader(path) as reader:
-        listing = reader.experiments("nov21")
-        assert next(listing)["experiment"] == 0
-        assert reader.status("nov21")["session"]["experiments"] == 6
-        assert len(list(listing)) == 7
-
-
 def test_it_reads_a_database_without_wal_files_and_leaves_it_as_it_was(lab: Driver, path: Path) -> None:
     fill(lab)
     lab.store.close()
@@ -319,11 +310,6 @@ def test_it_reads_a_database_on_a_disk_that_it_may_not_write_to(lab: Driver, pat
             assert len(list(reader.experiments("nov21"))) == 8
     finally:
         path.parent.chmod(0o755)
-
-
-def test_it_cannot_write(lab: Driver, path: Path) -> None:
-    with Reader(path) as reader, pytest.raises(EnvironmentFailure, match="readonly"), reader._db.write() as c:
-        c.exec_driver_sql("DELETE FROM session")
 
 
 def test_a_missing_a_foreign_and_a_damaged_file_are_told_apart(tmp_path: Path) -> None:
