@@ -11,7 +11,7 @@ Rows of an experiment carry its key (session_id, number), so that a step never l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -53,138 +53,33 @@ def clean(value: str) -> str:
 
 
 # ---------------------------------------------------------------------- types of columns
-class Time(TypeDecorator[datetime]):
-    """A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
+class Value(TypeDecorator[Any]):
+    """What is stored as ``impl``: made by ``store``, read by ``load``. Neither sees NULL, which is read as ``empty()``.
 
-    impl = sa.BigInteger
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"a time without a time zone cannot be stored: {value!r}")
-        return (value - _EPOCH) // _MICROSECOND
-
-    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else _EPOCH + timedelta(microseconds=_checked(value, int))
-
-
-class Words(TypeDecorator[str]):
-    """Text that people or models wrote: cleaned of what a database cannot hold, and redacted."""
+    redacts: whether secrets are taken out before.
+    """
 
     impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else clean(value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else _checked(value, str)
-
-
-class Verbatim(Words):
-    """Text that stays what it is: names, hashes, and the task."""
-
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else codec.text(value)
-
-
-class Word(Verbatim):
-    """A word of ours, one of an enumeration."""
-
-    cache_ok = True
-
-    def __init__(self, kind: type[StrEnum]) -> None:
+    def __init__(
+        self,
+        impl: sa.types.TypeEngine[Any],
+        store: Callable[[Any], Any] = lambda value: value,
+        load: Callable[[Any], Any] = lambda value: value,
+        *,
+        empty: Callable[[], Any] = lambda: None,
+        redacts: bool = False,
+    ) -> None:
         super().__init__()
-        self.kind = kind
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
-        return None if value is None else self.kind(value)
-
-
-class Whole(TypeDecorator[int]):
-    """A whole number."""
-
-    impl = sa.Integer
-    cache_ok = True
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
-        return None if value is None else int(_checked(value, int, Decimal))
-
-
-class Big(Whole):
-    """A whole number of 64 bits."""
-
-    impl = sa.BigInteger
-    cache_ok = True
-
-
-class Real(TypeDecorator[float]):
-    """A number; one that is not finite is stored as NULL."""
-
-    impl = sa.Float(53)
-    cache_ok = True
-
-    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
-        return codec.finite(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> float | None:
-        return None if value is None else float(_checked(value, int, float))
-
-
-class Json(TypeDecorator[Any]):
-    """A JSON object or list (``kind``), redacted; an empty one is NULL."""
-
-    impl = sa.JSON(none_as_null=True)
-    cache_ok = True
-
-    def __init__(self, kind: type = dict) -> None:
-        super().__init__()
-        self.kind = kind
+        self.impl = impl  # type: ignore[assignment]  # of each value its own
+        self.store, self.load, self.empty, self.redacts = store, load, empty, redacts
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        if not value:
-            return None
-        return redacted(dict(value) if isinstance(value, Mapping) else list(value))
+        return None if value is None else self.store(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return self.kind() if value is None else _checked(value, self.kind)
-
-
-class Metrics(Json):
-    """Figures by name, also those that are not finite."""
-
-    cache_ok = True
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return codec.metrics(super().process_result_value(value, dialect))
-
-
-class Packed(TypeDecorator[Any]):
-    """A long value, compressed; ``form``: how, see ``codec.FORMS``. Texts, answers and messages are redacted before."""
-
-    impl = sa.LargeBinary
-    cache_ok = True
-
-    def __init__(self, form: str) -> None:
-        super().__init__()
-        self.form = form
-
-    @property
-    def verbatim(self) -> bool:
-        """Numbers, and the files of a proposal: they stay what is committed."""
-        return self.form not in ("text", "json", "messages")
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
-        if value is None:
-            return None
-        return codec.FORMS[self.form][0](value if self.verbatim else redacted(value))
-
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else codec.FORMS[self.form][1](value)
+        return self.empty() if value is None else self.load(value)
 
 
 def _checked(value: Any, *kinds: type) -> Any:
@@ -192,6 +87,55 @@ def _checked(value: Any, *kinds: type) -> Any:
     if not isinstance(value, kinds):
         raise TypeError(f"{type(value).__name__} in the place of {kinds[0].__name__}")
     return value
+
+
+def _microseconds(at: datetime) -> int:
+    if at.tzinfo is None:
+        raise ValueError(f"a time without a time zone cannot be stored: {at!r}")
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def _text(value: Any) -> str:
+    return str(_checked(value, str))
+
+
+def _whole(value: Any) -> int:
+    return int(_checked(value, int, Decimal))
+
+
+def _json(kind: type, load: Callable[[Any], Any] = lambda value: value) -> Value:
+    """A JSON object or list; an empty one is NULL."""
+    return Value(
+        sa.JSON(none_as_null=True),
+        lambda value: redacted(kind(value)) if value else None,
+        lambda value: load(_checked(value, kind)),
+        empty=kind,
+        redacts=True,
+    )
+
+
+def _packed(form: str) -> Value:
+    """A long value, compressed; ``form``: how, see ``codec.FORMS``. Numbers and files stay what they are."""
+    pack, unpack = codec.FORMS[form]
+    redacts = form in ("text", "json", "messages")
+    return Value(sa.LargeBinary(), lambda value: pack(redacted(value) if redacts else value), unpack, redacts=redacts)
+
+
+def _word(kind: type[StrEnum]) -> Value:
+    """A word of ours, one of an enumeration."""
+    return Value(sa.Text(), codec.text, kind)
+
+
+Time = Value(sa.BigInteger(), _microseconds, lambda value: _EPOCH + timedelta(microseconds=_checked(value, int)))
+"""A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
+Words = Value(sa.Text(), clean, _text, redacts=True)
+"""Text that people or models wrote: cleaned of what a database cannot hold, and redacted."""
+Verbatim = Value(sa.Text(), codec.text, _text)
+"""Text that stays what it is: names, hashes, and the task."""
+Whole, Big = Value(sa.Integer(), load=_whole), Value(sa.BigInteger(), load=_whole)
+Real = Value(sa.Float(53), codec.finite, lambda value: float(_checked(value, int, float)))
+"""A number; one that is not finite is stored as NULL."""
+Json, Stages, Metrics = _json(dict), _json(list), _json(dict, codec.metrics)
 
 
 # ---------------------------------------------------------------------- keys and columns
@@ -238,7 +182,7 @@ HASHES = ("model_hash", "tokenizer_hash", "template_hash")
 def _generation() -> list[Column[Any]]:
     """The long parts of what a model said."""
     forms = {"messages": "messages", "completion": "text", "token_ids": "ids", "logprobs": "reals"}
-    return [_column(name, Packed(form), nullable=True) for name, form in forms.items()]
+    return [_column(name, _packed(form), nullable=True) for name, form in forms.items()]
 
 
 # ---------------------------------------------------------------------- sessions and experiments
@@ -248,7 +192,7 @@ sessions = Table(
     _id(),
     _column("tag", Verbatim, unique=True),
     *_columns(Verbatim, "branch", "folder", "policy", "executor", "base_commit", "incumbent", "task_json"),
-    _column("state", Word(SessionState)),
+    _column("state", _word(SessionState)),
     _column("reason", Words),
     *_optional(Whole, "pid", "max_experiments"),
     _column("incumbent_experiment", Whole),
@@ -286,9 +230,9 @@ experiments = Table(
     _session(primary_key=True),
     _column("number", Whole, primary_key=True),
     _column("segment", Whole),
-    _column("phase", Word(Phase)),
-    *_optional(Word(Status), "status"),
-    *_optional(Word(Label), "label"),
+    _column("phase", _word(Phase)),
+    *_optional(_word(Status), "status"),
+    *_optional(_word(Label), "label"),
     *_optional(Real, "value", "delta", "confidence", "sigma", "reward", "overhead_ms"),
     _column("gpu_s", Real),
     *_optional(Whole, "attempt"),
@@ -296,7 +240,7 @@ experiments = Table(
     *_optional(Time, "finished_at"),
     _column("parent", Verbatim),
     *_optional(Verbatim, "commit_sha"),
-    *_optional(Metrics(), "metrics"),
+    *_optional(Metrics, "metrics"),
     *_optional(Words, "reason"),
     Index("ix_experiment_value", "session_id", "segment", "value", "number"),
     Index("ix_experiment_status", "session_id", "status", "number"),
@@ -318,7 +262,7 @@ proposals = Table(
     _column("seconds", Real),
     _column("censored", sa.Boolean),
     *_optional(Words, *HASHES, "generation_adapter"),
-    *_optional(Json(), "reward_parts", "sampling", "changes", "asi"),
+    *_optional(Json, "reward_parts", "sampling", "changes", "asi"),
     Index("ix_proposal_code_hash", "session_id", "code_hash", "number"),
 )
 
@@ -326,8 +270,8 @@ proposal_bodies = Table(
     "proposal_body",
     metadata,
     *_key("proposal", *_EXPERIMENT, "attempt"),
-    _column("diff", Packed("text")),
-    _column("files", Packed("files")),
+    _column("diff", _packed("text")),
+    _column("files", _packed("files")),
     *_generation(),
 )
 
@@ -336,7 +280,7 @@ asi = Table(
     metadata,
     *_key("experiment", *_EXPERIMENT),
     *_columns(Words, "hypothesis", "arch_change", "result", "next_action_hint"),
-    *_optional(Json(), "extra"),
+    *_optional(Json, "extra"),
 )
 
 # program: number of the experiment whose commit ran, NULL: its own. attempt: of the proposal when it ran
@@ -350,13 +294,13 @@ runs = Table(
     _column("attempt", Whole, server_default=sa.text("0")),
     _column("started_at", Time),
     *_optional(Time, "finished_at"),
-    _column("label", Word(Label)),
+    _column("label", _word(Label)),
     *_optional(Real, "value"),
     _column("duration_s", Real),
     *_columns(Words, "tier", "host", "device", "detail"),
-    *_optional(Metrics(), "metrics"),
-    *_optional(Json(list), "stages"),
-    *_optional(Packed("curve"), "curve"),
+    *_optional(Metrics, "metrics"),
+    *_optional(Stages, "stages"),
+    *_optional(_packed("curve"), "curve"),
     sa.ForeignKeyConstraint(_EXPERIMENT, ["experiment.session_id", "experiment.number"], ondelete="CASCADE"),
     sa.UniqueConstraint("session_id", "number", "run_index"),
 )
@@ -366,7 +310,7 @@ tallies = Table(  # counters of decided experiments by role and label; reward: t
     metadata,
     _session(primary_key=True),
     _column("role", Words, primary_key=True),
-    _column("label", Word(Label), primary_key=True),
+    _column("label", _word(Label), primary_key=True),
     *_columns(Whole, "decided", "keeps"),
     _column("reward", Real),
 )
@@ -380,7 +324,7 @@ abort_checks = Table(
     _column("run_id", Whole, sa.ForeignKey("run.id", ondelete="CASCADE"), index=True),
     _column("progress", Real),
     *_optional(Real, "forecast", "probability"),
-    *_optional(Json(), "details"),
+    *_optional(Json, "details"),
 )
 
 abort_memories = Table(  # of the latest segment; state: as of ``number``
@@ -388,8 +332,8 @@ abort_memories = Table(  # of the latest segment; state: as of ``number``
     metadata,
     _session(primary_key=True),
     *_columns(Whole, "segment", "number"),
-    *_optional(Json(), "figures"),
-    *_optional(Packed("json"), "state"),
+    *_optional(Json, "figures"),
+    *_optional(_packed("json"), "state"),
 )
 
 notes = Table(  # seen_in: the experiment whose prompt carried it
@@ -423,7 +367,7 @@ events = Table(
     _column("at", Time),
     *_optional(Whole, "experiment"),
     _column("message", Words),
-    *_optional(Json(), "data"),
+    *_optional(Json, "data"),
     Index("ix_event_session", "session_id", "id"),
 )
 
@@ -440,7 +384,7 @@ answers = Table(  # usable or not, in the order of their coming. What is spent i
     _column("seconds", Real),
     *_columns(Words, "model", "form", "finish", "error"),
     *_optional(Words, *HASHES, "adapter"),
-    *_optional(Json(), "sampling"),
+    *_optional(Json, "sampling"),
     Index("ix_answer_spent", "at", "usd"),
 )
 
@@ -455,11 +399,11 @@ learner_runs = Table(  # session_id is NULL where it learned across sessions
     _id(),
     _session(index=True, nullable=True),
     *_columns(Verbatim, "algo", "mode"),
-    _column("status", Word(LearnerStatus)),
+    _column("status", _word(LearnerStatus)),
     _column("started_at", Time),
     *_optional(Time, "finished_at"),
     *_columns(Whole, "trajectories", "steps"),
-    *_optional(Json(), "config", "metrics"),
+    *_optional(Json, "config", "metrics"),
     _column("detail", Words),
 )
 
@@ -471,12 +415,12 @@ policy_versions = Table(  # adapter_path: name of its folder; adapter_hash: over
     _column("learner_run_id", Whole, sa.ForeignKey("learner_run.id", ondelete="SET NULL"), nullable=True),
     _column("parent_id", Whole, sa.ForeignKey("policy_version.id", ondelete="SET NULL"), nullable=True),
     _column("version", Verbatim, unique=True),
-    _column("status", Word(VersionStatus)),
+    _column("status", _word(VersionStatus)),
     *_columns(Verbatim, "adapter_path", "adapter_hash"),
     *_optional(Verbatim, *HASHES),
     _column("created_at", Time),
     *_optional(Time, "promoted_at"),
-    *_optional(Json(), "metrics"),
+    *_optional(Json, "metrics"),
     _column("reason", Words, server_default=sa.text("''")),
 )
 
