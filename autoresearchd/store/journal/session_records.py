@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Executable, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from autoresearchd.domain.errors import StoreError
@@ -24,9 +24,12 @@ from autoresearchd.store.schema.database import Database
 s, g = t.sessions, t.segments
 
 
-def require_session(c: Connection, session_id: int) -> None:
-    """KeyError when there is no such session."""
-    require(c.execute(select(s.c.id).where(s.c.id == session_id)).first(), f"no session {session_id}")
+def put(c: Connection, new: Executable, missing: str) -> Any:
+    """Insert a row; KeyError where what it refers to is not there."""
+    try:
+        return c.execute(new)
+    except IntegrityError as error:
+        raise KeyError(missing) from error
 
 
 class SessionRecords:
@@ -121,9 +124,8 @@ class SessionRecords:
     # -- notes
     def add_note(self, session_id: int, text: str, at: datetime) -> Note:
         with self._db.write() as c:
-            require_session(c, session_id)
             new = insert(t.notes).values(session_id=session_id, text=text, created_at=at).returning(t.notes.c.id)
-            return Note(c.execute(new).scalar_one(), t.clean(text), at)
+            return Note(put(c, new, f"no session {session_id}").scalar_one(), t.clean(text), at)
 
     def unseen_notes(self, session_id: int) -> Sequence[Note]:
         n = t.notes.c
@@ -140,9 +142,8 @@ class SessionRecords:
     # -- requests
     def add_control(self, session_id: int, kind: str, at: datetime) -> Control:
         with self._db.write() as c:
-            require_session(c, session_id)
             new = insert(t.controls).values(session_id=session_id, kind=kind, created_at=at, taken=False)
-            return Control(c.execute(new.returning(t.controls.c.id)).scalar_one(), kind, at)
+            return Control(put(c, new.returning(t.controls.c.id), f"no session {session_id}").scalar_one(), kind, at)
 
     def take_controls(self, session_id: int) -> Sequence[Control]:
         """Asked often and answered rarely: the write lock is taken only when there is something to take."""
@@ -163,9 +164,8 @@ class SessionRecords:
     # -- events
     def log_event(self, session_id: int, event: Event) -> None:
         with self._db.write_lazily() as c:
-            require_session(c, session_id)
             values = pick(event, ("kind", "at", "experiment", "message", "data"))
-            c.execute(insert(t.events).values(session_id=session_id, **values))
+            put(c, insert(t.events).values(session_id=session_id, **values), f"no session {session_id}")
 
     def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]:
         v = t.events.c
@@ -179,10 +179,7 @@ class SessionRecords:
         progress = codec.finite(details.get("progress")) or 0.0
         new = insert(t.abort_checks).values(run_id=run_id, progress=progress, **figures, details=details)
         with self._db.write_lazily() as c:
-            try:
-                c.execute(new)
-            except IntegrityError as error:
-                raise KeyError(f"no run {run_id}") from error
+            put(c, new, f"no run {run_id}")
 
     def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
         k = t.abort_checks.c
@@ -198,11 +195,8 @@ class SessionRecords:
                 values |= {"segment": memory.segment, "number": number, "state": memory.state}
             if known is not None:
                 c.execute(update(m).where(m.c.session_id == session_id).values(**values))
-                return
-            try:
-                c.execute(insert(m).values(session_id=session_id, **values))
-            except IntegrityError as error:
-                raise KeyError(f"no session {session_id}") from error
+            else:
+                put(c, insert(m).values(session_id=session_id, **values), f"no session {session_id}")
 
     def abort_memory(self, session_id: int) -> AbortMemory | None:
         m = t.abort_memories

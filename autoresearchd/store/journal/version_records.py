@@ -21,7 +21,7 @@ from autoresearchd.domain.policy_versions import (
     VersionStatus,
 )
 from autoresearchd.store.journal.records import CURRENT, pick, require
-from autoresearchd.store.journal.session_records import require_session
+from autoresearchd.store.journal.session_records import put
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import Database
 
@@ -46,9 +46,8 @@ class VersionRecords:
     def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun:
         begins = {"status": LearnerStatus.RUNNING, "started_at": at, "steps": 0, "detail": ""}
         with self._db.write() as c:
-            if new.session_id is not None:
-                require_session(c, new.session_id)
-            run_id = c.execute(insert(r).values(**asdict(new), **begins).returning(r.c.id)).scalar_one()
+            row = insert(r).values(**asdict(new), **begins).returning(r.c.id)
+            run_id = put(c, row, f"no session {new.session_id}").scalar_one()
             return _run(c, run_id)
 
     def record_learner_run(
@@ -75,7 +74,8 @@ class VersionRecords:
     def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
         with self._db.write() as c:
             if new.session_id is not None:
-                require_session(c, new.session_id)
+                session = c.execute(select(t.sessions.c.id).where(t.sessions.c.id == new.session_id)).first()
+                require(session, f"no session {new.session_id}")
             parent = select(v.c.id).where(v.c.version == new.parent)
             run = select(r.c.id).where(r.c.id == new.learner_run_id)
             values = {
