@@ -55,7 +55,7 @@ def announce(path: Path, pid: int) -> None:
         with hold(path) as descriptor:
             os.ftruncate(descriptor, 0)
             # Without "ready": nobody holds the session yet.
-            _write(descriptor, {"pid": pid, "start": begun, "starts": True})
+            _write(descriptor, {"pid": pid, "start": str(begun), "starts": True})
 
 
 def waiting(path: Path) -> str:
@@ -75,13 +75,11 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
     if not held:
         return None
     named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
-    who, how = "a daemon is", "`autoresearchd stop` (or `stop --now`) ends it by a signal"
-    if len(held) > 1:  # `stop` alone would only say this again
-        commands = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
-        who, how = "daemons are", f"{commands} end them by signals (with --now: at once)"
+    stop = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
     return StoreDamaged(
-        f"the database {database} is gone, and {who} still at work: {named}",
-        hint=f"{how}; then `autoresearchd doctor --repair` restores the database from the newest backup and git",
+        f"the database {database} is gone, and still written to by {named}",
+        hint=f"{stop} (with --now: at once) by a signal; then `autoresearchd doctor --repair` restores the database from "
+        "the newest backup and git",
     )
 
 
@@ -96,7 +94,7 @@ def _living(path: Path) -> dict[str, Any] | None:
     try:
         note = json.loads(path.read_text())
         begun = start_time(int(note["pid"]))
-        alive = begun is not None and begun == note["start"]
+        alive = begun is not None and str(begun) == note["start"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return note if alive else None
@@ -143,7 +141,7 @@ class SessionLock:
     def _note(self, **facts: Any) -> None:
         self._facts |= facts
         if self._descriptor is not None:
-            _write(self._descriptor, {"pid": os.getpid(), "start": start_time(os.getpid()), **self._facts})
+            _write(self._descriptor, {"pid": os.getpid(), "start": str(start_time(os.getpid())), **self._facts})
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
