@@ -172,9 +172,9 @@ class EarlyAbort:
         if look is None:
             return None
         self._faults = 0
-        figures = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
-        more = {"probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
         try:
+            figures = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
+            more = {"probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
             self._context.store.record_look(watched.run.id, {**figures, **more})
         except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback
             self._report(error, "a look at this run was not written down", watched)

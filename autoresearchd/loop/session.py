@@ -69,7 +69,7 @@ class SessionLoop:
         self.conditions: Callable[[], bool] = lambda: False
         """Called once nothing is open; opens a segment and gives True when results can no longer be compared."""
         self.between: Callable[[], None] = lambda: None
-        """Called before each new experiment; may raise errors.EnvironmentFailure to hold it back."""
+        """Called before each new experiment; may raise EnvironmentFailure to hold it back."""
         self.waits: Callable[[str], None] = lambda reason: None
         """Called with what is waited for while the store cannot be told, with nothing once it can."""
         self._before, self._started = active_seconds, context.clock.monotonic()

@@ -78,8 +78,8 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
     stop = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
     return StoreDamaged(
         f"the database {database} is gone, and still written to by {named}",
-        hint=f"{stop} (with --now: at once); then `autoresearchd doctor --repair` restores the database from the newest "
-        "backup and git",
+        hint=f"{stop} (with --now: at once); then `autoresearchd doctor --repair` restores the database from the "
+        "newest backup and git",
     )
 
 
