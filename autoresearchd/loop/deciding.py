@@ -17,7 +17,7 @@ from autoresearchd.evaluator.keep.keep_rule import KeepRule
 from autoresearchd.evaluator.rules import run_time
 from autoresearchd.evaluator.rules.simplicity import is_simpler
 from autoresearchd.loop.context import Context
-from autoresearchd.loop.early_abort import aborted
+from autoresearchd.loop.early_abort import end_early
 from autoresearchd.loop.measuring.advice import hint_job
 from autoresearchd.loop.messages import commit_of, is_baseline, is_keep, proposal_of
 from autoresearchd.loop.run import Slot
@@ -151,7 +151,7 @@ def check_run(
 ) -> Measurement:
     """What was measured, or what takes its place."""
     if slot.ended_by is not None and measured.label is Label.INTERRUPTED:  # else it ended by itself just then
-        measured = aborted(measured, slot.ended_by)
+        measured = end_early(measured, slot.ended_by)
     if run.of is None:
         task, best, sigma = view.context.task, view.best, view.sigma
         measured = run_time.held(task, result, measured, view.pace, best=best, sigma=sigma)

@@ -339,7 +339,7 @@ class EarlyAbort:
         self._context.emit(EventKind.FAULT, told, experiment=number, traceback=trace)
 
 
-def aborted(measurement: Measurement, look: Look) -> Measurement:
+def end_early(measurement: Measurement, look: Look) -> Measurement:
     """What a run gave that was ended after a look: no value, but what was forecast; a dead one forecasts nothing."""
     detail = look.explain().removesuffix(".")
     if look.reason is Reason.DEAD:

@@ -86,7 +86,7 @@ def failed_proposal(error: PolicyError) -> str:
     return shorten(error.what.split("\n", 1)[0].rstrip(":"), 100)
 
 
-def decided(e: Experiment, decision: Decision, task: Task) -> str:
+def describe_decision(e: Experiment, decision: Decision, task: Task) -> str:
     """The decision in one line."""
     what = e.proposal.description or e.proposal.hypothesis if e.proposal else "no proposal"
     label = f"/{decision.label.value}" if decision.label else ""
@@ -169,7 +169,7 @@ def tell_decided(context: Context, e: Experiment, fallen: Sequence[int], figures
     decision = decision_of(e)
     context.emit(
         EventKind.DECIDED,
-        decided(e, decision, context.task),
+        describe_decision(e, decision, context.task),
         experiment=e.number,
         status=decision.status.value,
         label=decision.label.value,

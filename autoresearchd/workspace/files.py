@@ -52,7 +52,7 @@ def is_placeholder(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[int]:
+def hold_lock(path: Path) -> Iterator[int]:
     """Hold a lock of git; yields its descriptor.
 
     Handed to a child process, that keeps the lock until it has ended, also when its parent is killed. So whoever holds

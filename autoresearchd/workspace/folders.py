@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.file_content import pointed_to
 from autoresearchd.workspace.command import Git
-from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
+from autoresearchd.workspace.files import disk_errors, hold_lock, is_placeholder, remove_tree
 from autoresearchd.workspace.objects import LINK, SUBMODULE, Entry, ObjectStore, object_id
 
 _Stamp = tuple[int, ...]
@@ -168,7 +168,7 @@ class Exports:
     def pristine(self, tree: str) -> Path:
         """The export of a tree, files read-only; written anew where somebody altered it."""
         target = self._folder / tree
-        with disk_errors(f"exporting the task's folder to {target}"), held(self._folder / "lock"):
+        with disk_errors(f"exporting the task's folder to {target}"), hold_lock(self._folder / "lock"):
             if target.is_symlink() or not target.is_dir():
                 remove_tree(target)
                 target.mkdir()
@@ -232,7 +232,7 @@ class Slots:
             raise ValueError(f"slots are numbered from 0: {slot}")
         tree = self._folder / f"slot{int(slot)}"
         git = Git(self._program, self._folder / f"{tree.name}.git", tree)
-        with disk_errors(f"checking out into {tree}"), held(self._folder / f"{tree.name}.lock") as lock:
+        with disk_errors(f"checking out into {tree}"), hold_lock(self._folder / f"{tree.name}.lock") as lock:
             usable = tree.is_dir() and not tree.is_symlink() and not git.directory.is_symlink()
             if not usable or not is_private(git.directory, self._objects):
                 self._make(slot, git, tree, commit)

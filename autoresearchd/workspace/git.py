@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.domain.errors import RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
-from autoresearchd.workspace.files import disk_errors, held, split_path
+from autoresearchd.workspace.files import disk_errors, hold_lock, split_path
 from autoresearchd.workspace.folders import Exports, Slots, is_private, make_private
 from autoresearchd.workspace.history import History, SessionRefs, commit_message
 from autoresearchd.workspace.objects import FETCH, Entry, ObjectStore, object_databases, serialise_commit
@@ -268,7 +268,7 @@ class GitWorkspace:
     def pack(self) -> None:
         """Pack loose refs and objects. Nothing is pruned, whether reachable or not; may run beside everything else."""
         git = self._public
-        with held(self._state / "locks" / "pack") as lock:
+        with hold_lock(self._state / "locks" / "pack") as lock:
             result = git.run("pack-refs", "--include", f"{self._refs.prefix}*", keep_open=[lock], gently=True)
             if result.code == _USAGE:
                 # Before 2.42 git packs all refs or none; how a ref is stored is nothing that a user can see.

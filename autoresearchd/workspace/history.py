@@ -21,7 +21,7 @@ from autoresearchd.domain.cleaning import one_line, printable
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace import layout
 from autoresearchd.workspace.command import Git, Result, find_git
-from autoresearchd.workspace.files import held
+from autoresearchd.workspace.files import hold_lock
 from autoresearchd.workspace.layout import BRANCHES, branch_name
 from autoresearchd.workspace.objects import ObjectStore, is_commit_id, parse_commit
 
@@ -173,7 +173,7 @@ class SessionRefs:
         """One transaction; once more after a lock that a dead git left in our own namespace was removed."""
         # Each word is ours: a validated tag, numbers and hex digits.
         stdin = "".join(f"{command}\n" for command in commands).encode("ascii")
-        with held(self._guard) as descriptor:
+        with hold_lock(self._guard) as descriptor:
             result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
             if not result.ok and result.lock is not None and self._remove_stale(result.lock):
                 result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])

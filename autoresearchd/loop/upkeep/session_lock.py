@@ -35,7 +35,7 @@ def process_began(pid: int) -> datetime | None:
 
 def holder(path: Path, *, ready: bool = False) -> int | None:
     """Pid of the live daemon that holds the session (``ready``: and has found all in order), or None. Takes no lock."""
-    note = _held(path)
+    note = _read_note(path)
     return None if note is None or (ready and not note["ready"]) else int(note["pid"])
 
 
@@ -60,7 +60,7 @@ def announce(path: Path, pid: int) -> None:
 
 def waiting(path: Path) -> str:
     """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
-    return str((_held(path) or {}).get("waits") or "")
+    return str((_read_note(path) or {}).get("waits") or "")
 
 
 def holders(folder: Path) -> dict[str, int]:
@@ -83,7 +83,7 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
     )
 
 
-def _held(path: Path) -> dict[str, Any] | None:
+def _read_note(path: Path) -> dict[str, Any] | None:
     """The note of a live daemon that holds the session."""
     note = _living(path)
     return note if note is not None and "ready" in note else None
