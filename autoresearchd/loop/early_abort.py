@@ -11,10 +11,10 @@ import math
 import os
 import stat
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.domain.events import EventKind
@@ -282,9 +282,9 @@ class EarlyAbort:
         sigma = e.decision.sigma if e.decision else None
         policy.delta = NOISE * (sigma if sigma is not None else self._view.sigma or 0.0)
         value = None if aborted else run.value
-        spared = policy.is_audit and (
-            run.id in self._spared or any(look.get("reason") == Reason.AUDIT for look in self._looks(run))
-        )
+        looks = self._context.store.looks(run.id) if policy.is_audit else ()  # another daemon may have looked
+        audits = (look.get("reason") == Reason.AUDIT for look in looks)
+        spared = policy.is_audit and (run.id in self._spared or any(audits))
         kept = is_keep(e)
         again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
         # another: no duplicate is ever run
@@ -300,13 +300,9 @@ class EarlyAbort:
         points = self._curves.get(run.id)
         return curve_of(points if points is not None else self._context.store.curve(run.id), end)
 
-    def _looks(self, run: Run) -> Sequence[Mapping[str, Any]]:
-        """The looks at a run; from the store, as another daemon may have looked."""
-        return self._context.store.looks(run.id)
-
     def _reached(self, run: Run) -> float:
         """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""
-        looks = self._looks(run)
+        looks = self._context.store.looks(run.id)
         last = looks[-1].get("progress") if looks else None
         share = last if isinstance(last, (int, float)) and last > 0 else run.duration_s / self._budget
         return min(1.0, share) if share > 0 else 1.0
