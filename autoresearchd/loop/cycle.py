@@ -15,14 +15,13 @@ from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, decide_fallen
 from autoresearchd.loop import messages
-from autoresearchd.loop.deciding import check_run, decide_experiment, move_branch, next_run
+from autoresearchd.loop.deciding import Rewards, check_run, decide_experiment, move_branch, next_run, with_penalty
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.measuring.advice import Advice
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
 from autoresearchd.loop.measuring.run_files import clean_logs, discard_outputs
 from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.proposing.proposals import Proposals
-from autoresearchd.loop.rewards import Rewards
 from autoresearchd.loop.run import Slot, launch, measure_run
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.sandbox.trees import remove_tree
@@ -195,7 +194,7 @@ class Cycle:
         decision = self._rewards.with_reward(e, decision)
         tip = self._proposals.commit_kept(e, decision) if decision.status is Status.KEEP else None
         asi = messages.asi_of(e, decision, context.task)
-        lost = {k.number: self._rewards.with_penalty(decide_fallen(context.task, k, e)) for k in fallen}
+        lost = {k.number: with_penalty(decide_fallen(context.task, k, e)) for k in fallen}
         e = context.store.record_decision(
             context.session_id, e.number, decision, asi, context.clock.now(), incumbent=tip, fallen=lost
         )

@@ -1,4 +1,4 @@
-"""Deciding: what a run counts as, whether an experiment needs another, what it comes to, and where the branch goes.
+"""Deciding: what a run counts as, whether another is needed, what comes of an experiment, and where the branch goes.
 
 The same after a restart. The branch is never moved where anybody else has moved it.
 """
@@ -6,7 +6,9 @@ The same after a restart. The branch is never moved where anybody else has moved
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from autoresearchd.domain.errors import BaselineError, RepositoryError
@@ -14,12 +16,14 @@ from autoresearchd.domain.experiment import Decision, Experiment, Measurement, R
 from autoresearchd.domain.labels import RULES, Label, Status
 from autoresearchd.evaluator.keep.decide import NextRun, decide, decide_baseline
 from autoresearchd.evaluator.keep.keep_rule import KeepRule
+from autoresearchd.evaluator.reward import Reward, novelty, resources_saved, reward
 from autoresearchd.evaluator.rules import run_time
 from autoresearchd.evaluator.rules.simplicity import is_simpler
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.early_abort import end_early
 from autoresearchd.loop.measuring.advice import hint_job
 from autoresearchd.loop.messages import commit_of, is_baseline, is_keep, proposal_of
+from autoresearchd.loop.proposing.build_state import Turns
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import RECENT, SessionView
 from autoresearchd.loop.upkeep.housekeeping import LOW_DISK_BYTES
@@ -27,6 +31,7 @@ from autoresearchd.sandbox.trees import remove_tree
 
 DOUBTED_AFTER = 3
 """Experiments that failed in a row before the tip is run again beside the next one that does."""
+MEMORY_METRICS = ("peak_vram_mb", "peak_memory_mb", "peak_rss_mb")
 STARVED = 2
 """Runs of the baseline that are made again at most because the machine had too little time for them."""
 PULLED_AWAY = 3
@@ -190,3 +195,69 @@ def _make_room(view: SessionView, e: Experiment, run: Run, measured: Measurement
 
 def _count(e: Experiment, label: Label) -> int:
     return sum(run.label is label for run in e.runs)
+
+
+class Rewards:
+    """Gives rewards; remembers the last diffs, so that none is read from the store twice."""
+
+    def __init__(self, view: SessionView, turns: Turns) -> None:
+        self._view, self._turns, self._context = view, turns, view.context
+        self._diffs: deque[tuple[int, str]] | None = None
+
+    def with_reward(self, e: Experiment, decision: Decision) -> Decision:
+        """The decision with its reward, for experiments that somebody proposed."""
+        view = self._view
+        if is_baseline(e) or e.proposal is None or view.needs_baseline:
+            return decision
+        diff = self._context.store.diff(self._context.session_id, e.number)
+        earlier = self._earlier(e)
+        gain, sure = self._gain(e, decision)
+        earned = reward(
+            decision.label,
+            gain,
+            view.sigma,
+            view.best,
+            sure=sure,
+            saved=resources_saved(resources(e), resources(view.tip)),
+            distance=novelty(diff, [text for _, text in earlier]) if diff else 0.0,
+        )
+        if diff:
+            self._diffs = deque([*earlier, (e.number, diff)], maxlen=RECENT)
+        return _with(decision, earned)
+
+    def _gain(self, e: Experiment, decision: Decision) -> tuple[float | None, float | None]:
+        """The improvement, and how sure it is; of a member of a round, that over what all of its members were shown."""
+        shown = self._turns.turn_of(e).state
+        if shown is None or shown.incumbent == self._view.parent or None in (decision.value, shown.incumbent_value):
+            return decision.delta, decision.sure
+        assert decision.value is not None
+        assert shown.incumbent_value is not None
+        return self._context.task.metric.improvement(decision.value, shown.incumbent_value), None
+
+    def _earlier(self, e: Experiment) -> Sequence[tuple[int, str]]:
+        if self._diffs is None:
+            store, session_id = self._context.store, self._context.session_id
+            found = ((past.number, store.diff(session_id, past.number)) for past in self._view.recent)
+            self._diffs = deque(((n, diff) for n, diff in found if diff), maxlen=RECENT)
+        return [(number, diff) for number, diff in self._diffs if number != e.number]
+
+
+def with_penalty(decision: Decision) -> Decision:
+    """A decision on a keep that lost its place, with its penalty in place of the reward that it had."""
+    return _with(decision, reward(decision.label, None, None, None))
+
+
+def _with(decision: Decision, earned: Reward | None) -> Decision:
+    if earned is None:
+        return decision
+    return replace(decision, reward=earned.total, reward_parts=earned.parts, reward_formula=earned.formula)
+
+
+def resources(e: Experiment) -> dict[str, float]:
+    """Seconds and memory of an experiment's own runs, on average."""
+    runs = e.good_runs
+    if not runs:
+        return {}
+    known = [name for name in MEMORY_METRICS if all(name in r.metrics for r in runs)]
+    memory = {name: sum(r.metrics[name] for r in runs) / len(runs) for name in known}
+    return {"seconds": sum(r.duration_s for r in runs) / len(runs), **memory}
