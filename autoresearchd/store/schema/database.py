@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
@@ -33,6 +34,7 @@ from autoresearchd.store.schema.tables import redacting
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
+_ATTEMPTS = 100
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
 _HINTS = {
@@ -294,7 +296,15 @@ def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
         connection.isolation_level = None
         connection.text_factory = _decoded
         for pragma in pragmas:
-            connection.execute(f"PRAGMA {pragma}")
+            # For another that makes a new file a WAL database at the same moment SQLite does not wait by itself.
+            for attempt in range(_ATTEMPTS):
+                try:
+                    connection.execute(f"PRAGMA {pragma}")
+                    break
+                except sqlite3.OperationalError as error:
+                    if attempt == _ATTEMPTS - 1 or error.sqlite_errorname != "SQLITE_BUSY":
+                        raise
+                    time.sleep(0.01)
 
     @event.listens_for(engine, "begin")
     def _began(connection: Connection) -> None:
