@@ -40,11 +40,9 @@ from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.task import Role
-from autoresearchd.loop.context import Context, Site
-from autoresearchd.loop.proposing.build_state import Research
-from autoresearchd.loop.proposing.experiment_turns import Turns
+from autoresearchd.loop.context import Context, Site, SystemClock
+from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.token_estimate import estimate_tokens
 from autoresearchd.policy.edits.read_answer import FORMS, read_answer
 from autoresearchd.policy.prompt import sections

@@ -26,12 +26,10 @@ from autoresearchd.domain.ports import EventSink, Executor, Store
 from autoresearchd.domain.secrets import secrets_of_environment
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.context import Context, Site
+from autoresearchd.loop.context import Context, Site, StopSwitch, SystemClock
 from autoresearchd.loop.proposing.session_memo import Memo
-from autoresearchd.loop.stop_switch import StopSwitch
 from autoresearchd.loop.upkeep.event_sinks import Fanout, FileSink, StoreSink
 from autoresearchd.loop.upkeep.housekeeping import note_reason
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.sandbox.tiers import AUTO, check_name
 from autoresearchd.store.repository import SqlStore

@@ -18,7 +18,7 @@ from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.secrets import secret_parts
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.loop.proposing.edit_check import EditCheck
+from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.models.client import ModelClient
 from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.workspace.git import GitWorkspace

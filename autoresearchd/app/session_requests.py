@@ -20,8 +20,8 @@ from autoresearchd.domain.errors import (
 from autoresearchd.domain.experiment import Session
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.quantities import counted
+from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.store.failed_start import FailedStart, remember
 from autoresearchd.store.reader import Reader

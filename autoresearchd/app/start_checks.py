@@ -43,10 +43,10 @@ from autoresearchd.domain.task import MetricSource, Task
 from autoresearchd.evaluator.rules.program_text import about_seed
 from autoresearchd.evaluator.rules.run_time import about_budget
 from autoresearchd.executor.interpreter import resolve_python
-from autoresearchd.loop.measuring.job_hints import set_bit
+from autoresearchd.loop.context import SystemClock
+from autoresearchd.loop.measuring.advice import set_bit
 from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, read_tail
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.reachable import unreachable
 from autoresearchd.policy.policy_names import TUNERS, PolicySpec, parse_spec
 from autoresearchd.policy.search.space_rules import Space, means

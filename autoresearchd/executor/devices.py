@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -60,12 +62,9 @@ def _by_driver() -> list[str]:
 
 def processor() -> str:
     """The processor's model and how many cores may be used."""
-    model = platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
+    text = ""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    found = re.search(r"^model name[^:\n]*:(.*)$", text, re.MULTILINE)
+    model = found[1].strip() if found else platform.machine()
     return f"{model} x{len(os.sched_getaffinity(0))}"

@@ -46,14 +46,10 @@ class Interpreter:
 
     @property
     def bin(self) -> Path:
-        """The folder of its programs."""
         return self.executable.parent
 
     def search_folders(self, tools: Path) -> list[Path]:
-        """Folders for PATH in which ``python`` and ``python3`` are this very interpreter.
-
-        Its own folder where it has those names, as every environment does; else also ``tools``, where links are made.
-        """
+        """Folders for PATH where ``python`` and ``python3`` are this one: its own, else ``tools`` before it."""
         names = [self.bin / name for name in ("python", "python3")]
         if (self.bin.parent / "pyvenv.cfg").is_file() and all(os.access(name, os.X_OK) for name in names):
             return [self.bin]  # an environment's are its own, also where they are copies and no links
@@ -68,31 +64,20 @@ class Interpreter:
 
 
 def resolve_python(task: Task, setup: Path) -> Path:
-    """The interpreter of a task: ``execution.python``, else the environment that setup made, else the daemon's.
-
-    Raises MissingCapability: ``execution.python`` names none.
-    """
+    """The interpreter that task.yaml names, else that of setup's environment, else ours. MissingCapability."""
     named = task.execution.python
     if named is None:
         made = setup / ".venv" / "bin" / "python"
         return made if os.access(made, os.X_OK) else Path(sys.executable)
-    found = _look_up(named, setup)
-    if found is None:
+    is_path = "/" in named or named.startswith("~")
+    place = os.path.normpath(setup / Path(named).expanduser()) if is_path else shutil.which(named)
+    if place is None or not Path(place).is_file() or not os.access(place, os.X_OK):
         raise MissingCapability(
             f"execution.python names {named!r}, which is no program on this machine",
             hint="correct execution.python in task.yaml: an interpreter's absolute path (/home/me/venv/bin/python); or "
             "let a setup command make that environment",
         )
-    return found
-
-
-def _look_up(named: str, setup: Path) -> Path | None:
-    if "/" not in named and not named.startswith("~"):
-        program = shutil.which(named)
-        return Path(program) if program else None
-    path = setup / Path(named).expanduser()
-    path = Path(os.path.normpath(path))
-    return path if path.is_file() and os.access(path, os.X_OK) else None
+    return Path(place)
 
 
 def inspect(executable: Path) -> Interpreter:
@@ -111,11 +96,6 @@ def inspect(executable: Path) -> Interpreter:
         ) from error
     folders = [Path(p) for p in dict.fromkeys([*facts["prefixes"], *([facts["user"]] if facts["user"] else [])])]
     imports = [Path(os.path.normpath(p)) for p in dict.fromkeys(facts["imports"])]
-    return Interpreter(
-        executable,
-        facts["version"],
-        tuple(folders),
-        tuple(p for p in imports if not is_inside(p, folders)),
-        Path(facts["purelib"]),
-        Path(facts["stdlib"]),
-    )
+    elsewhere = tuple(p for p in imports if not is_inside(p, folders))
+    own = Path(facts["purelib"]), Path(facts["stdlib"])
+    return Interpreter(executable, facts["version"], tuple(folders), elsewhere, *own)

@@ -34,13 +34,9 @@ def run_setup(
     """Copy ``pristine`` to ``setup`` and run the task's setup commands there, unless that has been done.
 
     The commands are the user's own and run as the user would run them: not in a sandbox, with the network, with the
-    user's PATH, HOME and caches, without keys (`autoresearchd.sandbox.environment.setup_environment`).
-    What an interrupted setup left is removed first.
-
-    Raises:
-        BaselineError: a command failed.
-        EnvironmentFailure: the folder cannot be made, or the disk is full.
-        Interrupted: ``cancel`` was set.
+    user's PATH, HOME and caches, without keys (`autoresearchd.sandbox.environment.setup_environment`). What an
+    interrupted setup left is removed first. Raises BaselineError where a command failed, EnvironmentFailure where the
+    folder cannot be made, or the disk is full; Interrupted.
     """
     if (setup / MARKER).exists():
         return
@@ -55,7 +51,10 @@ def run_setup(
             _copy(pristine, setup)
             if task.execution.setup_commands:
                 _run_commands(task, setup, log, cancel, user_environment)
-            _mark(setup)
+            temporary = setup / (MARKER + ".tmp")
+            with temporary.open("w") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(setup / MARKER)
     except OSError as error:
         raise EnvironmentFailure(
             f"cannot set up {setup}: {error}", hint="free disk space, or check permissions"
@@ -80,12 +79,12 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
     reap([supervisor_dir])  # of a daemon that was killed together with the supervisor of its setup
     remove_tree(str(supervisor_dir))
     supervisor_dir.mkdir()
-    env = setup_environment(
-        user_environment,
-        first=inspect(_setup_python(task, setup)).search_folders(supervisor_dir / "bin"),
-        profile=task.profile,
-        extra=task.execution.env,
-    )
+    try:
+        python = resolve_python(task, setup)
+    except MissingCapability:  # a setup command is there to make it
+        python = Path(sys.executable)
+    first = inspect(python).search_folders(supervisor_dir / "bin")
+    env = setup_environment(user_environment, first=first, profile=task.profile, extra=task.execution.env)
     env["PWD"] = str(setup)
     stages = tuple(
         Stage(f"setup-{i}", Program(("/bin/sh", "-c", command), setup, env, log), append=i > 0, banner=f"$ {command}\n")
@@ -105,14 +104,6 @@ def _run_commands(task: Task, setup: Path, log: Path, cancel: Cancel, user_envir
     _check(result[0], task, log)
 
 
-def _setup_python(task: Task, setup: Path) -> Path:
-    """The interpreter that ``python`` means in a setup command: the task's, unless the command is there to make it."""
-    try:
-        return resolve_python(task, setup)
-    except MissingCapability:
-        return Path(sys.executable)
-
-
 def _check(stages: tuple[StageResult, ...], task: Task, log: Path) -> None:
     last = stages[-1]
     if last.outcome == "ok":
@@ -124,14 +115,6 @@ def _check(stages: tuple[StageResult, ...], task: Task, log: Path) -> None:
         f"the setup command {command!r} failed ({last.detail or last.outcome}):\n{tail(log)}",
         hint=f"correct execution.setup_commands in task.yaml; the whole output is in {log}",
     )
-
-
-def _mark(setup: Path) -> None:
-    temporary = setup / (MARKER + ".tmp")
-    with temporary.open("w") as stream:
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(setup / MARKER)
 
 
 def tail(log: Path) -> str:

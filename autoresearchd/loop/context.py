@@ -1,9 +1,12 @@
-"""Everything that one experiment calls: adapters, places on disk and switches, gathered by the composition root."""
+"""Everything that one experiment calls: adapters, places on disk, the switch, gathered by the composition root."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,67 @@ from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.loop.proposing.session_memo import Memo
-from autoresearchd.loop.stop_switch import StopSwitch
 
 BASELINE_RUNS = 3
 """How often the program as it is runs before anything is tried: σ comes from them."""
+
+
+class SystemClock:
+    """Wall time in UTC, durations from the monotonic clock (it does not jump when the time is set)."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class StopSwitch:
+    """By which signals and commands ask the loop to stop or to pause; it and its ``now`` are Cancels."""
+
+    def __init__(self) -> None:
+        self.now, self.paused = threading.Event(), threading.Event()
+        self._soon, self._asked = threading.Event(), threading.Event()
+        self.reason = ""
+        self.signal: int | None = None
+        self._announcing = threading.Lock()
+
+    @property
+    def soon(self) -> bool:
+        """Whether to stop once the running experiment is decided."""
+        return self._soon.is_set() or self.now.is_set()
+
+    def is_set(self) -> bool:
+        return self.soon
+
+    @property
+    def asked(self) -> bool:
+        """Whether anybody has asked to stop, so that the next one who does means at once."""
+        return self._asked.is_set()
+
+    def end(self, reason: str) -> None:
+        """Stop once the running experiment is decided, for a reason of the daemon's own.
+
+        Nobody has asked for it, so it is no request: the first one that comes still lets the experiment end.
+        """
+        self.reason = self.reason or reason
+        self._soon.set()
+
+    def request(self, reason: str, *, now: bool = False, signal: int | None = None) -> None:
+        """Ask to stop; the second request, or one with ``now``, means at once. For signal handlers: takes no lock."""
+        self.signal = self.signal if self.signal is not None else signal
+        if now or self.asked:
+            self.now.set()
+        self._asked.set()
+        self.end(reason)
+
+    def announce(self) -> bool:
+        """Whether it is to be said now that the session stops: True once, for the first thread that asks in time."""
+        return self.soon and self._announcing.acquire(blocking=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep, but wake when asked to stop in any way; True when asked."""
+        return self._soon.wait(timeout) or self.now.is_set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +93,6 @@ class Site:
     runs: Path
 
     def run_dir(self, number: int, index: int) -> Path:
-        """Folder of the run ``index`` of experiment ``number``."""
         return self.runs / str(number) / str(index)
 
 
@@ -68,11 +127,9 @@ class Context:
     learning: Learning | None = None
 
     def emit(self, kind: EventKind, message: str, *, experiment: int | None = None, **data: Any) -> None:
-        """Tell whoever watches."""
         self.sink.emit(Event(kind, self.clock.now(), message, experiment, data))
 
     def random_seed(self, number: int, purpose: str, index: int = 0) -> int:
-        """Seed of one random stream of one experiment."""
         return derive_seed(self.seed, number, purpose, index)
 
     def request(self, number: int, run: int, *, task: Task, commit: str, seed: int, slot: int) -> RunRequest:
@@ -91,5 +148,4 @@ class Context:
         )
 
     def facts(self) -> Mapping[str, str]:
-        """What makes results comparable, as the executor sees it."""
         return self.executor.describe(self.task, self.site.setup)

@@ -1,7 +1,7 @@
 """One experiment: ``advance`` takes it one idempotent step further, from ``proposing`` to ``decided`` and settled.
 
-Each step is one transaction in the store, written before any side effect that could not be repeated. The serial loop
-and recovery both call it; whatever phase an experiment is found in after a crash, ``advance`` goes on from there.
+Each step is one transaction in the store, written before any side effect that could not be repeated. Whatever phase an
+experiment is found in after a crash, ``advance`` goes on from there.
 """
 
 from __future__ import annotations
@@ -15,47 +15,35 @@ from autoresearchd.domain.labels import RULES, Label, Phase, Status
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, decide_fallen
 from autoresearchd.loop import messages
-from autoresearchd.loop.branch import move_branch
-from autoresearchd.loop.deciding import decide_experiment, next_run
+from autoresearchd.loop.deciding import Rewards, check_run, decide_experiment, move_branch, next_run, with_penalty
 from autoresearchd.loop.early_abort import EarlyAbort
 from autoresearchd.loop.measuring.advice import Advice
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
-from autoresearchd.loop.measuring.run_checks import check_run
 from autoresearchd.loop.measuring.run_files import clean_logs, discard_outputs
-from autoresearchd.loop.proposing.build_state import Research
-from autoresearchd.loop.proposing.experiment_turns import Turns
+from autoresearchd.loop.proposing.build_state import Research, Turns
 from autoresearchd.loop.proposing.proposals import Proposals
-from autoresearchd.loop.rewards import Rewards
-from autoresearchd.loop.run import launch, measure_run
+from autoresearchd.loop.run import Slot, launch, measure_run
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.slot import Slot
 from autoresearchd.sandbox.trees import remove_tree
 
 
 class Cycle:
-    """The way of one experiment (the picture in the design).
-
-    Keeps nothing between calls: what it needs is in the experiment, the session's view and the slot.
-    """
+    """Keeps nothing between calls: what it needs is in the experiment, the session's view and the slot."""
 
     def __init__(self, view: SessionView) -> None:
-        self._view, self._context = view, view.context
-        self._turns = Turns(view)
+        self._view, self._context, self._turns = view, view.context, Turns(view)
         self._research = Research(view, self._turns)
         self._proposals = Proposals(view, self._research, self._turns)
-        self._rewards = Rewards(view, self._turns)
-        self._aborts = EarlyAbort(view)
-        self._advice = Advice(view)
+        self._rewards, self._aborts, self._advice = Rewards(view, self._turns), EarlyAbort(view), Advice(view)
         self._protected = ProtectedFiles(self._context.task, self._context.site.pristine, self._context.restore)
 
     def open(self, slot: Slot) -> Experiment:
         """A new experiment: its number is allocated and written down first."""
         context, parent = self._context, self._turns.next_parent()
-        slot.begin(context.clock.monotonic())
-        e = context.store.open_experiment(
-            context.session_id, parent=parent, segment=self._view.segment, at=context.clock.now()
-        )
-        messages.tell_opened(context, e)
+        slot.began, slot.policy_s, slot.jobs_s = context.clock.monotonic(), 0.0, 0.0
+        now, segment = context.clock.now(), self._view.segment
+        e = context.store.open_experiment(context.session_id, parent=parent, segment=segment, at=now)
+        context.emit(EventKind.OPENED, f"on {parent[:7]}", experiment=e.number, parent=parent)
         return e
 
     def advance(self, e: Experiment, slot: Slot, patience: float = 1.0) -> Experiment:
@@ -111,18 +99,15 @@ class Cycle:
         # What lies there is of a journal that was set back (a power cut, a backup), and not of this run.
         remove_tree(str(request.run_dir))
         run = context.store.open_run(context.session_id, e.number, request.seed, context.clock.now(), of=asked.of)
-        slot.opened = run
         slot.running = launch(context.executor, self._protected, request)
         slot.watched = self._aborts.watch(e, run, request.run_dir)
-        planned = context.baseline_runs if messages.is_baseline(e) else len(e.counted_runs) + 1
-        messages.tell_run_started(context, e, run, other, planned, request.task)
+        messages.tell_run_started(context, e, run, other, request.task)
         return replace(e, phase=Phase.RUNNING, runs=(*e.runs, run))
 
     def _watch(self, e: Experiment, slot: Slot, patience: float) -> Experiment:
         run, running, stop = e.runs[-1], slot.running, self._context.stop.now
         if running is None:  # found after a crash: recovery has killed or adopted what was left of it
-            begun = slot.opened is not None and slot.opened.id == run.id
-            why = "it could not be started" if begun else "the daemon died during this run"
+            why = "it was not started, or the daemon died during it"
             return self._close(e, run, Measurement(Label.INTERRUPTED, detail=why), None)
         if stop.is_set():
             running.handle.kill()
@@ -147,17 +132,13 @@ class Cycle:
         return repaired if isinstance(repaired, Experiment) else self._finish(e, repaired)
 
     def _settle(self, e: Experiment, slot: Slot) -> Experiment:
-        """The branch as the decision wants it. The decision is on disk already; all of this may be repeated.
-
-        The worktree of a discard is not touched: the next ``checkout`` makes it hold exactly the commit asked for.
-        """
-        context, decision = self._context, messages.decision_of(e)
+        """The branch as the decision, which is on disk, wants it; may be repeated. Worktrees: see ``checkout``."""
+        context = self._context
         move_branch(self._view, e)
-        kept = e.good_runs[0].index if decision.status is Status.KEEP and e.good_runs else None
+        kept = e.good_runs[0].index if messages.is_keep(e) and e.good_runs else None
         discard_outputs(context.site.runs / str(e.number), keep=kept)
         self._research.write_learnings(e)
-        own = context.clock.monotonic() - slot.began - slot.policy_s - slot.jobs_s
-        overhead = 1000.0 * max(0.0, own)
+        overhead = 1000.0 * max(0.0, context.clock.monotonic() - slot.began - slot.policy_s - slot.jobs_s)
         context.store.record_overhead(context.session_id, e.number, overhead)
         return replace(e, overhead_ms=overhead)
 
@@ -184,11 +165,10 @@ class Cycle:
         self._aborts.measured(run, measured)
         return self._close(e, run, measured, self._protected.with_version(result))
 
-    def _close(self, e: Experiment, run: Run, measured: Measurement, result: RunResult | None) -> Experiment:
+    def _close(self, e: Experiment, run: Run, m: Measurement, result: RunResult | None) -> Experiment:
         context, now = self._context, self._context.clock.now()
         if result is None:
             clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
-        m = measured
         ended = replace(run, finished_at=now, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)
         counts = RULES[m.label].status is not None
         last = counts and next_run(self._view, replace(e, runs=(*e.runs[:-1], ended))) is None
@@ -201,18 +181,20 @@ class Cycle:
             again = f"`autoresearchd resume {context.tag}` runs it again"
             raise Interrupted(f"experiment {e.number} was interrupted; {again}")
         if m.label in (Label.DISK_FULL, Label.HOST_LOST):
-            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.hint(m.label))
+            raise EnvironmentFailure(f"{m.label.value}: {m.detail}", hint=messages.HINTS[m.label])
         return e
 
     def _finish(self, e: Experiment, decision: Decision) -> Experiment:
         """Write the decision down. A keep gets its final commit first: the tested tree, the result in its message."""
         context, view, fallen = self._context, self._view, self._view.fallen(e)
         if fallen:
-            decision = replace(decision, reason=messages.with_fallen(decision.reason, [k.number for k in fallen]))
+            names = " and ".join(f"experiment {k.number}" for k in fallen)
+            why = f"Compared without {names}, which failed twice when run again beside it and lost its place."
+            decision = replace(decision, reason=f"{decision.reason} {why}")
         decision = self._rewards.with_reward(e, decision)
         tip = self._proposals.commit_kept(e, decision) if decision.status is Status.KEEP else None
         asi = messages.asi_of(e, decision, context.task)
-        lost = {k.number: self._rewards.with_penalty(decide_fallen(context.task, k, e)) for k in fallen}
+        lost = {k.number: with_penalty(decide_fallen(context.task, k, e)) for k in fallen}
         e = context.store.record_decision(
             context.session_id, e.number, decision, asi, context.clock.now(), incumbent=tip, fallen=lost
         )

@@ -10,22 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    EnvironmentFailure,
-    Interrupted,
-    MissingCapability,
-    ModelsRefused,
-    PolicyError,
-    StoreDamaged,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.quantities import format_duration
-from autoresearchd.loop.context import Context
+from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.stop_switch import StopSwitch
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping
 
 PREPARE_ATTEMPTS = 3
@@ -53,7 +44,7 @@ def serve(
     active_seconds: float,
     backup: Path,
     database: Path | None = None,
-    refuse: Callable[[StoreDamaged], None] = lambda error: None,
+    refuse: Callable[[errors.StoreDamaged], None] = lambda error: None,
     prepare: Callable[[], None],
     conditions: Callable[[], bool],
     ready: Callable[[], None],
@@ -75,35 +66,36 @@ def serve(
     begun()
     loop: SessionLoop | None = None
 
+    def active() -> float:
+        return loop.active_seconds if loop else active_seconds
+
     def begin() -> None:
         at_work.set()
         ready()
 
     try:
-        beside = Housekeeping(
-            context, lambda: loop.active_seconds if loop else active_seconds, backup, database, refuse
-        )
+        beside = Housekeeping(context, active, backup, database, refuse)
         with signals(context.stop), beside:
             _patiently(context, prepare, backoff or Backoff())
             loop = SessionLoop(context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid())
-            loop.between, loop.conditions, loop.ready = beside.between, conditions, begin
-            loop.waits = waits
+            loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, waits
             reason = loop.run()
             state, raised = SessionState.STOPPED, False
-    except Interrupted as error:
+    except errors.Interrupted as error:
         state, reason, raised = SessionState.STOPPED, str(error), False
-    except AutoresearchdError as error:
+    except errors.AutoresearchdError as error:
         reason = error.what
         # A session that was in order stays so when going on with it is refused, or when only its policy failed or
         # its models refuse, or this machine lost what a run needs.
-        if isinstance(error, (PolicyError, ModelsRefused, MissingCapability)) or (in_order and not at_work.is_set()):
+        harmless = isinstance(error, (errors.PolicyError, errors.ModelsRefused, errors.MissingCapability))
+        if harmless or (in_order and not at_work.is_set()):
             state = SessionState.STOPPED
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        _leave(context, state, reason, loop.active_seconds if loop else active_seconds, raised=raised)
+        _leave(context, state, reason, active(), raised=raised)
     return 128 + context.stop.signal if context.stop.signal is not None else 0
 
 
@@ -112,11 +104,11 @@ def _patiently(context: Context, prepare: Callable[[], None], backoff: Backoff) 
     for failures in range(1, PREPARE_ATTEMPTS):
         try:
             return prepare()
-        except EnvironmentFailure as error:
+        except errors.EnvironmentFailure as error:
             seconds = backoff.seconds(failures)
             context.emit(EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {error}", seconds=seconds)
             if context.stop.wait(seconds):
-                raise Interrupted(f"stopped while waiting for: {error}") from error
+                raise errors.Interrupted(f"stopped while waiting for: {error}") from error
     return prepare()
 
 
@@ -126,5 +118,5 @@ def _leave(context: Context, state: SessionState, reason: str, active_seconds: f
     try:
         context.store.heartbeat(context.session_id, context.clock.now(), active_seconds)
         context.store.set_state(context.session_id, state, context.clock.now(), pid=None, reason=reason)
-    except AutoresearchdError as error:
+    except errors.AutoresearchdError as error:
         context.emit(EventKind.WARNING, f"the end of the session could not be written down: {error}")

@@ -11,10 +11,10 @@ import math
 import os
 import stat
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure
 from autoresearchd.domain.events import EventKind
@@ -31,23 +31,17 @@ from autoresearchd.loop.session_view import SessionView
 
 LAST_LOOK = 0.95
 """From this share of the budget on nothing is left to be saved."""
-
 LOOKS_PER_RUN = 10
 """At least so many, however short the budget is beside ``curve.check_every``."""
-
 SAVE_EVERY = 50
 """Experiments between two times that the whole state is stored; those after it are learned again at a restart."""
-
-
 NOISE = 2.0
 """Improvements of so many σ and less are noise to the test (delta), as where its constants were chosen."""
-
 TRAINING_LOG, SUPERVISOR_LOG = "training.log", "supervisor.log"
 MOST_PENDING = 20
 MOST_FAULTS = 3
 MOST_BYTES = 8 * 2**20
 """Read at one look; a log that grows faster is caught up with at the next ones."""
-
 _PIECE = 2**18
 
 
@@ -64,22 +58,20 @@ class LogFollower:
         """Take in what is new. OSError when the log cannot be read."""
         left = MOST_BYTES
         while left > 0:
+            self._file = self._file or self._open()
             if self._file is None:
-                self._file = self._open()
-                if self._file is None:
-                    return
+                return
             piece = self._file.read(min(_PIECE, left))
             left -= len(piece)
             if piece:
                 self._parser.feed(self._decoder.decode(piece))
-            elif self._rotated():
+            elif self._rotated(self._file):
                 self.close()
             else:
                 return
 
     @property
     def started(self) -> bool:
-        """Whether the log shows any point yet."""
         return bool(self._parser.points or self._parser.non_finite)
 
     def close(self) -> None:
@@ -105,22 +97,15 @@ class LogFollower:
             raise OSError(f"{self._path} is no file")
         return os.fdopen(descriptor, "rb")
 
-    def _rotated(self) -> bool:
-        if self._file is None:
-            return False
+    def _rotated(self, file: BinaryIO) -> bool:
         try:
-            found = self._path.stat()
+            return not os.path.samestat(self._path.stat(), os.fstat(file.fileno()))
         except FileNotFoundError:
             return False
-        mine = os.fstat(self._file.fileno())
-        return (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino)
 
 
 def curve_of(points: Sequence[CurvePoint], end: float = 1.0) -> tuple[list[float], list[float]]:
-    """Progress and losses of a curve; of the training loss where both kinds are logged.
-
-    Where the log does not say how much of the budget is gone, steps are taken to be evenly spread up to ``end``.
-    """
+    """Progress and losses of a curve, training losses first; steps without progress are spread up to ``end``."""
     training = [p for p in points if not p.validation]
     chosen = training if len(training) > 1 else list(points)
     if not chosen:
@@ -153,10 +138,9 @@ class EarlyAbort:
         self._spared: set[int] = set()
         self._since_saved = self._faults = 0
         task = self._context.task
-        self._budget = task.execution.budget.training
-        self._every = max(0.05, min(task.curve.check_every, self._budget / LOOKS_PER_RUN))
+        self._budget, self._on = task.execution.budget.training, task.curve.abort
         self._direction = task.metric.direction
-        self._on = task.curve.abort
+        self._every = max(0.05, min(task.curve.check_every, self._budget / LOOKS_PER_RUN))
 
     # ------------------------------------------------------------------ a run under way
     def patience(self, watched: WatchedRun | None, most: float) -> float:
@@ -189,7 +173,9 @@ class EarlyAbort:
             return None
         self._faults = 0
         try:
-            self._context.store.record_look(watched.run.id, self._details(look))
+            figures = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
+            more = {"probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
+            self._context.store.record_look(watched.run.id, {**figures, **more})
         except Exception as error:  # noqa: BLE001 the decision does not hang on it; recorded with its traceback
             self._report(error, "a look at this run was not written down", watched)
         return look if look.abort else None
@@ -212,14 +198,9 @@ class EarlyAbort:
         return look
 
     def end(self, watched: WatchedRun | None) -> None:
-        """The run is over."""
         if watched is not None:
             watched.follower.close()
             watched.next = math.inf
-
-    def _details(self, look: Look) -> dict[str, Any]:
-        found = {name: value for name, value in asdict(look).items() if value is not None and name != "models"}
-        return {**found, "probability": misses_the_bar(look, self._direction), "sentence": look.explain()}
 
     # ------------------------------------------------------------------ what is learned
     def measured(self, run: Run, measurement: Measurement) -> None:
@@ -235,7 +216,6 @@ class EarlyAbort:
                 self.catch_up()
 
     def catch_up(self) -> None:
-        """Learn from what has been decided."""
         if not self._on or not self._pending:
             return
         try:
@@ -244,7 +224,6 @@ class EarlyAbort:
             self._fail(error)
 
     def _learned(self) -> AbortPolicy:
-        """The policy with all that this segment has taught."""
         if self._policy is None:
             self._policy = self._read()
             last = self._pending[-1] if self._pending else None
@@ -261,37 +240,28 @@ class EarlyAbort:
         return self._policy
 
     def _read(self) -> AbortPolicy:
-        """What the store knows of this segment."""
         context, view = self._context, self._view
         latest = context.store.latest(context.session_id)
         newest = latest.number if latest else -1
         memory = context.store.abort_memory(context.session_id)
-        policy = self._new_policy()
+        policy = AbortPolicy(
+            maximize=self._direction is Direction.MAXIMIZE,
+            maximize_curve=self._curve_rises(),
+            seed=derive_seed(context.seed, view.segment, "early abort"),
+        )
         after = -1
-        if memory is not None and memory.segment == view.segment and memory.number <= newest:
-            after = memory.number if memory.state is not None and self._restore(policy, memory.state) else -1
+        if memory is not None and memory.segment == view.segment and memory.number <= newest and memory.state:
+            try:
+                after = memory.number if policy.restore(memory.state) else -1
+            except (KeyError, ValueError, TypeError) as error:
+                context.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
+                policy.reset()
         found = context.store.experiments(context.session_id, last=newest - after) if newest > after else ()
         for e in found:
             if e.number > after and e.segment == view.segment and e.phase is Phase.DECIDED:
                 self._since_saved += 1
                 self._observe(policy, e)
         return policy
-
-    def _restore(self, policy: AbortPolicy, state: Mapping[str, Any]) -> bool:
-        """Whether the state could be read; else all is learned anew."""
-        try:
-            return policy.restore(state)
-        except (KeyError, ValueError, TypeError) as error:
-            self._context.emit(EventKind.WARNING, f"early abort learns anew, its state cannot be read: {error}")
-            policy.reset()
-            return False
-
-    def _new_policy(self) -> AbortPolicy:
-        return AbortPolicy(
-            maximize=self._direction is Direction.MAXIMIZE,
-            maximize_curve=self._curve_rises(),
-            seed=derive_seed(self._context.seed, self._view.segment, "early abort"),
-        )
 
     def _curve_rises(self) -> bool:
         """Whether the log shows a figure that is to grow (an accuracy): judged by the baseline's own curve."""
@@ -303,10 +273,7 @@ class EarlyAbort:
         return third > 0 and sum(losses[-third:]) > sum(losses[:third])
 
     def _observe(self, policy: AbortPolicy, e: Experiment) -> None:
-        """Take in the first run of an experiment; one that crashed says nothing about curves. Then the incumbent's.
-
-        All that may fail is read before the policy learns anything: nothing is learned twice, or by half.
-        """
+        """An experiment's first run, then the incumbent's; all that may fail is read before anything is learned."""
         run = next((r for r in e.counted_runs if r.of is None), None)
         if run is None or run.label not in (Label.NONE, Label.ABORTED_EARLY):
             return
@@ -315,12 +282,13 @@ class EarlyAbort:
         sigma = e.decision.sigma if e.decision else None
         policy.delta = NOISE * (sigma if sigma is not None else self._view.sigma or 0.0)
         value = None if aborted else run.value
-        spared = policy.is_audit and self._was_spared(run)
+        looks = self._context.store.looks(run.id) if policy.is_audit else ()  # another daemon may have looked
+        audits = (look.get("reason") == Reason.AUDIT for look in looks)
+        spared = policy.is_audit and (run.id in self._spared or any(audits))
         kept = is_keep(e)
         again = [(*self._curve(r), 1.0, r.value) for r in (e.good_runs if kept else e.control_runs)]
-        policy.observe(
-            steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True
-        )  # no duplicate is ever run
+        # another: no duplicate is ever run
+        policy.observe(steps, losses, 1.0, value, aborted=aborted, spared=spared, another=True)
         self._spared.discard(run.id)
         if kept:
             policy.succeed()
@@ -332,12 +300,6 @@ class EarlyAbort:
         points = self._curves.get(run.id)
         return curve_of(points if points is not None else self._context.store.curve(run.id), end)
 
-    def _was_spared(self, run: Run) -> bool:
-        """Whether a look would have ended an audit; from the store, as this may be another daemon than looked."""
-        return run.id in self._spared or any(
-            look.get("reason") == Reason.AUDIT for look in self._context.store.looks(run.id)
-        )
-
     def _reached(self, run: Run) -> float:
         """How much of its budget an aborted run took where its log does not say: by its last look, or by the clock."""
         looks = self._context.store.looks(run.id)
@@ -347,13 +309,8 @@ class EarlyAbort:
 
     def _save(self, policy: AbortPolicy, number: int) -> None:
         whole = self._since_saved >= SAVE_EVERY
-        promise = policy.promise
-        figures = {
-            "audited": promise.audited,
-            "false_abort_rate": promise.false_abort_rate,
-            "false_abort_limit": promise.false_abort_limit,
-            "throughput_gain": promise.throughput_gain,
-        }
+        names = ("audited", "false_abort_rate", "false_abort_limit", "throughput_gain")
+        figures = {name: getattr(policy.promise, name) for name in names}
         state = policy.to_state() if whole else None
         memory = AbortMemory(self._view.segment, number, figures, state)
         self._context.store.remember_aborts(self._context.session_id, memory)
@@ -362,8 +319,7 @@ class EarlyAbort:
 
     def _fail(self, error: Exception, watched: WatchedRun | None = None) -> None:
         """Report it; this run is not looked at any more."""
-        passing = isinstance(error, (EnvironmentFailure, OSError))
-        self._faults += not passing
+        self._faults += not isinstance(error, (EnvironmentFailure, OSError))
         self._on = self._on and self._faults < MOST_FAULTS
         what = "lets this run go on" if self._on else "is off until the daemon starts anew"
         self._report(error, f"early abort failed and {what}", watched)
@@ -375,19 +331,17 @@ class EarlyAbort:
             self._context.emit(EventKind.WARNING, f"{what}: {error}", experiment=number)
             return
         trace = str(error) if isinstance(error, AutoresearchdError) else traceback.format_exc()
-        self._context.emit(
-            EventKind.FAULT, f"{what}: {type(error).__name__}: {error}", experiment=number, traceback=trace
-        )
+        told = f"{what}: {type(error).__name__}: {error}"
+        self._context.emit(EventKind.FAULT, told, experiment=number, traceback=trace)
 
 
-def aborted(measurement: Measurement, look: Look) -> Measurement:
+def end_early(measurement: Measurement, look: Look) -> Measurement:
     """What a run gave that was ended after a look: no value, but what was forecast; a dead one forecasts nothing."""
-    if look.reason is Reason.DEAD:
-        detail = f"{look.explain().removesuffix('.')}, so it was ended"
-        return replace(measurement, label=Label.NAN_LOSS, value=None, metrics={}, detail=detail)
-    known = {"forecast": look.forecast, "forecast_low": look.low, "forecast_high": look.high}
-    figures: Mapping[str, float] = {name: x for name, x in known.items() if x is not None and math.isfinite(x)}
     detail = look.explain().removesuffix(".")
+    if look.reason is Reason.DEAD:
+        return replace(measurement, label=Label.NAN_LOSS, value=None, metrics={}, detail=f"{detail}, so it was ended")
+    known = {"forecast": look.forecast, "forecast_low": look.low, "forecast_high": look.high}
+    figures = {name: x for name, x in known.items() if x is not None and math.isfinite(x)}
     return replace(measurement, label=Label.ABORTED_EARLY, value=None, metrics=figures, detail=detail)
 
 

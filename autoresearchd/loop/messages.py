@@ -5,42 +5,43 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from autoresearchd.domain.errors import PolicyError, StoreError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, Run, RunResult
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import is_whole
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.measure.log_text import shorten, tells
 from autoresearchd.loop.context import Context
-from autoresearchd.workspace.message import commit_message as format_message
+from autoresearchd.workspace.history import commit_message as format_message
 
+T = TypeVar("T")
 BASELINE = "baseline"
 """What stands for the policy of an experiment that measures the program as it is."""
 
 
+def _require(value: T | None, e: Experiment, what: str) -> T:
+    if value is None:
+        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no {what}")
+    return value
+
+
 def proposal_of(e: Experiment) -> Proposal:
     """The proposal that an experiment of this phase must have."""
-    if e.proposal is None:
-        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no proposal")
-    return e.proposal
+    return _require(e.proposal, e, "proposal")
 
 
 def commit_of(e: Experiment) -> str:
     """The commit that an experiment of this phase must have."""
-    if e.commit is None:
-        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no commit")
-    return e.commit
+    return _require(e.commit, e, "commit")
 
 
 def decision_of(e: Experiment) -> Decision:
     """The decision that an experiment of this phase must have."""
-    if e.decision is None:
-        raise StoreError(f"experiment {e.number} is {e.phase.value} but has no decision")
-    return e.decision
+    return _require(e.decision, e, "decision")
 
 
 def is_keep(e: Experiment) -> bool:
@@ -53,14 +54,17 @@ def is_baseline(e: Experiment) -> bool:
     return e.proposal is not None and e.proposal.policy == BASELINE
 
 
+def is_settled(e: Experiment) -> bool:
+    """Whether it is decided, and branch and folders are as the decision wants them."""
+    return e.phase is Phase.DECIDED and e.overhead_ms is not None
+
+
 def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Unified diff of the editable files, in order of path."""
     parts: list[str] = []
     for path in sorted(after):
-        old, new = before.get(path, ""), after[path]
-        if old != new:
-            lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"a/{path}", f"b/{path}", lineterm="")
-            parts.extend(lines)
+        old, new = before.get(path, "").splitlines(), after[path].splitlines()
+        parts += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
     return "\n".join(parts) + ("\n" if parts else "")
 
 
@@ -82,24 +86,7 @@ def failed_proposal(error: PolicyError) -> str:
     return shorten(error.what.split("\n", 1)[0].rstrip(":"), 100)
 
 
-def run_started(e: Experiment, beside: Experiment | None, planned: int, seed: int) -> str:
-    """A run begins. beside: what it runs, where it is not the experiment's own program."""
-    count = len(e.counted_runs) + 1
-    if beside is not None:
-        name = "baseline" if is_baseline(beside) else "incumbent"
-        return f"training the {name} (experiment {beside.number}) again to compare, run {count}, seed {seed}"
-    return f"training, run {count} of {planned}, seed {seed}"
-
-
-def run_finished(task: Task, measurement: Measurement) -> str:
-    """A run has ended."""
-    if measurement.label is Label.NONE and measurement.value is not None:
-        return f"{task.metric.name} {short(measurement.value)}"
-    detail = f": {measurement.detail}" if measurement.detail else ""
-    return f"{measurement.label.value}{detail}"
-
-
-def decided(e: Experiment, decision: Decision, task: Task) -> str:
+def describe_decision(e: Experiment, decision: Decision, task: Task) -> str:
     """The decision in one line."""
     what = e.proposal.description or e.proposal.hypothesis if e.proposal else "no proposal"
     label = f"/{decision.label.value}" if decision.label else ""
@@ -111,12 +98,6 @@ def decided(e: Experiment, decision: Decision, task: Task) -> str:
     if tells(reason, what):  # a failed proposal is described by its failure
         what = ""
     return f"{decision.status.value}{label}: {value}{delta}" + (f" · {what}" if what else "")
-
-
-def with_fallen(reason: str, fallen: Sequence[int]) -> str:
-    """A reason, and which keeps lost their place beside the experiment."""
-    told = " and ".join(f"experiment {number}" for number in fallen)
-    return f"{reason} Compared without {told}, which failed twice when run again beside it and lost its place."
 
 
 def short(value: float, sign: str = "-") -> str:
@@ -139,27 +120,25 @@ def asi_of(e: Experiment, decision: Decision, task: Task) -> ASI:
     return replace(asi, result=f"{task.metric.name}: {decision.reason}", next_action_hint=hint, extra=extra)
 
 
-def hint(label: Label) -> str:
-    """What a person can do about a failure of the surroundings."""
-    return {
-        Label.DISK_FULL: "free some space; the experiment is run again by itself",
-        Label.HOST_LOST: "nothing to do unless it goes on; the experiment is run again by itself",
-    }.get(label, "")
+HINTS = {
+    Label.DISK_FULL: "free some space; the experiment is run again by itself",
+    Label.HOST_LOST: "nothing to do unless it goes on; the experiment is run again by itself",
+}
+"""What a person can do about a failure of the surroundings."""
 
 
 # ---------------------------------------------------------------------- what is told of an experiment as it goes
-def tell_opened(context: Context, e: Experiment) -> None:
-    """An experiment begins."""
-    context.emit(EventKind.OPENED, f"on {e.parent[:7]}", experiment=e.number, parent=e.parent)
-
-
-def tell_run_started(
-    context: Context, e: Experiment, run: Run, beside: Experiment | None, planned: int, task: Task
-) -> None:
-    """A run begins. beside: see ``run_started``; task: with the time that the run has."""
+def tell_run_started(context: Context, e: Experiment, run: Run, beside: Experiment | None, task: Task) -> None:
+    """A run begins. beside: what it runs, where it is not the experiment's own program; task: with its time."""
+    count = len(e.counted_runs) + 1
+    planned = context.baseline_runs if is_baseline(e) else count
+    words = f"training, run {count} of {planned}, seed {run.seed}"
+    if beside is not None:
+        name = "baseline" if is_baseline(beside) else "incumbent"
+        words = f"training the {name} (experiment {beside.number}) again to compare, run {count}, seed {run.seed}"
     context.emit(
         EventKind.RUN_STARTED,
-        run_started(e, beside, planned, run.seed),
+        words,
         experiment=e.number,
         run=run.index,
         runs=planned,
@@ -171,9 +150,12 @@ def tell_run_started(
 
 def tell_run_finished(context: Context, e: Experiment, measurement: Measurement, result: RunResult | None) -> None:
     """A run has ended."""
+    words = measurement.label.value + (f": {measurement.detail}" if measurement.detail else "")
+    if measurement.label is Label.NONE and measurement.value is not None:
+        words = f"{context.task.metric.name} {short(measurement.value)}"
     context.emit(
         EventKind.RUN_FINISHED,
-        run_finished(context.task, measurement),
+        words,
         experiment=e.number,
         label=measurement.label.value,
         value=measurement.value,
@@ -187,7 +169,7 @@ def tell_decided(context: Context, e: Experiment, fallen: Sequence[int], figures
     decision = decision_of(e)
     context.emit(
         EventKind.DECIDED,
-        decided(e, decision, context.task),
+        describe_decision(e, decision, context.task),
         experiment=e.number,
         status=decision.status.value,
         label=decision.label.value,

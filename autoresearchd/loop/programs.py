@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from autoresearchd.domain.experiment import Experiment
@@ -24,19 +24,14 @@ class Programs:
     """Texts of a session's programs by their commits; the last few that were asked for are remembered."""
 
     def __init__(self, workspace: Workspace, task: Task, pristine: Path, most: int = PROGRAMS) -> None:
-        self._workspace, self._task, self._pristine, self._most = workspace, task, pristine, most
-        self._code: dict[str, Mapping[str, str]] = {}
-
-    def code(self, commit: str) -> Mapping[str, str]:
+        self._workspace, self._task, self._pristine = workspace, task, pristine
+        self.code = lru_cache(most)(self._read)
         """The editable files at a commit."""
-        if commit not in self._code:
-            self._code[commit] = {path: self._workspace.read(commit, path) for path in self._task.editable}
-            while len(self._code) > self._most:
-                del self._code[next(iter(self._code))]
-        return self._code[commit]
+
+    def _read(self, commit: str) -> Mapping[str, str]:
+        return {path: self._workspace.read(commit, path) for path in self._task.editable}
 
     def whole(self, commit: str) -> dict[str, str]:
-        """The editable files at a commit, and the protected Python files."""
         return {**read_sources(self._task, self._pristine), **self.code(commit)}
 
 
@@ -54,7 +49,6 @@ class Baseline:
 
     @property
     def value(self) -> float | None:
-        """Its metric, the mean of its runs."""
         return self.experiment.decision.value if self.experiment.decision else None
 
     @property
@@ -64,7 +58,6 @@ class Baseline:
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
-        """The whole program."""
         return self._programs.whole(commit_of(self.experiment))
 
     @cached_property
@@ -75,7 +68,6 @@ class Baseline:
 
     @cached_property
     def ignores_seed(self) -> bool:
-        """Whether it has a seed of its own in each run, as far as is known."""
         return ignores_seed(self._task, self.texts)
 
     @property

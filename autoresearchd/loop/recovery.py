@@ -11,41 +11,35 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Phase
 from autoresearchd.loop import messages
-from autoresearchd.loop.branch import require_branch
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
+from autoresearchd.loop.deciding import require_branch
 from autoresearchd.loop.messages import is_baseline, is_keep
-from autoresearchd.loop.slot import Slot
+from autoresearchd.loop.run import Slot
 
 RESTORED = 32
 
 
 def reconcile(context: Context, cycle: Cycle, slot: Slot) -> Experiment | None:
-    """The experiment to go on with, None when all are settled.
-
-    Raises RepositoryError when the session branch points at a commit that this session did not put there.
-    """
+    """The experiment to go on with, None when all are settled. RepositoryError: somebody else moved the branch."""
     latest = context.store.latest(context.session_id)
     _restore(context)
     if latest is not None and latest.phase is Phase.RUNNING:
-        latest = _end_of_run(context, cycle, slot, latest)
+        # What was measured is finished; what still runs is ended, so that it is run again.
+        run = latest.runs[-1]
+        result = context.executor.recover(context.site.run_dir(latest.number, run.index))
+        latest = cycle.advance(latest, slot) if result is None else cycle.conclude(latest, slot, run, result)
     _check_branch(context, latest)
-    if latest is None or (latest.phase is Phase.DECIDED and latest.overhead_ms is not None):
+    if latest is None or messages.is_settled(latest):
         return None
-    context.emit(
-        EventKind.RECOVERED,
-        f"going on with experiment {latest.number}, found {latest.phase.value}",
-        experiment=latest.number,
-        phase=latest.phase.value,
-    )
+    phase = latest.phase.value
+    told = f"going on with experiment {latest.number}, found {phase}"
+    context.emit(EventKind.RECOVERED, told, experiment=latest.number, phase=phase)
     return latest
 
 
 def _restore(context: Context) -> None:
-    """Write commits and refs again that a power cut took, though the journal has them: both follow from the journal.
-
-    Git flushes its files later than the journal, by seconds: that many experiments back are looked at.
-    """
+    """Write commits and refs again that a power cut took: git flushes later than the journal, by seconds."""
     context.workspace.restore_branch(context.store.session(context.tag).incumbent)
     recent = context.store.experiments(context.session_id, last=RESTORED)
     written = {e.number: e for e in recent if e.commit is not None and not is_baseline(e)}
@@ -82,20 +76,10 @@ def _base(context: Context, e: Experiment) -> str:
     return before[-1] or e.parent if before else e.parent
 
 
-def _end_of_run(context: Context, cycle: Cycle, slot: Slot, e: Experiment) -> Experiment:
-    """Finish what was measured; end what still runs, so that it is run again."""
-    run = e.runs[-1]
-    run_dir = context.site.run_dir(e.number, run.index)
-    result = context.executor.recover(run_dir)
-    if result is not None:
-        return cycle.conclude(e, slot, run, result)
-    return cycle.advance(e, slot)
-
-
 def _check_branch(context: Context, latest: Experiment | None) -> None:
     """The branch is where the store says, or where a decision that was not yet carried out found it."""
     expected = {context.store.session(context.tag).incumbent}
-    if latest is not None and latest.phase is Phase.DECIDED and latest.overhead_ms is None:
+    if latest is not None and latest.phase is Phase.DECIDED and not messages.is_settled(latest):
         kept = is_keep(latest) and not is_baseline(latest)
         expected.add(context.workspace.parent(messages.commit_of(latest)) if kept else latest.parent)
         # What lost its place beside it: the branch falls back once the decision is carried out.

@@ -9,7 +9,9 @@ from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.ports import Executor, RunHandle, RunRequest
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
+from autoresearchd.evaluator.abort.abort_policy import Look
 from autoresearchd.evaluator.measure.measurement import measure
+from autoresearchd.loop.early_abort import WatchedRun
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles, Seals
 from autoresearchd.loop.measuring.run_files import clean_logs, read_logs, read_result_file
 
@@ -23,7 +25,6 @@ class RunningProgram:
     seals: Seals
 
     def kill(self) -> RunResult:
-        """End it now."""
         self.handle.kill()
         result = self.handle.wait(None)
         assert result is not None
@@ -43,16 +44,34 @@ def launch(executor: Executor, protected: ProtectedFiles, request: RunRequest) -
 def measure_run(
     task: Task, result: RunResult, run_dir: Path, seals: Seals | None = None, redactor: Redactor | None = None
 ) -> Measurement:
-    """What a run that has ended gave, unless something that its metric rests on was tampered with.
-
-    Args:
-        task: with the time that the run had.
-        result: how it went.
-        run_dir: has its logs.
-        seals: of its protected files; None: they went with the daemon that began the run.
-        redactor: takes secrets out of its logs first.
-    """
+    """What a run that has ended gave, unless it was tampered with. seals: None where they went with their daemon."""
     if redactor is not None:
         clean_logs(run_dir, redactor)
     measurement = measure(task, result, read_logs(result), result_file=read_result_file(task, run_dir))
     return measurement if seals is None else seals.check(measurement)
+
+
+@dataclass
+class Slot:
+    """One place to run one run: all that an experiment under way has in memory. A daemon begins with an empty one.
+
+    running: its program. watched: what early abort follows; ended_by: why it ended the run. began: when the experiment
+    did, on the monotonic clock; policy_s, jobs_s: seconds that were not the daemon's own since then.
+    """
+
+    began: float
+    number: int = 0
+    running: RunningProgram | None = None
+    watched: WatchedRun | None = None
+    ended_by: Look | None = None
+    policy_s: float = 0.0
+    jobs_s: float = 0.0
+
+    def clear(self) -> None:
+        self.running = self.watched = self.ended_by = None
+
+    def kill(self) -> None:
+        """End the run under way, if any; the experiment stays open."""
+        if self.running is not None:
+            self.running.kill()
+        self.clear()

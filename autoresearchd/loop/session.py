@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
-from autoresearchd.domain.errors import (
-    AutoresearchdError,
-    BaselineError,
-    EnvironmentFailure,
-    Interrupted,
-    LimitReached,
-    MissingCapability,
-    ModelsRefused,
-    PolicyError,
-    RepositoryError,
-    SpendCapReached,
-    StoreDamaged,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment, Limits
 from autoresearchd.domain.labels import Label, Phase, SessionState, Status
-from autoresearchd.domain.limits import Reached, limit_reached
+from autoresearchd.domain.limits import limit_reached
 from autoresearchd.domain.quantities import counted, format_duration
-from autoresearchd.loop.branch import require_branch
+from autoresearchd.loop import messages
 from autoresearchd.loop.context import Context
 from autoresearchd.loop.cycle import Cycle
-from autoresearchd.loop.messages import is_baseline
+from autoresearchd.loop.deciding import require_branch
 from autoresearchd.loop.recovery import reconcile
+from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.slot import Slot
 from autoresearchd.loop.upkeep.housekeeping import say_that_it_stops
 from autoresearchd.workspace.files import PASSING
 
+FATAL = (
+    errors.BaselineError, errors.RepositoryError, errors.Interrupted, errors.LimitReached, errors.MissingCapability,
+    errors.StoreDamaged,
+)  # fmt: skip
+"""No experiment is to blame for any of them, and none could be measured before it is fixed."""
 FAULTS_BEFORE_GIVING_UP = 3
 """Unexpected exceptions in one experiment before it is recorded as a crash and the next one begins."""
-
 CAP_LOOK_S = 600.0
 """How long at most to wait for the end of a day whose money is spent, before the cap is looked at again."""
-
 REFUSALS = 3
 """Times in a row that every model refuses for good before it is believed: a gateway that restarts may say so once."""
-
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
-
-
 _SEE = "`autoresearchd show N --answers` has what was answered; another model may do better"
 _UNUSABLE = frozenset({Label.ERROR, Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP})
 
@@ -60,7 +48,6 @@ class Backoff:
     most: float = 600.0
 
     def seconds(self, failures: int) -> float:
-        """How long to wait after that many failures in a row (≥ 1)."""
         return min(self.most, self.first * 2.0 ** min(failures - 1, 30))
 
 
@@ -76,9 +63,7 @@ class SessionLoop:
         backoff: Backoff | None = None,
         pid: int | None = None,
     ) -> None:
-        self._context = context
-        self._limits = limits
-        self._backoff = backoff or Backoff()
+        self._context, self._limits, self._backoff, self._pid = context, limits, backoff or Backoff(), pid
         self.ready: Callable[[], None] = lambda: None
         """Called once store, git and processes agree."""
         self.conditions: Callable[[], bool] = lambda: False
@@ -87,15 +72,10 @@ class SessionLoop:
         """Called before each new experiment; may raise EnvironmentFailure to hold it back."""
         self.waits: Callable[[str], None] = lambda reason: None
         """Called with what is waited for while the store cannot be told, with nothing once it can."""
-        self._pid = pid
-        self._before = active_seconds
-        self._started = context.clock.monotonic()
-        self._failures = self._refusals = 0
+        self._before, self._started = active_seconds, context.clock.monotonic()
+        self._failures = self._refusals = self._unproposed = 0
         self._faults: tuple[int, int] = (-1, 0)
-        self._unproposed = 0
-        self._waited_for_policy = True
-        self._reconciled = False
-        self._conditions_checked = False
+        self._waited_for_policy, self._reconciled, self._conditions_checked = True, False, False
         self._state: tuple[SessionState, str] | None = None
         self._slot = Slot(self._started)
         self._read()
@@ -111,11 +91,7 @@ class SessionLoop:
         return self._before + self._context.clock.monotonic() - self._started
 
     def run(self) -> str:
-        """Until stopped; why it stopped.
-
-        Raises BaselineError, LimitReached, MissingCapability, RepositoryError, StoreDamaged and Interrupted;
-        ModelsRefused where every model does so for good; PolicyError at a limit when not one proposal could be used.
-        """
+        """Until stopped; why. Raises what ``FATAL`` has, and ModelsRefused; PolicyError: no proposal was usable."""
         experiment: Experiment | None = None
         while not self._reconciled:
             experiment = self._guarded(self._reconcile, None)
@@ -139,43 +115,42 @@ class SessionLoop:
     def _step(self, experiment: Experiment | None) -> Experiment | None:
         """Open an experiment, or take the open one a step further; None once it is settled."""
         if experiment is None:
-            self._check_conditions()
+            if not self._conditions_checked:  # what was open is finished in the segment that it began in
+                if self.conditions():
+                    self._read()
+                self._conditions_checked = True
             require_branch(self._context, {self.view.tip_commit})
             self.between()
-            if (
-                self._context.stop.soon or self._context.stop.paused.is_set()
-            ):  # asked for while a learner was waited for
+            if self._context.stop.soon or self._context.stop.paused.is_set():  # asked for while a learner ran
                 return None
             return self._cycle.open(self._slot)
         self._check_first_result()
-        self._say_that_it_stops(experiment)
+        if self._context.stop.announce():
+            say_that_it_stops(self._context, experiment)
         experiment = self._cycle.advance(experiment, self._slot)
-        settled = experiment.phase is Phase.DECIDED and experiment.overhead_ms is not None
-        if settled:
-            self._heed_policy(experiment)
-            if experiment.fallen:  # rare, and what turns and early abort remember of those that fell is wrong now
-                self._read()
-        return None if settled else experiment
-
-    def _check_conditions(self) -> None:
-        """What is open is finished in the segment that it began in; only then may another one begin."""
-        if not self._conditions_checked:
-            if self.conditions():
-                self._read()
-            self._conditions_checked = True
+        if not messages.is_settled(experiment):
+            return experiment
+        if is_policy_fault(experiment):  # those in a row are counted; a usable one ends the row
+            self._unproposed += 1
+            self._waited_for_policy = False
+        elif experiment.commit is not None:
+            self._unproposed = 0
+        if experiment.fallen:  # rare, and what turns and early abort remember of those that fell is wrong now
+            self._read()
+        return None
 
     # ------------------------------------------------------------------ failures
     def _guarded(self, step: Callable[[], Experiment | None], experiment: Experiment | None) -> Experiment | None:
         """Do a step; failures of the surroundings are waited out, unexpected exceptions recorded as well."""
         try:
             experiment = step()
-        except (BaselineError, RepositoryError, Interrupted, LimitReached, MissingCapability, StoreDamaged):
-            raise  # no experiment is to blame for any of them, and none could be measured before it is fixed
-        except SpendCapReached as error:
+        except FATAL:
+            raise
+        except errors.SpendCapReached as error:
             self._wait_for_money(error)
             return self._reload(experiment)
-        except EnvironmentFailure as error:
-            self._refusals = self._refusals + 1 if isinstance(error, ModelsRefused) else 0
+        except errors.EnvironmentFailure as error:
+            self._refusals = self._refusals + 1 if isinstance(error, errors.ModelsRefused) else 0
             if self._refusals >= REFUSALS:
                 raise
             self._back_off(str(error))
@@ -187,10 +162,9 @@ class SessionLoop:
             return self._reload(experiment)
         except Exception as error:  # noqa: BLE001 one experiment must not end the session: recorded with its traceback
             return self._record_fault(experiment, error)
+        # Not where a run only begins once more: what it failed of may be there still.
         if experiment is None or experiment.phase not in (Phase.COMMITTED, Phase.RUNNING):
-            self._failures = self._refusals = (
-                0  # not where a run only begins once more: what it failed of may be there still
-            )
+            self._failures = self._refusals = 0
         self._set_state(SessionState.RUNNING)
         return experiment
 
@@ -198,73 +172,58 @@ class SessionLoop:
         number = experiment.number if experiment else -1
         count = self._faults[1] + 1 if self._faults[0] == number else 1
         self._faults = (number, count)
-        expected = isinstance(error, AutoresearchdError)
-        trace = str(error) if expected else traceback.format_exc()
-        self._context.emit(
-            EventKind.FAULT,
-            f"{type(error).__name__}: {error}",
-            experiment=experiment.number if experiment else None,
-            traceback=trace,
-        )
-        self._back_off(f"{type(error).__name__}: {error}")
+        what = f"{type(error).__name__}: {error}"
+        trace = str(error) if isinstance(error, errors.AutoresearchdError) else traceback.format_exc()
+        self._context.emit(EventKind.FAULT, what, experiment=number if experiment else None, traceback=trace)
+        self._back_off(what)
         experiment = self._reload(experiment)
         if experiment is not None and count >= FAULTS_BEFORE_GIVING_UP and experiment.decision is None:
-            reason = f"the daemon failed {count} times at this experiment: {type(error).__name__}: {error}"
+            reason = f"the daemon failed {count} times at this experiment: {what}"
             if self.view.needs_baseline:
-                raise BaselineError(reason, hint="daemon.log has the traceback") from error
-            experiment = self._guarded(
-                lambda: self._cycle.give_up(experiment, self._slot, Decision(Status.CRASH, Label.ERROR, reason=reason)),
-                experiment,
-            )
+                raise errors.BaselineError(reason, hint="daemon.log has the traceback") from error
+            crash = Decision(Status.CRASH, Label.ERROR, reason=reason)
+            experiment = self._guarded(lambda e=experiment: self._cycle.give_up(e, self._slot, crash), experiment)  # type: ignore[misc]
         return experiment
 
     def _reload(self, experiment: Experiment | None) -> Experiment | None:
-        """The experiment as the store has it: a step may have failed after its transaction."""
-        store, session_id = self._context.store, self._context.session_id
         try:
-            latest = store.latest(session_id)
-        except AutoresearchdError:
+            latest = self._context.store.latest(self._context.session_id)
+        except errors.AutoresearchdError:
             return experiment
-        if latest is None or (latest.phase is Phase.DECIDED and latest.overhead_ms is not None):
-            return None
-        return latest
+        return None if latest is None or messages.is_settled(latest) else latest
 
     def _back_off(self, reason: str) -> None:
         self._failures += 1
         seconds = self._backoff.seconds(self._failures)
-        self._set_state(SessionState.BACKING_OFF, reason)
-        self._context.emit(
-            EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {reason}", seconds=seconds, reason=reason
-        )
-        if self._context.stop.wait(seconds) and self._context.stop.soon:
-            raise Interrupted(f"stopped while waiting for: {reason}")
+        self._say_that_it_waits(seconds, reason)
+        self._wait(seconds, reason)
 
-    def _wait_for_money(self, error: SpendCapReached) -> None:
+    def _say_that_it_waits(self, seconds: float, reason: str) -> None:
+        self._set_state(SessionState.BACKING_OFF, reason)
+        told = f"waiting {format_duration(seconds)}: {reason}"
+        self._context.emit(EventKind.BACKING_OFF, told, seconds=seconds, reason=reason)
+
+    def _wait(self, seconds: float, reason: str) -> None:
+        if self._context.stop.wait(seconds):
+            raise errors.Interrupted(f"stopped while waiting for: {reason}")
+
+    def _wait_for_money(self, error: errors.SpendCapReached) -> None:
         """End the session at its own cap; at the day's wait, and look again now and then until the day is over."""
         if error.whole_session:
             self._check_any_proposal(error.what, error.hint)
-            raise Interrupted(error.what, hint=error.hint) from error
+            raise errors.Interrupted(error.what, hint=error.hint) from error
         now = self._context.clock.now()
         midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
         seconds = min(CAP_LOOK_S, (midnight - now).total_seconds() + 1.0)
         if self._limits.max_seconds is not None:
             left = self._limits.max_seconds - self.active_seconds
             if left <= 0:
-                raise Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
+                raise errors.Interrupted(f"the time limit is reached while waiting for: {error.what}", hint=error.hint)
             seconds = min(seconds, left)
-        if self._state is None or self._state != (SessionState.BACKING_OFF, error.what):
+        if self._state != (SessionState.BACKING_OFF, error.what):
             self._context.emit(EventKind.BACKING_OFF, str(error), seconds=seconds, reason=error.what)
         self._set_state(SessionState.BACKING_OFF, error.what)
-        if self._context.stop.wait(seconds) and self._context.stop.soon:
-            raise Interrupted(f"stopped while waiting for: {error.what}")
-
-    def _heed_policy(self, experiment: Experiment) -> None:
-        """Count proposals in a row that failed by the policy's own fault; a usable one ends the row."""
-        if is_policy_fault(experiment):
-            self._unproposed += 1
-            self._waited_for_policy = False
-        elif experiment.commit is not None:
-            self._unproposed = 0
+        self._wait(seconds, error.what)
 
     def _wait_for_policy(self) -> bool:
         """Wait, longer each time, for a policy that fails again and again, lest it uses up numbers; whether it did."""
@@ -276,10 +235,7 @@ class SessionLoop:
             seconds = max(0.0, min(seconds, self._limits.max_seconds - self.active_seconds))
         last = self.view.recent[-1].decision
         reason = f"the policy failed {self._unproposed} times in a row: {last.reason if last else ''}"
-        self._set_state(SessionState.BACKING_OFF, reason)
-        self._context.emit(
-            EventKind.BACKING_OFF, f"waiting {format_duration(seconds)}: {reason}", seconds=seconds, reason=reason
-        )
+        self._say_that_it_waits(seconds, reason)
         self._context.stop.wait(seconds)
         return True
 
@@ -290,49 +246,37 @@ class SessionLoop:
             return self._context.stop.reason or "stopped"
         if self.view.totals.experiments == 0:
             return ""  # a session that ends before its first result has failed: see _check_first_result
-        reached = self._limit_reached()
+        limits = self._limits if self._context.ends_when_spent else replace(self._limits, max_usd=None)
+        reached = limit_reached(
+            **asdict(limits), experiments=self.view.experiments, seconds=self.active_seconds, usd=self.view.totals.usd
+        )
         if reached is None:
             return ""
         self._check_any_proposal(reached.reason)
         return reached.reason
 
-    def _limit_reached(self) -> Reached | None:
-        limits, view = self._limits, self.view
-        return limit_reached(
-            max_experiments=limits.max_experiments,
-            max_seconds=limits.max_seconds,
-            max_usd=limits.max_usd if self._context.ends_when_spent else None,
-            experiments=view.experiments,
-            seconds=self.active_seconds,
-            usd=view.totals.usd,
-        )
-
     def _check_any_proposal(self, reached: str, hint: str = "") -> None:
         """A session that got no usable proposal at all has done nothing, whatever its limit says."""
-        context, count = self._context, self.view.experiments
-        labels = context.store.label_counts(context.session_id)
-        if sum(labels.get(label.value, 0) for label in _UNUSABLE) < count:
+        store, session_id = self._context.store, self._context.session_id
+        labels = store.label_counts(session_id)
+        if sum(labels.get(label.value, 0) for label in _UNUSABLE) < self.view.experiments:
             return
-        found = [e for e in context.store.experiments(context.session_id) if not is_baseline(e)]
+        found = [e for e in store.experiments(session_id) if not messages.is_baseline(e)]
         decided = [e for e in found if e.decision is not None]
-        if not all(is_unusable(e) for e in decided):
+        if any(e.commit is not None or e.runs or messages.decision_of(e).label not in _UNUSABLE for e in decided):
             return
         if not decided:
-            answers = context.store.answers(context.session_id, found[-1].number) if found else ()
-            if answers and all(answer.error for answer in answers):
-                raise PolicyError(f"{reached}, but no answer could be used: {answers[-1].error}", hint=hint or _SEE)
-            return
-        last = decided[-1].decision
-        said = last.reason if last else ""
-        if all(is_policy_fault(e) for e in decided):
-            raise PolicyError(
-                f"{reached}, but the policy failed in every one of them: {said}",
-                hint="run the policy's command by hand in a copy of the task's folder until it ends with exit code 0",
-            )
-        raise PolicyError(
-            f"{reached}, but none of {counted(len(decided), 'proposal')} could be used, the last: {said}",
-            hint=hint or _SEE,
-        )
+            answers = store.answers(session_id, found[-1].number) if found else ()
+            if not answers or not all(answer.error for answer in answers):
+                return
+            what = f"no answer could be used: {answers[-1].error}"
+        elif all(is_policy_fault(e) for e in decided):
+            what = f"the policy failed in every one of them: {messages.decision_of(decided[-1]).reason}"
+            hint = "run the policy's command by hand in a copy of the task's folder until it ends with exit code 0"
+        else:
+            count, said = counted(len(decided), "proposal"), messages.decision_of(decided[-1]).reason
+            what = f"none of {count} could be used, the last: {said}"
+        raise errors.PolicyError(f"{reached}, but {what}", hint=hint or _SEE)
 
     def _check_first_result(self) -> None:
         """A time limit that passes before the first result ends the session at once."""
@@ -340,14 +284,10 @@ class SessionLoop:
         if limit is not None and self.view.totals.experiments == 0 and self.active_seconds >= limit:
             self._context.stop.request("time limit", now=True)
             self._slot.kill()
-            raise LimitReached(
+            raise errors.LimitReached(
                 f"the time limit of {format_duration(limit)} was reached before the baseline was measured",
                 hint="raise --max-time or lower --budget",
             )
-
-    def _say_that_it_stops(self, experiment: Experiment) -> None:
-        if self._context.stop.announce():
-            say_that_it_stops(self._context, experiment)
 
     def _wait_while_paused(self) -> bool:
         """Wait a moment when paused; whether it is paused."""
@@ -364,13 +304,12 @@ class SessionLoop:
             return
         if self._state is not None and self._state[0] is SessionState.PAUSED and state is SessionState.RUNNING:
             self._context.emit(EventKind.UNPAUSED, "going on")
+        now, session_id = self._context.clock.now(), self._context.session_id
         try:
-            self._context.store.set_state(
-                self._context.session_id, state, self._context.clock.now(), pid=self._pid, reason=reason
-            )
+            self._context.store.set_state(session_id, state, now, pid=self._pid, reason=reason)
             self._state = (state, reason)
             self.waits("")
-        except EnvironmentFailure:
+        except errors.EnvironmentFailure:
             self._state = None  # the store itself is what fails: said elsewhere, written when it is back
             self.waits(self._context.redactor.text(reason))
 
@@ -378,8 +317,3 @@ class SessionLoop:
 def is_policy_fault(e: Experiment) -> bool:
     """Whether the policy itself failed (an exit code, a time-out), so that there was nothing to commit and to run."""
     return e.decision is not None and e.decision.label is Label.ERROR and e.commit is None and not e.runs
-
-
-def is_unusable(e: Experiment) -> bool:
-    """Whether nothing came of a proposal that could be run: it failed, was malformed or illegal, or changed nothing."""
-    return e.decision is not None and e.decision.label in _UNUSABLE and e.commit is None and not e.runs

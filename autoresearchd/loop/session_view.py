@@ -1,7 +1,4 @@
-"""What a session has come to: its tip, its noise, its programs and their pace; in memory, so no step reads the past.
-
-Read from the store once, then kept up by ``decided``. Owned by the loop's thread.
-"""
+"""What a session has come to: its tip, its noise, its programs and their pace; in memory, so no step reads the past."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from autoresearchd.domain.task import Direction, Task
 from autoresearchd.evaluator.keep.decide import incumbent_value, samples_of
 from autoresearchd.evaluator.rules.run_time import Pace, allowed
 from autoresearchd.loop.context import Context
-from autoresearchd.loop.messages import commit_of, is_baseline, is_keep
+from autoresearchd.loop.messages import commit_of, decision_of, is_baseline, is_keep
 from autoresearchd.loop.programs import Baseline, Programs, noise_of
 
 RECENT = 32
@@ -23,7 +20,7 @@ TOP = 5
 
 
 class SessionView:
-    """Where a session stands.
+    """Where a session stands: read from the store once, then kept up by ``decided``. Owned by the loop's thread.
 
     tip_commit: the commit of the tip, whose files the branch has; labels: how many experiments ended under each.
     """
@@ -34,7 +31,6 @@ class SessionView:
         self._read()
 
     def _read(self) -> None:
-        """Everything, from the store."""
         task, store = self.context.task, self.context.store
         session = store.session(self.context.tag)
         segment, latest = store.segment(session.id), store.latest(session.id)
@@ -63,7 +59,6 @@ class SessionView:
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether the program as it is has yet to be measured in this segment."""
         return self.baseline is None
 
     @property
@@ -85,10 +80,8 @@ class SessionView:
     @property
     def best(self) -> float | None:
         """The tip's metric, estimated anew from all of its runs: what it was kept with was partly luck."""
-        if self._tip is None or self._tip.decision is None:
-            return None
-        if not self.noise_data.values(self._tip.number):
-            return self._tip.decision.value
+        if self._tip is None or not self.noise_data.values(self._tip.number):
+            return self._tip.decision.value if self._tip and self._tip.decision else None
         return incumbent_value(self.context.task, self.noise_data, self._tip)
 
     @property
@@ -98,10 +91,7 @@ class SessionView:
         return noise.sigma if noise else None
 
     def rival(self, e: Experiment) -> Experiment:
-        """What an experiment is compared with: the tip or, where that failed twice beside it, the keep before.
-
-        The baseline, with which everything began, keeps its place.
-        """
+        """What an experiment is compared with: the tip or, where that failed twice beside it, the keep before."""
         context = self.context
         if self.baseline is None or self.tip.number not in e.fallen:
             return self.tip
@@ -110,32 +100,25 @@ class SessionView:
         return next((k for k in earlier if is_keep(k)), self.baseline.experiment)
 
     def fall_back(self, e: Experiment) -> str:
-        """Let the tip lose its place where it failed twice beside an experiment; the fact in words, else empty.
-
-        In memory alone: the runs say it, and the store follows with the decision on the experiment.
-        """
+        """Let a tip that failed twice beside an experiment lose its place, in memory; the fact in words, or empty."""
         rival, fallen = self.rival(e), self.tip
         if rival.number == fallen.number:
             return ""
         self._tip, self.tip_commit = rival, commit_of(rival)
-        return (
-            f"experiment {fallen.number}, the best so far, failed twice when it ran again and lost its place: "
-            f"experiment {rival.number} is the incumbent again"
-        )
+        lost = f"experiment {fallen.number}, the best so far, failed twice when it ran again and lost its place"
+        return f"{lost}: experiment {rival.number} is the incumbent again"
 
     def fallen(self, e: Experiment) -> tuple[Experiment, ...]:
         """Keeps that lost their place beside an experiment, the latest first; also once that is in the store."""
-        first = self.baseline.number if self.baseline is not None else 0
+        first = self.baseline.number if self.baseline else 0
         return tuple(self.context.store.experiment(self.context.session_id, n) for n in e.fallen if n > first)
 
     def program(self, number: int) -> Experiment:
         """What is run beside an experiment: the baseline or the tip, by the experiment's number."""
-        baseline = self.baseline
-        return baseline.experiment if baseline is not None and baseline.number == number else self.tip
+        return self.baseline.experiment if self.baseline and self.baseline.number == number else self.tip
 
     @property
     def baseline_runs(self) -> tuple[Run, ...]:
-        """Its runs that ended well."""
         return self.baseline.runs if self.baseline else ()
 
     @property
@@ -162,28 +145,22 @@ class SessionView:
         return self._top
 
     def values_with(self, e: Experiment) -> list[float]:
-        """Values of all decided experiments of the segment, and of this one."""
         return [*self._values, *(r.value for r in e.good_runs if r.value is not None)]
 
     @property
     def streak(self) -> int:
         """How many of the last experiments in a row were not kept."""
-        if self._tip is None or not self._recent:
-            return 0
-        return max(0, self._recent[-1].number - self._tip.number)
+        return max(0, self._recent[-1].number - self._tip.number) if self._tip and self._recent else 0
 
     @property
     def experiments(self) -> int:
-        """Decided experiments of the session, baselines not counted."""
         return max(0, self.totals.experiments - self._baselines)
 
     @property
     def _baselines(self) -> int:
-        """How many baselines the session has measured: one for each segment."""
-        return self.segment + (0 if self.needs_baseline else 1)
+        return self.segment + (not self.needs_baseline)
 
     def figures(self) -> dict[str, Any]:
-        """Figures for displays: best, baseline, σ and counts."""
         return {
             "best": self.best,
             "baseline": self.baseline.value if self.baseline else None,
@@ -194,9 +171,7 @@ class SessionView:
 
     def decided(self, e: Experiment) -> None:
         """Take in an experiment whose decision is on disk."""
-        decision = e.decision
-        if decision is None:
-            return
+        decision = decision_of(e)
         if e.fallen:  # rare, and what was remembered of those that lost their place is wrong now
             self._read()
             return

@@ -6,10 +6,9 @@ itself alone, whatever is in it; a file whose structure is damaged is an error.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from hashlib import sha256
 from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
@@ -20,17 +19,14 @@ from autoresearchd.store.journal import records
 from autoresearchd.store.journal.records import AnyRow
 from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
-from autoresearchd.store.schema.database import Database, sqlite_url
+from autoresearchd.store.schema.database import FileReader
 
 _UNREADABLE = (*codec.UNREADABLE, KeyError)
 s, e, p, n = t.sessions, t.experiments, t.proposals, t.answers
 
 
 class SessionFacts(NamedTuple):
-    """A session in a line. decided: its experiments beside the baselines; answers: of models, or questions to them.
-
-    identity: what it is known by, wherever its repository lies and whatever it is read beside.
-    """
+    """A session in a line. decided: without baselines; answers: of models; identity: the same wherever it lies."""
 
     id: int
     tag: str
@@ -56,40 +52,21 @@ class Transcript:
     answers: tuple[Answer | None, ...]
 
 
-class Corpus:
-    """Reads a database file.
-
-    Raises StoreError when there is no database, an older version wrote it, or it cannot be read; SchemaTooNew when a
-    newer version wrote it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._db = Database(sqlite_url(path), readonly=True)
-        with self._db.read():  # refuses what cannot be read
-            pass
-
-    def __enter__(self) -> Corpus:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database."""
-        self._db.close()
+class Corpus(FileReader):
+    """Reads what the learner needs of a database file."""
 
     def sessions(self) -> list[SessionFacts]:
-        """All sessions, oldest first."""
-        baseline = select(p.c.number).where(
-            p.c.session_id == s.c.id, p.c.number == e.c.number, p.c.policy == "baseline"
-        )
+        of_it = (p.c.session_id == s.c.id, p.c.number == e.c.number)
+        baseline = select(p.c.number).where(*of_it, p.c.policy == "baseline")
         decided = select(func.count()).where(e.c.session_id == s.c.id, e.c.status.is_not(None), ~baseline.exists())
         answers = select(func.count()).where(n.c.session_id == s.c.id)
         facts = [s.c[name] for name in ("id", "tag", "policy", "task_json")]
         counts = [decided.scalar_subquery(), answers.scalar_subquery()]
         with self._db.read() as c:
             rows = c.execute(select(*facts, *counts, s.c.base_commit, s.c.seed).order_by(s.c.id)).all()
-        return [SessionFacts(*row[:6], _identity(row.tag, row.base_commit, row.seed)) for row in rows]
+        # A tag alone is that of the day on which somebody began; the seed is drawn for each session.
+        known = (sha256(f"{row.tag}\0{row.base_commit}\0{row.seed}".encode()).hexdigest()[:32] for row in rows)
+        return [SessionFacts(*row[:6], identity) for row, identity in zip(rows, known, strict=True)]
 
     def transcripts(self, session_id: int) -> Iterator[Transcript]:
         """The experiments of a session that have answers, in order of number, all as of one instant."""
@@ -114,11 +91,8 @@ def _proposals(c: Connection, session_id: int, number: int) -> tuple[Proposal, .
 def _answers(c: Connection, session_id: int, number: int) -> tuple[Answer | None, ...]:
     """The answers of an experiment; one goes with another's row where its messages are stored with that."""
     indices = select(n.c.answer_index).where(n.c.session_id == session_id, n.c.number == number)
-    rows = [
-        _readable(c, session_id, number, index)
-        for index in c.execute(indices.order_by(n.c.answer_index)).scalars().all()
-    ]
-    answers = records.answers_of(rows)
+    found = c.execute(indices.order_by(n.c.answer_index)).scalars().all()
+    answers = records.answers_of([_readable(c, session_id, number, index) for index in found])
     return tuple(None if a is None or records.LOST in a.generation.messages else a for a in answers)
 
 
@@ -131,8 +105,3 @@ def _readable(c: Connection, session_id: int, number: int, index: int) -> AnyRow
     except _UNREADABLE:
         return None
     return row
-
-
-def _identity(tag: str, base_commit: str, seed: int) -> str:
-    """A tag alone is that of the day on which somebody began; the seed is drawn for each session."""
-    return hashlib.sha256(f"{tag}\0{base_commit}\0{seed}".encode()).hexdigest()[:32]

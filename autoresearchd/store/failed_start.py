@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FailedStart:
     """A session that ended before its first result.
 
-    ended_at: with a time zone. exit_code: that its daemon ended with. what, hint: why it ended, and how that is fixed.
-    status: the session as ``status --json`` prints it.
+    exit_code: that its daemon ended with. what, hint: why it ended, and how that is fixed. status: the session as
+    ``status --json`` prints it.
     """
 
     tag: str
@@ -31,33 +29,17 @@ class FailedStart:
 
 def remember(path: Path, failed: FailedStart) -> None:
     """Write it down, in the place of an earlier one; a disk that takes no writing only loses these words."""
-    facts = {
-        "tag": failed.tag,
-        "ended_at": failed.ended_at.isoformat(),
-        "exit_code": failed.exit_code,
-        "what": failed.what,
-        "hint": failed.hint,
-        "status": dict(failed.status),
-    }
     part = path.with_name(f"{path.name}.part")
     with contextlib.suppress(OSError):
-        part.write_text(json.dumps(facts), "utf-8")
+        part.write_text(json.dumps(asdict(failed), default=datetime.isoformat), "utf-8")
         part.replace(path)
 
 
 def recall(path: Path, known: Iterable[str]) -> FailedStart | None:
     """The latest failed start; None where there was none, or where its session is known all the same."""
     try:
-        with path.open("rb") as stream:
-            facts = json.loads(stream.read(_MOST_BYTES))
-        found = FailedStart(
-            str(facts["tag"]),
-            datetime.fromisoformat(facts["ended_at"]),
-            int(facts["exit_code"]),
-            str(facts["what"]),
-            str(facts.get("hint", facts.get("mend", ""))),  # as it was called before
-            dict(facts["status"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        found = FailedStart(**json.loads(path.read_text("utf-8")))
+        found = replace(found, ended_at=datetime.fromisoformat(str(found.ended_at)))
+    except (OSError, ValueError, TypeError):
         return None
-    return found if found.ended_at.tzinfo is not None and found.tag not in set(known) else None
+    return None if found.tag in set(known) else found

@@ -9,14 +9,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median, stdev
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, case, func, select
 
 from autoresearchd.domain.errors import StoreDamaged
-from autoresearchd.domain.experiment import Experiment, Run
+from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import RULES, Label, Phase, SessionState, Status
 from autoresearchd.domain.limits import limit_reached, noise_has_grown
 from autoresearchd.domain.proposal import ASI
@@ -24,9 +23,10 @@ from autoresearchd.evaluator.keep.confidence import mad_confidence
 from autoresearchd.store.journal import records
 from autoresearchd.store.journal.history_queries import role_stats
 from autoresearchd.store.journal.records import AnyRow
+from autoresearchd.store.journal.version_records import select_versions
 from autoresearchd.store.schema import health
 from autoresearchd.store.schema import tables as t
-from autoresearchd.store.schema.database import Database, sqlite_url
+from autoresearchd.store.schema.database import FileReader
 
 _ALIVE = (SessionState.RUNNING, SessionState.PAUSED, SessionState.BACKING_OFF)
 _OVERHEADS = 1000
@@ -48,52 +48,26 @@ class SessionRow(NamedTuple):
     started_at: datetime
 
 
-class Reader:
-    """Reads a database file; each answer sees one instant of it.
-
-    Raises StoreError when there is no database or it cannot be read, SchemaTooNew when a newer version wrote it.
-    Unknown session or experiment: KeyError.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._db = Database(sqlite_url(path), readonly=True)
-        with self._db.read():  # refuses what cannot be read
-            pass
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database."""
-        self._db.close()
+class Reader(FileReader):
+    """Each answer sees one instant of the database. Unknown session or experiment: KeyError."""
 
     def sessions(self) -> list[SessionRow]:
-        """All sessions, oldest first."""
-        names = [name for name in SessionRow._fields if name != "task"]
+        wanted = select(*(s.c["task_json" if name == "task" else name] for name in SessionRow._fields)).order_by(s.c.id)
         with self._db.read() as c:
-            rows = c.execute(select(*(s.c[name] for name in names), s.c.task_json).order_by(s.c.id)).all()
-        return [
-            SessionRow(task=task_facts(row.task_json)["name"], **{name: getattr(row, name) for name in names})
-            for row in rows
-        ]
+            return [SessionRow(*row)._replace(task=_task_facts(row.task_json)["name"]) for row in c.execute(wanted)]
 
     def status(self, tag: str, *, alive: bool | None = None, now: datetime | None = None) -> dict[str, Any]:
         """What ``status --json`` prints.
 
-        Args:
-            tag: the session.
-            alive: whether a process holds the session; None: not known, the stored state is believed.
-            now: the time, for how long the current phase has lasted.
+        alive: whether a process holds the session; None: not known, the stored state is believed. now: the time, for
+        how long the current phase has lasted.
         """
         with self._db.read() as c:
             session = _session(c, tag)
             totals = c.execute(select(t.totals).where(t.totals.c.session_id == session.id)).one_or_none()
             if totals is None:
                 raise StoreDamaged(f"{self._db.name} has lost the counters of session {tag}", hint=health.HINT)
-            task, state = task_facts(session.task_json), session.state
+            task, state = _task_facts(session.task_json), session.state
             if alive is False and state in _ALIVE:
                 state = "crashed"
             metric = _metric_block(c, session, task)
@@ -113,7 +87,6 @@ class Reader:
             }
 
     def heartbeat(self, tag: str) -> datetime:
-        """When a daemon of the session last wrote."""
         with self._db.read() as c:
             session = _session(c, tag)
         at: datetime = session.heartbeat_at or session.started_at
@@ -122,14 +95,7 @@ class Reader:
     def experiments(
         self, tag: str, status: str | None = None, last: int | None = None, role: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """What ``experiments --json`` lists, oldest first; one that is not decided yet has status null.
-
-        Args:
-            tag: the session.
-            status: only those with this status.
-            last: only so many of the newest (of those with the status and the role).
-            role: only those that this role proposed.
-        """
+        """What ``experiments --json`` lists, oldest first; ``last``: of those with this status and of this role."""
         with self._db.read() as c:
             session_id = _session(c, tag).id
             wanted = records.LISTED.where(e.c.session_id == session_id)
@@ -143,58 +109,39 @@ class Reader:
         return (_document(experiment, costs) for experiment in found)
 
     def show(self, tag: str, number: int, *, full: bool = False) -> dict[str, Any]:
-        """What ``show --json`` prints: the experiment with phase, reason, σ, diff, attempts and answers.
-
-        full: the answers with their messages and completions.
-        """
+        """What ``show --json`` prints of an experiment; ``full``: its answers with messages and completions."""
         with self._db.read() as c:
             session_id = _session(c, tag).id
             found = records.load_experiment(c, session_id, number, records.LISTED)
-            bodies = (
-                select(e.c.reason, e.c.sigma, t.proposal_bodies.c.diff).select_from(e).outerjoin(p, records.CURRENT)
-            )
-            row = c.execute(
-                bodies.outerjoin(t.proposal_bodies, records.BODY).where(
-                    e.c.session_id == session_id, e.c.number == number
-                )
-            ).one()
+            bodies = select(t.proposal_bodies.c.diff).join(p, records.BODY).join(e, records.CURRENT)
+            diff = c.execute(bodies.where(e.c.session_id == session_id, e.c.number == number)).scalar()
+            d = found.decision
             checks = select(t.abort_checks.c.details).join(r, r.c.id == t.abort_checks.c.run_id)
             of_it = (r.c.session_id == session_id, r.c.number == number)
             return {
                 **_document(found, _costs(c, session_id, number, number)),
                 "phase": found.phase,
                 "segment": found.segment,
-                "reason": row.reason or "",
-                "sigma": row.sigma,
-                "looks": [d or {} for d in c.execute(checks.where(*of_it).order_by(t.abort_checks.c.id)).scalars()],
+                "reason": d.reason if d else "",
+                "sigma": d.sigma if d else None,
+                "looks": list(c.execute(checks.where(*of_it).order_by(t.abort_checks.c.id)).scalars()),
                 "attempts": _attempts(c, session_id, found),
                 "answers": _answers(c, session_id, number, full=full),
-                "diff": row.diff or "",
+                "diff": diff or "",
             }
 
     def versions(self) -> list[dict[str, Any]]:
         """Versions of the local policy as ``adapters list --json`` prints them, oldest first."""
-        from autoresearchd.store.journal.version_records import select_versions
-
         v = t.policy_versions.c
-        with self._db.read() as c:
-            rows = c.execute(
-                select_versions(s.c.tag).outerjoin(s, s.c.id == t.policy_versions.c.session_id).order_by(v.id)
-            ).all()
+        told = ("version", "status", "algo", "parent", "reason", "metrics", "model_hash", "folder")
+        rows = self._db.rows(select_versions(s.c.tag).outerjoin(s, s.c.id == v.session_id).order_by(v.id))
         return [
             {
-                "version": row.version,
-                "status": row.status,
-                "algo": row.algo or "",
-                "parent": row.parent,
+                **records.pick(row, told),
                 "session": row.tag,
                 "learner_run": row.learner_run_id,
                 "created_at": _iso(row.created_at),
                 "promoted_at": _iso(row.promoted_at),
-                "reason": row.reason,
-                "metrics": row.metrics or {},
-                "model_hash": row.model_hash,
-                "folder": row.adapter_path,
             }
             for row in rows
         ]
@@ -203,18 +150,17 @@ class Reader:
 # ---------------------------------------------------------------------- one experiment
 def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict[str, Any]:
     """An experiment as ``experiments --json`` lists it. costs: where they are not those of its one proposal."""
-    d, proposal = experiment.decision, experiment.proposal
-    metrics = d.metrics if d else {}
+    proposal = experiment.proposal
+    d, names = experiment.decision, ("status", "label", "delta", "confidence", "reward")
+    decided = records.pick(d, names) if d else {**dict.fromkeys(names), "label": ""}
+    finite = {name: value if math.isfinite(value) else None for name, value in d.metrics.items()} if d else {}
     asi = experiment.asi if d else proposal.asi if proposal else ASI()
     return {
         "experiment": experiment.number,
         "segment": experiment.segment,
-        "status": d.status if d else None,
-        "label": d.label if d else "",
+        **decided,
         "metric": d.value if d else None,
-        # JSON has no word for what is not finite.
-        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
-        "delta": d.delta if d else None,
+        "metrics": finite,  # JSON has no word for what is not
         "description": proposal.description or proposal.hypothesis if proposal else "",
         "asi": asi.as_dict(),
         "commit": experiment.commit,
@@ -222,25 +168,18 @@ def _document(experiment: Experiment, costs: Mapping[int, float | None]) -> dict
         "policy": proposal.policy if proposal else None,
         "role": proposal.role if proposal else None,
         "adapter": proposal.adapter or None if proposal else None,
-        "runs": [_run(run) for run in experiment.runs],
-        "confidence": d.confidence if d else None,
-        "reward": d.reward if d else None,
+        "runs": [
+            {
+                "metric": run.value,
+                "duration_s": None if run.open else run.duration_s,
+                **records.pick(run, ("seed", "exit_code", "label", "of", "attempt")),
+            }
+            for run in experiment.runs
+        ],
         "cost_usd": costs.get(experiment.number, proposal.cost.usd if proposal else None),
         "overhead_ms": experiment.overhead_ms,
         "started_at": _iso(experiment.started_at),
         "finished_at": _iso(experiment.finished_at),
-    }
-
-
-def _run(run: Run) -> dict[str, Any]:
-    return {
-        "seed": run.seed,
-        "metric": run.value,
-        "duration_s": None if run.open else run.duration_s,
-        "exit_code": run.exit_code,
-        "label": run.label,
-        "of": run.of,
-        "attempt": run.attempt,
     }
 
 
@@ -261,30 +200,24 @@ def _costs(c: Connection, session_id: int, first: int, final: int) -> dict[int, 
 def _attempts(c: Connection, session_id: int, experiment: Experiment) -> list[dict[str, Any]]:
     """Proposals of an experiment in order, each with how its run failed (empty where none did)."""
     failed = {
-        run.attempt: (run.label, run.detail)
+        run.attempt: {"label": run.label, "reason": run.detail}
         for run in experiment.runs
         if run.of is None and run.label is not Label.NONE and RULES[run.label].status is not None
     }
-    proposals = select(p.c.attempt, p.c.description, p.c.hypothesis).where(
-        p.c.session_id == session_id, p.c.number == experiment.number
-    )
-    attempts = []
-    for attempt, description, hypothesis in c.execute(proposals.order_by(p.c.attempt)):
-        label, detail = failed.get(attempt, ("", ""))
-        attempts.append(
-            {"attempt": attempt, "description": description or hypothesis, "label": label, "reason": detail}
-        )
-    return attempts
+    proposals = select(p.c.attempt, p.c.description, p.c.hypothesis).order_by(p.c.attempt)
+    of_it = (p.c.session_id == session_id, p.c.number == experiment.number)
+    return [
+        {"attempt": a, "description": description or hypothesis, **failed.get(a, {"label": "", "reason": ""})}
+        for a, description, hypothesis in c.execute(proposals.where(*of_it))
+    ]
 
 
 def _answers(c: Connection, session_id: int, number: int, *, full: bool) -> list[dict[str, Any]]:
     """All answers given for an experiment, oldest first; ``full``: with their messages and completions."""
     of_it = (n.c.session_id == session_id, n.c.number == number)
     names = ("attempt", "at", "model", "form", "error", "finish", "usd", "tokens_in", "tokens_out", "seconds")
-    told = [
-        dict(row._mapping)
-        for row in c.execute(select(*(n.c[k] for k in names)).where(*of_it).order_by(n.c.answer_index))
-    ]
+    listed = select(*(n.c[name] for name in names)).where(*of_it).order_by(n.c.answer_index)
+    told = [dict(row._mapping) for row in c.execute(listed)]
     for answer in told:
         answer["at"] = _iso(answer["at"])
         answer["cost_usd"] = answer.pop("usd")
@@ -305,8 +238,7 @@ def _session_block(
 
     ``extend``: the option by which ``resume`` goes on beyond the limit that the session has reached.
     """
-    of_it = select(func.count()).where(t.segments.c.session_id == session.id)
-    segments = c.execute(of_it).scalar_one()
+    segments = c.execute(select(func.count()).where(t.segments.c.session_id == session.id)).scalar_one()
     baselines = segments if measured else max(0, segments - 1)
     tried = max(0, totals.experiments - baselines)
     block = {
@@ -318,17 +250,13 @@ def _session_block(
         "started_at": _iso(session.started_at),
         "experiments": tried,
         "keeps": max(0, totals.keeps - baselines),
-        "discards": totals.discards,
-        "crashes": totals.crashes,
-        "checks_failed": totals.checks_failed,
+        **records.pick(totals, ("discards", "crashes", "checks_failed")),
     }
     over = state == "crashed" and session.state == SessionState.RUNNING  # what it waited for has died with it
     if (state == SessionState.BACKING_OFF or session.reason) and not over:
         block["reason"] = session.reason
     reached = limit_reached(
-        max_experiments=session.max_experiments,
-        max_seconds=session.max_seconds,
-        max_usd=session.max_usd,
+        **records.pick(session, ("max_experiments", "max_seconds", "max_usd")),
         experiments=tried,
         seconds=session.active_seconds,
         usd=totals.usd,
@@ -438,33 +366,20 @@ def _adapter(c: Connection, session_id: int) -> str | None:
 
 # ---------------------------------------------------------------------- values
 def _session(c: Connection, tag: str) -> AnyRow:
-    row = c.execute(select(s).where(s.c.tag == tag)).one_or_none()
-    if row is None:
-        raise KeyError(f"no session {tag!r}")
-    return row
+    return records.require(c.execute(select(s).where(s.c.tag == tag)).one_or_none(), f"no session {tag!r}")
 
 
-def task_facts(task_json: str) -> dict[str, Any]:
-    """What the answers need of a task, whatever its JSON lacks: name, metric, direction, source, budget."""
-    try:
-        task = _mapping(json.loads(task_json))
-    except (ValueError, RecursionError):
-        task = {}
-    scoring, execution = _mapping(task.get("scoring")), _mapping(task.get("execution"))
-    budget = execution.get("budget")
-    if isinstance(budget, dict):
-        budget = budget.get("training")
+def _task_facts(task_json: str) -> dict[str, Any]:
+    """What the answers need of a task (an imported one says little of itself)."""
+    task = json.loads(task_json)
+    scoring, budget = task.get("scoring", {}), task.get("execution", {}).get("budget")
     return {
-        "name": str(task.get("name") or ""),
-        "metric": str(scoring.get("metric") or ""),
-        "direction": "maximize" if scoring.get("direction") == "maximize" else "minimize",
+        "name": task.get("name", ""),
+        "metric": scoring.get("metric", ""),
+        "direction": scoring.get("direction", "minimize"),
         "source": "self-reported" if scoring.get("source") in ("stdout", "self-reported") else "evaluator",
-        "budget": float(budget) if isinstance(budget, (int, float)) and not isinstance(budget, bool) else None,
+        "budget": budget.get("training") if isinstance(budget, dict) else budget,
     }
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _iso(at: datetime | None) -> str | None:

@@ -11,25 +11,19 @@ from autoresearchd.store.journal.history_queries import HistoryRecords
 from autoresearchd.store.journal.session_records import SessionRecords
 from autoresearchd.store.journal.version_records import VersionRecords
 from autoresearchd.store.schema import migrate
-from autoresearchd.store.schema.database import Database, sqlite_url
+from autoresearchd.store.schema.database import Database, Opened, sqlite_url
 
 
-class SqlStore(SessionRecords, StepRecords, HistoryRecords, VersionRecords):
+class SqlStore(Opened, SessionRecords, StepRecords, HistoryRecords, VersionRecords):
     """The journal in an SQL database. Open it with ``SqlStore.open``; close it, or use it in a ``with`` block.
 
     Not redacted: the text of a proposal's files, which must stay what is committed (an edit that brings a secret in is
     refused before it gets here), the names and the task that a session is created with, and hashes.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
     @classmethod
     def open(cls, url: str, *, busy_timeout: float = 10.0) -> SqlStore:
-        """The store at ``url``: created when missing, upgraded (after a backup) when an older version wrote it.
-
-        Raises SchemaTooNew when a newer version wrote it.
-        """
+        """The store at ``url``: created when missing, upgraded (after a backup) when it is older. SchemaTooNew."""
         migrate.upgrade(url, busy_timeout=busy_timeout)
         database = Database(url, busy_timeout=busy_timeout)
         database.hold()
@@ -39,12 +33,6 @@ class SqlStore(SessionRecords, StepRecords, HistoryRecords, VersionRecords):
     def open_readonly(cls, path: Path) -> SqlStore:
         """The store in an SQLite file as it is, never changed; read, an older version's is a StoreError."""
         return cls(Database(sqlite_url(path), readonly=True))
-
-    def __enter__(self) -> SqlStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def hide(self, redactor: Redactor) -> SqlStore:
         """Hide what this redactor knows, too, in all that is written from now on; the store itself."""
@@ -57,6 +45,3 @@ class SqlStore(SessionRecords, StepRecords, HistoryRecords, VersionRecords):
 
     def backup(self, target: Path) -> None:
         self._db.copy_to(target)
-
-    def close(self) -> None:
-        self._db.close()

@@ -72,22 +72,18 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
         return self.code == 0
 
     @property
     def text(self) -> str:
-        """Standard output without the last line end."""
         return self.out.decode("utf-8", "surrogateescape").rstrip("\n")
 
     @property
     def lock(self) -> Path | None:
-        """The lock file that was in the way, None when it failed for another reason."""
         found = _LOCKED.search(self.err)
         return Path(found.group(1)) if found else None
 
     def failure(self) -> AutoresearchdError:
-        """The error that this failure is."""
         name = f"git {self.args[0]}"
         said = " ".join(self.err.split())[:400] or f"exit code {self.code}"
         if self.lock is not None:
@@ -157,34 +153,18 @@ def reading(objects: Iterable[Path]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """git at work in one git directory, named outright so that git never goes looking for one.
-
-    directory: the git directory; tree: the files that belong to it, None where a command needs none.
-    """
+    """git at work in one git directory, named outright so that git never goes looking for one. tree: its files."""
 
     program: str
     directory: Path
     tree: Path | None = None
     environment: Mapping[str, str] = field(default_factory=surroundings)
 
-    def run(
-        self,
-        *args: str,
-        stdin: bytes = b"",
-        index: Path | None = None,
-        keep_open: Sequence[int] = (),
-        gently: bool = False,
-    ) -> Result:
-        """Run a command; its answer, whether it succeeded or not.
-
-        index: another index file; keep_open: descriptors that the process inherits; gently: leave the processors to
-        others.
-        """
+    def run(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
+        """Run a command. keep_open: descriptors that it inherits; gently: leave the processors to others."""
         environment = {**self.environment, "GIT_DIR": str(self.directory)}
         if self.tree is not None:
             environment["GIT_WORK_TREE"] = str(self.tree)
-        if index is not None:
-            environment["GIT_INDEX_FILE"] = str(index)
         with disk_errors(f"running git {args[0]}"):
             process = subprocess.Popen(
                 [self.program, *args],
@@ -213,9 +193,11 @@ class Git:
                 raise
         return Result(args, process.returncode, out, err.decode("utf-8", "replace"))
 
-    def ask(self, *args: str, stdin: bytes = b"", index: Path | None = None) -> str:
-        """Run a command that must succeed; its output."""
-        result = self.run(*args, stdin=stdin, index=index)
+    def check(self, *args: str, stdin: bytes = b"", keep_open: Sequence[int] = (), gently: bool = False) -> Result:
+        result = self.run(*args, stdin=stdin, keep_open=keep_open, gently=gently)
         if not result.ok:
             raise result.failure()
-        return result.text
+        return result
+
+    def ask(self, *args: str, stdin: bytes = b"") -> str:
+        return self.check(*args, stdin=stdin).text

@@ -13,18 +13,8 @@ from autoresearchd.domain.errors import EnvironmentFailure, RepositoryError
 from autoresearchd.sandbox import file_locks, trees
 
 PASSING = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.EAGAIN,
-        errno.ESTALE,
-        errno.EFBIG,
-    }
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "EMFILE", "ENFILE", "ENOMEM", "EAGAIN", "ESTALE", "EFBIG")
 )
 """Errors of a machine, not of a repository: they may pass."""
 
@@ -62,12 +52,11 @@ def is_placeholder(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[int]:
+def hold_lock(path: Path) -> Iterator[int]:
     """Hold a lock of git; yields its descriptor.
 
-    Handed to a child process, the descriptor keeps the lock until that process has ended, also when its parent is
-    killed. So whoever holds it knows that no git of an earlier daemon is still at work, and that a lock *file* left
-    there is stale.
+    Handed to a child process, that keeps the lock until it has ended, also when its parent is killed. So whoever holds
+    it knows that no git of an earlier daemon is still at work, and that a lock *file* left there is stale.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     busy = EnvironmentFailure(

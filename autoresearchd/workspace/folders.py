@@ -4,32 +4,42 @@ Files are written here and not by git, byte for byte as they are stored: no filt
 say. A folder is compared with the tree each time: by content the first time in a process, then by the stamps that the
 kernel keeps (as git's index does, gitformat-index(5)). So what a job left there does not outlive it. A pristine export
 is named after its tree, made once and compared with it each time it is handed out.
+
+A slot's worktree has a private git directory beside it, for programs that look around in it (``git rev-parse HEAD``);
+objects are read through another one. Such a directory has the user's objects and nothing else of the user's: by its own
+``config`` and ``info/attributes``, which outranks every ``.gitattributes`` (gitattributes(5)), no filter, hook, monitor
+or line-end rule of the user's repository, or of a commit, is ever looked at. Nothing in the user's own git directory
+(worktree list, HEAD, index) knows of them. Whatever is wrong with a worktree: it is made anew.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.file_content import pointed_to
-from autoresearchd.workspace.files import disk_errors, held, is_placeholder, remove_tree
+from autoresearchd.workspace.command import Git
+from autoresearchd.workspace.files import disk_errors, hold_lock, is_placeholder, remove_tree
 from autoresearchd.workspace.objects import LINK, SUBMODULE, Entry, ObjectStore, object_id
 
 _Stamp = tuple[int, ...]
+CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogAllRefUpdates = false\n"
+ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !diff !merge\n"
+HEADLESS = "ref: refs/heads/none"
+_HEAD = re.compile(rb"(?:" + HEADLESS.encode() + rb"|[0-9a-f]{40})\n")
+"""Whole, since git takes a folder whose HEAD a power cut cut off after ``ref: `` for no repository at all."""
 
 
 class TreeFolder:
-    """A folder that is filled with one tree after another.
+    """A folder (``top``, which is there) that is filled with one tree after another.
 
-    Args:
-        store: where trees and files are read.
-        top: the folder; it is there.
-        keep: paths in it; untracked links and empty placeholders at and below them stay.
-        readonly: files may not be written to.
-        own: names at its top that are none of the tree's and stay.
+    keep: paths in it; untracked links and empty placeholders at and below them stay. readonly: files may not be written
+    to. own: names at its top that are none of the tree's and stay.
     """
 
     def __init__(
@@ -60,15 +70,15 @@ class TreeFolder:
             if entry.is_folder or entry.mode == SUBMODULE:
                 path.mkdir(exist_ok=True)
                 continue
-            found = _stamp(path)
-            if found is None or self._written.get(name) != (entry, found):
-                if found is None or not self._matches(path, entry):
+            stamp = _stamp(path)
+            if stamp is None or self._written.get(name) != (entry, stamp):
+                if stamp is None or not self._matches(path, entry):
                     if self._is_data(name, path, entry):
                         continue
                     self._write(path, entry)
-                found = _stamp(path)
-            if found is not None:
-                written[name] = entry, found
+                stamp = _stamp(path)
+            if stamp is not None:
+                written[name] = entry, stamp
         self._written = written
 
     def _walk(self, tree: str, prefix: bytes, trees: dict[str, list[Entry]]) -> Iterable[tuple[bytes, Entry]]:
@@ -81,9 +91,7 @@ class TreeFolder:
 
     def _remove_untracked(self, prefix: bytes, wanted: dict[bytes, Entry]) -> None:
         """Remove what is not in the tree, or is of another kind, in folders that are known to be folders."""
-        with os.scandir(self.top / os.fsdecode(prefix)) as found:
-            children = list(found)
-        for child in children:
+        for child in list(os.scandir(self.top / os.fsdecode(prefix))):
             name = prefix + os.fsencode(child.name)
             entry, is_folder = wanted.get(name), child.is_dir(follow_symlinks=False)
             if entry is None:
@@ -109,11 +117,9 @@ class TreeFolder:
     def _is_data(self, name: bytes, path: Path, entry: Entry) -> bool:
         """Whether it is data's link in place of a pointer of Git LFS, which another session may be reading through."""
         place = PurePosixPath(os.fsdecode(name))
-        if not (self._readonly and entry.is_file and path.is_symlink()):
-            return False
-        return any(place.is_relative_to(kept) for kept in self._keep) and bool(
-            pointed_to(self._store.read(entry.sha, "blob"))
-        )
+        linked = self._readonly and entry.is_file and path.is_symlink()
+        kept = linked and any(place.is_relative_to(kept) for kept in self._keep)
+        return kept and bool(pointed_to(self._store.read(entry.sha, "blob")))
 
     def _matches(self, path: Path, entry: Entry) -> bool:
         mode = path.lstat().st_mode
@@ -121,10 +127,8 @@ class TreeFolder:
             return entry.mode == LINK and object_id("blob", os.fsencode(path.readlink())) == entry.sha
         if not stat.S_ISREG(mode) or entry.mode == LINK:
             return False
-        as_wanted = (
-            stat.S_IMODE(mode) == _readonly(entry) if self._readonly else bool(mode & 0o100) == entry.is_executable
-        )
-        return as_wanted and object_id("blob", path.read_bytes()) == entry.sha
+        fits = stat.S_IMODE(mode) == _readonly(entry) if self._readonly else bool(mode & 0o100) == entry.is_executable
+        return fits and object_id("blob", path.read_bytes()) == entry.sha
 
     def _write(self, path: Path, entry: Entry) -> None:
         data = self._store.read(entry.sha, "blob")
@@ -155,13 +159,7 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 class Exports:
-    """Writes folders of the repository out.
-
-    Args:
-        store: the repository's objects.
-        folder: where pristine exports lie.
-        keep: paths in an export; added links and empty placeholders at and below them stay.
-    """
+    """Writes folders of the repository out, pristine ones into ``folder``. keep: see ``TreeFolder``."""
 
     def __init__(self, store: ObjectStore, folder: Path, keep: Iterable[PurePosixPath] = ()) -> None:
         self._store, self._folder, self._keep = store, folder, frozenset(keep)
@@ -170,7 +168,7 @@ class Exports:
     def pristine(self, tree: str) -> Path:
         """The export of a tree, files read-only; written anew where somebody altered it."""
         target = self._folder / tree
-        with disk_errors(f"exporting the task's folder to {target}"), held(self._folder / "lock"):
+        with disk_errors(f"exporting the task's folder to {target}"), hold_lock(self._folder / "lock"):
             if target.is_symlink() or not target.is_dir():
                 remove_tree(target)
                 target.mkdir()
@@ -180,9 +178,102 @@ class Exports:
         return target
 
     def materialise(self, tree: str, target: Path) -> None:
-        """Fill an empty folder with a tree; files may be written to."""
         with disk_errors(f"copying the task's folder to {target}"):
             target.mkdir(parents=True, exist_ok=True)
             if any(target.iterdir()):
                 raise RepositoryError(f"{target} is not empty", hint="name an empty folder")
             TreeFolder(self._store, target).fill(tree)
+
+
+def is_private(git_dir: Path, objects: Path) -> bool:
+    """Whether ``git_dir`` is a private git directory in working order."""
+    try:
+        return (
+            _HEAD.fullmatch((git_dir / "HEAD").read_bytes()) is not None
+            and (git_dir / "config").read_bytes() == CONFIG
+            and (git_dir / "info" / "attributes").read_bytes() == ATTRIBUTES
+            and (git_dir / "objects" / "info" / "alternates").read_bytes() == _alternates(git_dir, objects)
+            and (git_dir / "refs").is_dir()
+        )
+    except OSError:
+        return False
+
+
+def make_private(git_dir: Path, objects: Path, head: str = HEADLESS) -> None:
+    """Make a private git directory anew. head: a commit, for one that files are checked out from."""
+    if os.path.lexists(git_dir):
+        remove_tree(git_dir)
+    for folder in ("objects/info", "refs/heads", "info"):
+        (git_dir / folder).mkdir(parents=True, exist_ok=True)
+    (git_dir / "config").write_bytes(CONFIG)
+    (git_dir / "info" / "attributes").write_bytes(ATTRIBUTES)
+    (git_dir / "objects" / "info" / "alternates").write_bytes(_alternates(git_dir, objects))
+    (git_dir / "HEAD").write_bytes(f"{head}\n".encode())
+
+
+def _alternates(git_dir: Path, objects: Path) -> bytes:
+    """The path is relative, so that the repository can be moved and may lie under any name."""
+    return os.fsencode(os.path.relpath(objects, git_dir / "objects")) + b"\n"
+
+
+class Slots:
+    """The worktrees of one session. objects: the user's database, ``store`` reads it; keep: see ``TreeFolder``."""
+
+    def __init__(
+        self, program: str, folder: Path, objects: Path, store: ObjectStore, keep: Iterable[PurePosixPath] = ()
+    ) -> None:
+        self._program, self._folder, self._objects, self._store = program, folder, objects, store
+        self._keep = frozenset(keep)
+        self._filled: dict[int, TreeFolder] = {}
+
+    def checkout(self, slot: int, commit: str) -> Path:
+        """Make a slot hold exactly ``commit``; the top of its worktree."""
+        if slot < 0:
+            raise ValueError(f"slots are numbered from 0: {slot}")
+        tree = self._folder / f"slot{int(slot)}"
+        git = Git(self._program, self._folder / f"{tree.name}.git", tree)
+        with disk_errors(f"checking out into {tree}"), hold_lock(self._folder / f"{tree.name}.lock") as lock:
+            usable = tree.is_dir() and not tree.is_symlink() and not git.directory.is_symlink()
+            if not usable or not is_private(git.directory, self._objects):
+                self._make(slot, git, tree, commit)
+            try:
+                self._fill(slot, git, tree, commit, lock)
+            except (RepositoryError, OSError):
+                # Whatever is wrong with it, a new one has nothing wrong. What fails then is not the worktree's fault.
+                self._make(slot, git, tree, commit)
+                self._fill(slot, git, tree, commit, lock)
+        return tree
+
+    def remove(self) -> None:
+        remove_tree(self._folder)
+
+    def _make(self, slot: int, git: Git, tree: Path, commit: str) -> None:
+        self._filled.pop(slot, None)
+        for path in (tree, git.directory):
+            self._set_aside(path)
+        tree.mkdir(parents=True)
+        make_private(git.directory, self._objects, commit)
+
+    def _set_aside(self, path: Path) -> None:
+        """Remove a path; what cannot be removed (another user's) is renamed, which needs no right to what is in it."""
+        for old in self._folder.glob(f"{path.name}.old-*"):
+            remove_tree(old)
+        if not os.path.lexists(path):
+            return
+        aside = path.with_name(f"{path.name}.old-{time.monotonic_ns()}")
+        path.rename(aside)
+        remove_tree(aside)
+
+    def _fill(self, slot: int, git: Git, tree: Path, commit: str, lock: int) -> None:
+        pointer = tree / ".git"
+        if pointer.is_symlink() or not pointer.is_file():
+            remove_tree(pointer)
+            pointer.write_text(f"gitdir: ../{git.directory.name}\n")
+        if slot not in self._filled:
+            self._filled[slot] = TreeFolder(self._store, tree, self._keep, own=(b".git",))
+        self._filled[slot].fill(self._store.commit(commit).tree)
+        # We hold the slot's lock and no git of an earlier daemon does, so lock files in it are stale.
+        for stale in ("index.lock", "HEAD.lock"):
+            (git.directory / stale).unlink(missing_ok=True)
+        git.check("read-tree", "--reset", commit, keep_open=[lock])
+        (git.directory / "HEAD").write_bytes(f"{commit}\n".encode())

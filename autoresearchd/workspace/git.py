@@ -1,7 +1,7 @@
 """``GitWorkspace``: the files of a session under version control, as ``ports.Workspace`` wants them.
 
 Commits are built in the object database, without an index or a worktree; the branch and the refs of experiments are
-moved by ``git update-ref``; runs happen in slots (``slots.py``) that only look at objects. The user's checkout, index
+moved by ``git update-ref``; runs happen in slots (``folders.py``) that only look at objects. The user's checkout, index
 and configuration are neither read for any of this nor written to.
 """
 
@@ -16,15 +16,10 @@ from pathlib import Path, PurePosixPath
 from autoresearchd.domain.errors import RepositoryError, UsageError
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.command import Git, find_git
-from autoresearchd.workspace.files import disk_errors, held, split_path
-from autoresearchd.workspace.folders import Exports
-from autoresearchd.workspace.history import History
-from autoresearchd.workspace.message import commit_message
-from autoresearchd.workspace.objects import CommitObject, Entry, ObjectStore, serialise_commit
-from autoresearchd.workspace.private import is_private, make_private
-from autoresearchd.workspace.refs import SessionRefs
-from autoresearchd.workspace.slots import Slots
-from autoresearchd.workspace.submodules import FETCH, object_databases
+from autoresearchd.workspace.files import disk_errors, hold_lock, split_path
+from autoresearchd.workspace.folders import Exports, Slots, is_private, make_private
+from autoresearchd.workspace.history import History, SessionRefs, commit_message
+from autoresearchd.workspace.objects import FETCH, Entry, ObjectStore, object_databases, serialise_commit
 
 HISTORIES = ("refs", "revert")
 _USAGE = 129
@@ -32,13 +27,7 @@ _USAGE = 129
 
 
 class GitWorkspace:
-    """The workspace of one session. Made by ``open``; ends its helper processes with ``close``.
-
-    Attributes:
-        root: top of the user's checkout.
-        tag: the session's tag.
-        branch: short name of the session's branch.
-    """
+    """The workspace of one session, on ``branch`` of the checkout ``root``. Made by ``open``, ended by ``close``."""
 
     def __init__(
         self, root: Path, tag: str, *, folder: str, editable: Sequence[str], history: str, keep: Sequence[str] = ()
@@ -79,13 +68,9 @@ class GitWorkspace:
     ) -> GitWorkspace:
         """The workspace of a session; creates the daemon's folder in the git directory, and no ref.
 
-        Args:
-            root: top of the user's checkout.
-            tag: the session's tag.
-            task_folder: the task's folder in the checkout (absolute, or relative to ``root``).
-            editable: the only paths, relative to that folder, that ``commit`` takes.
-            history: ``refs`` or ``revert``.
-            keep: the task's data; ``checkout`` and ``pristine`` leave links and empty placeholders there alone.
+        task_folder: in the checkout (absolute, or relative to ``root``). editable: the only paths, relative to it, that
+        ``commit`` takes. history: ``refs`` or ``revert``. keep: the task's data; ``checkout`` and ``pristine`` leave
+        links and empty placeholders there alone.
         """
         layout.require_tag(tag)
         top = layout.find_root(root)
@@ -100,12 +85,10 @@ class GitWorkspace:
         return cls(top, tag, folder="" if name == "." else name, editable=editable, history=history, keep=keep)
 
     def close(self) -> None:
-        """End the process that reads objects."""
         self._objects.close()
 
     # -- reading
     def head(self) -> str:
-        """Commit that the user's checkout is at."""
         return preflight.head_commit(self.root)
 
     def read(self, commit: str, path: str) -> str:
@@ -126,15 +109,14 @@ class GitWorkspace:
             entry = self._objects.lookup(tree, split_path(path.rstrip("/")))
             around = {name: there for name, there in submodules.items() if f"{path}/".startswith(f"{name}/")}
             for name, there in around.items():
+                inside = f"{path} is in the submodule {name}, whose"
                 if path in self._editable:
                     raise RepositoryError(
-                        f"{path} is in the submodule {name}, whose commits are not this repository's",
+                        f"{inside} commits are not this repository's",
                         hint="start the session in the submodule's own repository, or edit a file outside of it",
                     )
                 if not there:
-                    raise RepositoryError(
-                        f"{path} is in the submodule {name}, whose pinned commit is not on this machine", hint=FETCH
-                    )
+                    raise RepositoryError(f"{inside} pinned commit is not on this machine", hint=FETCH)
             if entry is None:
                 raise RepositoryError(
                     f"{path} is not in commit {commit[:10]}, which the session would start from",
@@ -167,10 +149,7 @@ class GitWorkspace:
     def diff(self, old: str, new: str) -> str:
         trees = [self._task_tree(commit) for commit in (old, new)]
         options = ("-r", "--patch", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index")
-        result = self._private.run("diff-tree", *options, *trees)
-        if not result.ok:
-            raise result.failure()
-        return result.out.decode("utf-8", "replace")
+        return self._private.check("diff-tree", *options, *trees).out.decode("utf-8", "replace")
 
     # -- writing
     def commit(self, *, number: int, parent: str, files: Mapping[str, str], message: str, when: datetime) -> str:
@@ -201,11 +180,9 @@ class GitWorkspace:
         return self._exports.pristine(self._task_tree(commit))
 
     def materialise(self, commit: str, target: Path) -> None:
-        """Fill an empty folder with the task's folder at a commit, without anything of git."""
         self._exports.materialise(self._task_tree(commit), target)
 
     def history(self) -> History:
-        """What git alone knows of the session."""
         return History(self._public, self._refs, self._objects)
 
     # -- the branch
@@ -213,12 +190,7 @@ class GitWorkspace:
         return self._refs.tip()
 
     def begin(self, base_commit: str) -> None:
-        """Create the branch and the ref of experiment 0 at the base, both or none; may be repeated.
-
-        ``.autoresearchd/`` is hidden from the user's ``git status`` at the same time.
-
-        Raises RepositoryError when a branch of that name is anywhere else.
-        """
+        """Create the branch and the ref of experiment 0, both or none; hide ``.autoresearchd/``; may be repeated."""
         self._task_tree(base_commit)
         preflight.exclude(self.root)
         self._refs.begin(base_commit)
@@ -236,10 +208,7 @@ class GitWorkspace:
         self._slots.remove()
 
     def forget(self, base: str) -> None:
-        """Remove the branch, refs and worktrees of a session that began at ``base``, whatever it kept.
-
-        Raises RepositoryError where the branch holds a commit that is none of the session's: nothing is removed then.
-        """
+        """Remove all of a session but its logs; nothing where the branch is at a foreign commit (RepositoryError)."""
         history = self.history()
         tip = history.tip()
         if tip not in (None, base) and tip not in history.experiments().values() and history.read(tip).number is None:
@@ -267,7 +236,8 @@ class GitWorkspace:
             raise UsageError("discards are not written on the branch", hint="set history: revert in task.yaml")
         tip, kept = self._refs.tip(), self._objects.commit(incumbent).tree
         after = kept if back_to is None else self._objects.commit(back_to).tree
-        before = self._before_discard(tip)
+        parents = self._objects.commit(tip).parents
+        before = next(iter(self._objects.commit(parents[0]).parents), None) if parents else None
         if (
             # This discard may be on the branch already: it is when writing it again would give the tip.
             before is not None
@@ -285,34 +255,20 @@ class GitWorkspace:
         self._refs.advance(tip, new)
         return new
 
-    def _before_discard(self, tip: str) -> str | None:
-        """The commit two before ``tip``, None when there is none."""
-        parents = self._objects.commit(tip).parents
-        grandparents = self._objects.commit(parents[0]).parents if parents else ()
-        return grandparents[0] if grandparents else None
-
     def _discard(self, tip: str, *, number: int, commit: str, when: datetime, tree: str) -> str:
-        """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert; the revert.
-
-        tree: that of the revert.
-        """
-        tried: CommitObject = self._objects.commit(commit)
-        written = commit
+        """Write the discarded commit on ``tip`` (itself, where that is its parent) and its revert, with ``tree``."""
+        tried, written = self._objects.commit(commit), commit
         if tried.parents[:1] != (tip,):
             written = self._write_commit(tried.tree, tip, tried.message, when)
-        subject = tried.message.split("\n", 1)[0]
-        message = commit_message(
-            f'Revert "{subject}"',
-            f"This reverts commit {written}.",
-            {"Experiment": str(int(number)), "Status": "discard"},
-        )
+        subject, trailers = tried.message.split("\n", 1)[0], {"Experiment": str(number), "Status": "discard"}
+        message = commit_message(f'Revert "{subject}"', f"This reverts commit {written}.", trailers)
         return self._write_commit(tree, written, message, when)
 
     # -- upkeep
     def pack(self) -> None:
         """Pack loose refs and objects. Nothing is pruned, whether reachable or not; may run beside everything else."""
         git = self._public
-        with held(self._state / "locks" / "pack") as lock:
+        with hold_lock(self._state / "locks" / "pack") as lock:
             result = git.run("pack-refs", "--include", f"{self._refs.prefix}*", keep_open=[lock], gently=True)
             if result.code == _USAGE:
                 # Before 2.42 git packs all refs or none; how a ref is stored is nothing that a user can see.
@@ -330,7 +286,6 @@ class GitWorkspace:
         return self._objects.write("commit", serialise_commit(tree, parent, message, int(when.timestamp())))
 
     def _task_tree(self, commit: str) -> str:
-        """The tree of the task's folder at a commit."""
         entry = self._objects.lookup(self._objects.commit(commit).tree, self._parts)
         if entry is None or not entry.is_folder:
             raise RepositoryError(
@@ -349,7 +304,6 @@ class GitWorkspace:
         return True
 
     def _file(self, commit: str, path: str) -> Entry:
-        """A regular file of the task at a commit."""
         entry = self._objects.lookup(self._task_tree(commit), split_path(path))
         if entry is None or not entry.is_file:
             kind = "is not there" if entry is None else "is not a regular file"

@@ -1,22 +1,226 @@
-"""What git alone knows of a session: the refs of its experiments, and the commits of its branch with their trailers."""
+"""What git alone knows of a session: the refs of its experiments, and its commits with their messages.
+
+A message has a subject in one line, a body, and trailers that no text in the first two can imitate. What git takes for
+a trailer: git-interpret-trailers(1). It reads the last paragraph, and nothing after a ``---`` line.
+
+Refs are written by ``git update-ref`` (compare-and-swap, any ref storage). A loose ref is read as the file that it is;
+git is asked when there is no such file.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from autoresearchd.domain.cleaning import one_line, printable
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.command import Git, find_git
-from autoresearchd.workspace.message import parse_message
+from autoresearchd.workspace.command import Git, Result, find_git
+from autoresearchd.workspace.files import hold_lock
+from autoresearchd.workspace.layout import BRANCHES, branch_name
 from autoresearchd.workspace.objects import ObjectStore, is_commit_id, parse_commit
-from autoresearchd.workspace.refs import SessionRefs
 
+STALE_AFTER_S = 10.0
+"""A ref's lock is held for milliseconds; one older than this, in our own namespace, was left by a git that died."""
+
+ABSENT = "0" * 40
+SUBJECT_LENGTH = 72
+_BODY_LENGTH = 8000
+_VALUE_LENGTH = 200
+_TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)")
+_DANGEROUS = re.compile(r"---|#|\(cherry picked|[A-Za-z0-9-]+[ \t]*:")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _COMMITTER = re.compile(rb"^committer .*> ([0-9]{1,12}) [+-][0-9]{4}$", re.MULTILINE)
+_WRITING = ("update-ref", "--no-deref", "-m", "autoresearchd", "--stdin")
+
+
+class SessionRefs:
+    """Reads and moves the refs of one session (a tag that is validated). guard: locked while git writes refs."""
+
+    def __init__(self, git: Git, tag: str, guard: Path) -> None:
+        self._git, self._guard = git, guard
+        self._locks: dict[tuple[int, int], float] = {}
+        self.branch = branch_name(tag)
+        self.branch_ref = f"refs/heads/{self.branch}"
+        self.prefix = f"refs/{BRANCHES}/{tag}/"
+
+    def experiment_ref(self, number: int) -> str:
+        if number < 0:
+            raise ValueError(f"experiments are numbered from 0: {number}")
+        return f"{self.prefix}{int(number)}"
+
+    def read(self, ref: str) -> str | None:
+        loose = self._read_loose(ref)
+        if loose is not None:
+            return loose
+        result = self._git.run("rev-parse", "--verify", "--quiet", "--end-of-options", ref)
+        return result.text if result.ok and is_commit_id(result.text) else None
+
+    def _read_loose(self, ref: str) -> str | None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = (self._git.directory / ref).read_text("ascii").strip()
+            if is_commit_id(text):
+                return text
+        return None
+
+    def tip(self) -> str:
+        found = self.read(self.branch_ref)
+        if found is None:
+            raise RepositoryError(
+                f"branch {self.branch} is gone",
+                hint=f"git branch {self.branch} <the last kept commit, see `autoresearchd experiments`>, then resume",
+            )
+        return found
+
+    def cut_off(self, ref: str) -> bool:
+        """Whether a ref's file holds nothing: what a power cut leaves of one, and what no git writes."""
+        try:
+            return not (self._git.directory / ref).read_bytes().strip(b"\0\n ")
+        except OSError:
+            return False
+
+    def _remove_cut_off(self, ref: str) -> None:
+        """Git itself can neither read nor write a ref whose file is empty, and the user's ``git gc`` stops at it."""
+        if self.cut_off(ref):
+            (self._git.directory / ref).unlink(missing_ok=True)
+
+    def restore_branch(self, commit: str) -> None:
+        """Write a branch anew that a power cut cut off; one that is anywhere, or gone, is left as it is."""
+        if self.cut_off(self.branch_ref):
+            self._remove_cut_off(self.branch_ref)
+            self._write([f"update {self.branch_ref} {commit}"])
+
+    def named(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Commits that the refs of some experiments name, by one process for all; without those that name none."""
+        names = [self.experiment_ref(number) for number in numbers]
+        stdin = "".join(f"{name}\n" for name in names).encode("ascii")
+        lines = self._git.ask("cat-file", "--batch-check=%(objectname)", stdin=stdin).splitlines()
+        return {number: line for number, line in zip(numbers, lines, strict=False) if is_commit_id(line)}
+
+    def set_experiment(self, number: int, commit: str) -> None:
+        ref = self.experiment_ref(number)
+        if self._read_loose(ref) == commit:
+            return
+        self._remove_cut_off(ref)
+        self._write([f"update {ref} {commit}"])
+
+    def advance(self, old: str, new: str) -> None:
+        """Compare-and-swap of the branch; nothing when it is at ``new``."""
+        tip = self.tip()
+        if tip == old and old != new:
+            result = self._try([f"update {self.branch_ref} {new} {old}"])
+            if result.ok:
+                return
+            tip = self.tip()
+            if tip == old:
+                raise result.failure()
+        if tip != new:
+            raise RepositoryError(
+                f"branch {self.branch} was moved by somebody else: it is at {tip}, this session left it at {old} "
+                f"and wants to move it to {new}",
+                hint=f"git branch --force {self.branch} {old}, then `autoresearchd resume`; "
+                "to build on your own commit, start a new session from it",
+            )
+
+    def begin(self, base: str) -> None:
+        """Create the branch and the ref of experiment 0 in one transaction; nothing when both are at ``base``."""
+        zero = self.experiment_ref(0)
+        for ref in (zero, self.branch_ref):
+            self._remove_cut_off(ref)
+        there = self.read(self.branch_ref), self.read(zero)
+        if there == (base, base):
+            return
+        if there[0] is not None:
+            raise RepositoryError(
+                f"branch {self.branch} is there already", hint="choose another tag with --tag, or delete the branch"
+            )
+        # Git puts refs in their places one after another: the branch comes last, so that a git which is killed between
+        # the two leaves what this completes, and not a branch that could be somebody else's.
+        commands = [] if there[1] == base else [f"update {zero} {base} {there[1] or ABSENT}"]
+        self._write([*commands, f"create {self.branch_ref} {base}"])
+
+    def abandon(self) -> None:
+        """Delete the branch, unless it is anywhere but where it began, and the refs of all experiments."""
+        zero, tip = self.read(self.experiment_ref(0)), self.read(self.branch_ref)
+        if tip is not None and tip != zero:
+            raise RepositoryError(
+                f"branch {self.branch} is at {tip}, not where the session began: it is left as it is",
+                hint=f"look at it; `git branch -D {self.branch}` deletes it",
+            )
+        self.forget()
+
+    def forget(self) -> None:
+        tip = self.read(self.branch_ref)
+        names = self._git.ask("for-each-ref", "--format=%(refname)", self.prefix).split()
+        # The branch goes first: a git that is killed between the two leaves what ``begin`` completes.
+        commands = [] if tip is None else [f"delete {self.branch_ref} {tip}"]
+        commands += [f"delete {name}" for name in names]
+        if commands:
+            self._write(commands)
+
+    # -- writing
+    def _write(self, commands: list[str]) -> None:
+        result = self._try(commands)
+        if not result.ok:
+            raise result.failure()
+
+    def _try(self, commands: list[str]) -> Result:
+        """One transaction; once more after a lock that a dead git left in our own namespace was removed."""
+        # Each word is ours: a validated tag, numbers and hex digits.
+        stdin = "".join(f"{command}\n" for command in commands).encode("ascii")
+        with hold_lock(self._guard) as descriptor:
+            result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
+            if not result.ok and result.lock is not None and self._remove_stale(result.lock):
+                result = self._git.run(*_WRITING, stdin=stdin, keep_open=[descriptor])
+        return result
+
+    def _remove_stale(self, lock: Path) -> bool:
+        top = self._git.directory
+        name = Path(top, lock)
+        if name != top / f"{self.branch_ref}.lock" and not name.is_relative_to(top / self.prefix):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if not self._is_old(name):
+                return False
+            name.unlink()
+        return True
+
+    def _is_old(self, lock: Path) -> bool:
+        """By its own time, or by how long it has been seen here: a wall clock may have been set back."""
+        found = lock.stat()
+        seen = self._locks.setdefault((found.st_ino, found.st_mtime_ns), time.monotonic())
+        return time.time() - found.st_mtime >= STALE_AFTER_S or time.monotonic() - seen >= STALE_AFTER_S
+
+
+def commit_message(subject: str, body: str, trailers: Mapping[str, str]) -> str:
+    """The message, without control and formatting characters; body lines that look like trailers are indented."""
+    line = one_line(subject, SUBJECT_LENGTH)
+    parts = [(line.lstrip("- ") if line.startswith("---") else line) or "(no hypothesis)"]
+    lines: list[str] = []
+    for raw in re.split(r"\r\n|\r|\n", body[:_BODY_LENGTH]):
+        line = printable(raw.expandtabs(4), instead=" ").rstrip()
+        if line or (lines and lines[-1]):  # at most one empty line in a row
+            lines.append(f"  {line}" if _DANGEROUS.match(line) else line)
+    text = "\n".join(lines).strip("\n")
+    if text and text.strip() != parts[0]:
+        parts.append(text)
+    if trailers:
+        parts.append("\n".join(f"{key}: {one_line(value, _VALUE_LENGTH)}".rstrip() for key, value in trailers.items()))
+    return "\n\n".join(parts) + "\n"
+
+
+def parse_message(message: str) -> tuple[str, str, dict[str, str]]:
+    """Subject, body and trailers of a message of ours, as git reads them; no body where it is the subject."""
+    paragraphs = message.strip("\n").split("\n\n")
+    found = [_TRAILER.fullmatch(line) for line in paragraphs[-1].split("\n")]
+    if len(paragraphs) < 2 or None in found:
+        return paragraphs[0], "\n\n".join(paragraphs[1:]), {}
+    return paragraphs[0], "\n\n".join(paragraphs[1:-1]), {m[1]: m[2] for m in found if m is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +236,23 @@ class RecordedCommit:
 
     @property
     def number(self) -> int | None:
-        """The experiment that it says it is."""
         text = self.trailers.get("Experiment", "")
         return int(text) if _NUMBER.fullmatch(text) else None
 
 
 class History:
-    """Reads what git knows of one session; nothing is changed.
-
-    git: git in the repository's common directory. refs: the session's refs. objects: the repository's objects.
-    """
+    """Reads what git knows of one session; nothing is changed."""
 
     def __init__(self, git: Git, refs: SessionRefs, objects: ObjectStore) -> None:
         self._git, self._refs, self._objects = git, refs, objects
 
     def experiment(self, number: int) -> str | None:
-        """The commit of an experiment, None where git has none of that number."""
         return self._refs.read(self._refs.experiment_ref(number))
 
     def tip(self) -> str | None:
-        """Commit that the branch points at, None where there is no branch."""
         return self._refs.read(self._refs.branch_ref)
 
     def experiments(self) -> dict[int, str]:
-        """The commit of each experiment that has one, by number."""
         found, prefix = {}, self._refs.prefix
         for line in self._git.ask("for-each-ref", "--format=%(objectname) %(refname)", prefix).splitlines():
             commit, _, name = line.partition(" ")
@@ -65,7 +262,6 @@ class History:
         return found
 
     def newest(self) -> int:
-        """The highest number of an experiment that git has, 0 where it has none."""
         return max(self.experiments(), default=0)
 
     def branch(self, base: str) -> list[str]:

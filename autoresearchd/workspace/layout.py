@@ -164,21 +164,11 @@ def daemon_log(root: Path) -> Path:
 
 
 def left_by_a_failed_start(root: Path) -> str:
-    """Where to look when a baseline could not be measured, after which no session is left; empty when none was begun.
-
-    Its branch and its row are gone then, but not its logs.
-    """
-    runs = public_dir(root) / "runs"
-    try:
-        newest = max((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime_ns, default=None)
-    except OSError:
+    """Where to look when no session is left, as a baseline could not be measured; empty when none was begun."""
+    if not failed_start_path(root).exists():
         return ""
-    if newest is None or not daemon_log(root).exists():
-        return ""
-    shown = f"{PUBLIC}/runs/{newest.name}"
-    return (
-        f"the last start could not measure its baseline: `autoresearchd logs` says why, its runs' logs are in {shown}"
-    )
+    runs = f"{PUBLIC}/runs"
+    return f"the last start could not measure its baseline: `autoresearchd logs` says why, its runs' logs are in {runs}"
 
 
 def branch_name(tag: str) -> str:

@@ -3,26 +3,29 @@
 Formats as git's own tree.c and commit.c write them: entries ``<mode> <name> NUL <20 bytes>``, sorted with a slash
 behind folders. Trees are handled as bytes, since names in a user's repository need not be UTF-8. Objects are read by a
 ``git cat-file --batch`` that GitPython keeps running, for a fraction of a process start each. They are written by ``git
-hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full.
+hash-object``: GitPython's own database neither flushes them nor closes its files when the disk is full. Those of
+submodules (gitsubmodules(7)) are only read; runs get copies of the files, and nothing of their git directories.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import subprocess
 import threading
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError
-from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading
+from autoresearchd.workspace.command import ADDRESS, IDENTITY, Git, reading, surroundings
 from autoresearchd.workspace.files import disk_errors
+from autoresearchd.workspace.layout import common_dir, git_dir, is_git_dir
 
 if TYPE_CHECKING:
     from git import Git as PythonGit
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 FOLDER = b"40000"
 LINK = b"120000"
 SUBMODULE = b"160000"
+FETCH = "git submodule update --init --recursive"
+"""What brings the pinned commits of all submodules to this machine."""
 _NO_NAMES = (b"", b".", b"..", b".git")
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -48,17 +53,14 @@ class Entry:
 
     @property
     def is_folder(self) -> bool:
-        """A tree."""
         return self.mode in (FOLDER, b"040000")
 
     @property
     def is_file(self) -> bool:
-        """A regular file, executable or not."""
         return self.mode.startswith(b"100")
 
     @property
     def is_executable(self) -> bool:
-        """A regular file with its executable bit set."""
         return self.is_file and self.mode.endswith(b"755")
 
 
@@ -78,7 +80,7 @@ def is_commit_id(text: str) -> bool:
 
 def object_id(kind: str, data: bytes) -> str:
     """The name that git gives to an object."""
-    return hashlib.sha1(_framed(kind, data), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(f"{kind} {len(data)}\0".encode() + data, usedforsecurity=False).hexdigest()
 
 
 def parse_tree(data: bytes) -> list[Entry]:
@@ -121,10 +123,8 @@ def parse_commit(data: bytes) -> CommitObject:
 class ObjectStore:
     """Reads and writes objects. Safe to use from several threads.
 
-    Args:
-        reader: git in the private repository, whose alternate is the user's object database.
-        writer: git in the user's common directory, whose database new objects go to.
-        others: further ones that are only read, those of submodules.
+    reader: git in the private repository, whose alternate is the user's object database; writer: git in the user's
+    common directory, whose database new objects go to; others: further ones that are only read, those of submodules.
     """
 
     def __init__(self, reader: Git, writer: Git, others: Iterable[Path] = ()) -> None:
@@ -169,12 +169,10 @@ class ObjectStore:
         return data
 
     def commit(self, sha: str) -> CommitObject:
-        """A commit."""
         with _damage(sha):
             return parse_commit(self.read(sha, "commit"))
 
     def tree(self, sha: str) -> list[Entry]:
-        """Entries of a tree."""
         with _damage(sha):
             return parse_tree(self.read(sha, "tree"))
 
@@ -225,33 +223,24 @@ class ObjectStore:
         return entry
 
     def _read(self, sha: str) -> tuple[str, bytes]:
-        killed = False
-        for attempt in (1, 2):
+        killed, problem = False, None
+        for _ in range(2):
             try:
                 name, kind, size, data = self._git.get_object_data(sha)
-            except ValueError as error:
+                if _text(name) == sha and len(data) == size:
+                    return _text(kind), data
                 killed = _was_killed(self._git)
-                _end(self._git)
-                if killed and attempt == 2:
-                    raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again") from error
-                if "could not be resolved" in str(error) or attempt == 2:
+            except ValueError as error:
+                if "could not be resolved" in str(error):
+                    _end(self._git)
                     raise _missing(sha) from error
-                continue
-            except OSError as error:
-                # The process has gone (killed with its terminal, out of memory): a new one answers.
-                _end(self._git)
-                if attempt == 2:
-                    raise EnvironmentFailure(f"git cat-file ended: {error}", hint="the daemon tries again") from error
-                continue
-            if _text(name) == sha and len(data) == size:
-                return _text(kind), data
-            killed = _was_killed(self._git)
+                killed, problem = _was_killed(self._git), error
+            except OSError:  # the process has gone (killed with its terminal, out of memory): a new one answers
+                killed = True
             _end(self._git)
         if killed:
-            raise EnvironmentFailure(
-                "git cat-file was killed in the middle of an object", hint="the daemon tries again"
-            )
-        raise _missing(sha)
+            raise EnvironmentFailure("git cat-file was killed", hint="the daemon tries again") from problem
+        raise _missing(sha) from problem
 
     # -- writing
     def write(self, kind: str, data: bytes) -> str:
@@ -272,19 +261,12 @@ class ObjectStore:
         changed = []
         for entry in entries:
             below = by_name.pop(entry.name, None)
-            if below is None:
-                changed.append(entry)
-            elif () in below:
-                changed.append(Entry(entry.mode, entry.name, below[()]))
-            else:
-                changed.append(Entry(entry.mode, entry.name, self.write_tree(entry.sha, below)))
+            if below is not None:
+                entry = replace(entry, sha=below[()] if () in below else self.write_tree(entry.sha, below))
+            changed.append(entry)
         if by_name:
             raise RepositoryError(f"not in the tree: {sorted(by_name)}", hint="only files that exist can be edited")
         return self.write("tree", serialise_tree(changed))
-
-
-def _framed(kind: str, data: bytes) -> bytes:
-    return f"{kind} {len(data)}\0".encode() + data
 
 
 def _is_damaged(loose: Path) -> bool:
@@ -334,3 +316,70 @@ def _damage(sha: str) -> Any:
         yield
     except (ValueError, IndexError) as error:
         raise _missing(sha) from error
+
+
+# ---------------------------------------------------------------------- submodules
+def object_databases(program: str, root: Path, revisions: Sequence[str]) -> tuple[Path, ...]:
+    """The object databases that may hold what the first of some revisions pins; none where it pins nothing.
+
+    Those of submodules that are checked out, with those within them, wherever their git directories lie; and all that
+    the repository keeps for submodules, which another of its worktrees may have checked out.
+    """
+    git = Git(program, git_dir(root))
+    for revision in revisions:
+        pinned = _pinned(git, revision)
+        if pinned is None:
+            continue
+        if not pinned:
+            break
+        kept = {common_dir(root) / "modules", git.directory / "modules"}
+        own = [common_dir(place) for _, place in checked_out(program, root, revision)]
+        found = [*own, *(folder for modules in sorted(kept) for folder in _git_dirs(modules))]
+        return tuple(dict.fromkeys(folder / "objects" for folder in found))
+    return ()
+
+
+def checked_out(program: str, root: Path, revision: str = "HEAD") -> Iterator[tuple[str, Path]]:
+    """Submodules of a revision that are checked out, outer ones first: path from the top of ``root``, and folder."""
+    for name, commit in (_pinned(Git(program, git_dir(root)), revision) or {}).items():
+        place = root / name
+        try:
+            git_dir(place)
+        except RepositoryError:
+            continue
+        yield name, place
+        yield from ((f"{name}/{inner}", path) for inner, path in checked_out(program, place, commit))
+
+
+def absent(program: str, root: Path) -> Iterator[str]:
+    """Submodules of the last commit, and those within them, whose objects are nowhere: paths from the top."""
+    environment = {**surroundings(), **reading(object_databases(program, root, ("HEAD",)))}
+    git = Git(program, git_dir(root), environment=environment)
+    waiting = list((_pinned(git, "HEAD") or {}).items())
+    for name, commit in waiting:
+        inner = _pinned(git, commit)
+        if inner is None:
+            yield name
+        else:
+            waiting += [(f"{name}/{below}", theirs) for below, theirs in inner.items()]
+
+
+def _git_dirs(modules: Path) -> Iterator[Path]:
+    """The git directories in a folder of submodules' ones (gitrepository-layout(5), modules); names have slashes."""
+    for folder in sorted(modules.iterdir()) if modules.is_dir() else ():
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        if is_git_dir(folder):
+            yield folder
+            yield from _git_dirs(folder / "modules")
+        else:
+            yield from _git_dirs(folder)
+
+
+def _pinned(git: Git, revision: str) -> dict[str, str] | None:
+    """The paths of submodules in a commit, with the commits that they are pinned to; None where there is no such."""
+    listed = git.run("ls-tree", "-r", "-z", "--full-tree", revision)
+    if not listed.ok:
+        return None
+    rows = (row.split(b"\t", 1) for row in listed.out.split(b"\0") if row.startswith(b"160000 "))
+    return {os.fsdecode(name): facts.split(b" ")[2].decode("ascii") for facts, name in rows}

@@ -19,17 +19,12 @@ from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.workspace.command import ADDRESS, IDENTITY, OLDEST, SETTINGS, Git, find_git, surroundings
 from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.layout import BRANCHES, PUBLIC, branch_name, common_dir, find_root, git_dir, require_tag
-from autoresearchd.workspace.objects import is_commit_id
-from autoresearchd.workspace.submodules import absent, checked_out
+from autoresearchd.workspace.objects import absent, checked_out, is_commit_id
 
 _IN_PROGRESS = {
-    "MERGE_HEAD": ("a merge", "git merge --continue or --abort"),
-    "rebase-merge": ("a rebase", "git rebase --continue or --abort"),
-    "rebase-apply": ("a rebase or git am", "git rebase --continue or --abort"),
-    "CHERRY_PICK_HEAD": ("a cherry-pick", "git cherry-pick --continue or --abort"),
-    "REVERT_HEAD": ("a revert", "git revert --continue or --abort"),
-    "BISECT_LOG": ("a bisection", "git bisect reset"),
-}
+    "MERGE_HEAD": "merge", "rebase-merge": "rebase", "rebase-apply": "rebase", "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert", "BISECT_LOG": "bisect",
+}  # fmt: skip
 _SHOWN = 5
 
 
@@ -48,10 +43,7 @@ def require_git() -> str:
 
 
 def check_repository(root: Path, *, modified: bool = False) -> None:
-    """Refuse a repository that a session cannot begin in; each error says what to do.
-
-    modified: whether files that are not as committed may be there.
-    """
+    """Refuse a repository that a session cannot begin in. modified: files that are not as committed may be there."""
     program = require_git()
     top = find_root(root)
     check_owner(program, top)
@@ -62,9 +54,10 @@ def check_repository(root: Path, *, modified: bool = False) -> None:
         raise RepositoryError(
             f"{top} has no commits yet", hint="commit the task's files: git add -A && git commit -m 'my task'"
         )
-    for name, (what, hint) in _IN_PROGRESS.items():
+    for name, what in _IN_PROGRESS.items():
         if (git.directory / name).exists():
-            raise RepositoryError(f"{what} is in progress in {top}", hint=f"finish or give up: {hint}")
+            how = "git bisect reset" if what == "bisect" else f"git {what} --continue or --abort"
+            raise RepositoryError(f"a {what} is in progress in {top}", hint=f"finish or give up: {how}")
     if not modified:
         _refuse_modified(git, top)
 
@@ -79,8 +72,7 @@ def check_committed(root: Path, path: Path) -> None:
     ignored = git.ask("ls-files", "--others", "--ignored", "--exclude-standard", "--", name)
     force = "--force " if ignored else ""
     raise RepositoryError(
-        f"{path} is not committed, and a session starts from what is",
-        hint=f"git add {force}{path.name} && git commit",
+        f"{path} is not committed, and a session starts from what is", hint=f"git add {force}{path.name} && git commit"
     )
 
 
@@ -89,7 +81,6 @@ def check_tag(root: Path, tag: str) -> None:
     require_tag(tag)
     branch = branch_name(tag)
     git = _plain(find_git(), find_root(root))
-    git.ask("check-ref-format", f"refs/heads/{branch}")
     if git.run("show-ref", "--verify", "--quiet", f"refs/heads/{BRANCHES}").ok:
         raise RepositoryError(
             f"a branch named {BRANCHES!r} is there, so git allows none below it",
@@ -108,14 +99,8 @@ def check_tag(root: Path, tag: str) -> None:
         )
 
 
-MOVES = "the daemon moves this branch while you sleep"
-
-
-def check_not_checked_out(root: Path, branch: str, why: str = MOVES) -> None:
-    """Refuse when the session branch is checked out anywhere: that checkout would look modified when it moves.
-
-    why: what stands against it, in the user's words.
-    """
+def check_not_checked_out(root: Path, branch: str, why: str = "the daemon moves this branch while you sleep") -> None:
+    """Refuse when the session branch is checked out anywhere: that checkout would look modified when it moves."""
     git = _plain(find_git(), find_root(root))
     folder = ""
     for line in git.ask("worktree", "list", "--porcelain").splitlines():
@@ -123,19 +108,16 @@ def check_not_checked_out(root: Path, branch: str, why: str = MOVES) -> None:
             folder = line.removeprefix("worktree ")
         elif line == f"branch refs/heads/{branch}":
             raise RepositoryError(
-                f"branch {branch} is checked out in {folder}",
-                hint=f"git -C {folder} switch <another branch>: {why}",
+                f"branch {branch} is checked out in {folder}", hint=f"git -C {folder} switch <another branch>: {why}"
             )
 
 
 def check_owner(program: str, root: Path) -> None:
     """Refuse what git itself refuses: a repository of another user's that the user has not called safe."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment["LC_ALL"] = "C"
     # The user's own configuration counts here, for safe.directory; rev-parse runs no program that it names.
     command = [program, "-C", str(root), "rev-parse", "--is-inside-work-tree", "--is-bare-repository"]
     with disk_errors("running git"):
-        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
     said = " ".join(done.stderr.decode("utf-8", "replace").split())
     if "dubious ownership" in said:
         raise RepositoryError(
@@ -150,11 +132,12 @@ def check_owner(program: str, root: Path) -> None:
         raise RepositoryError(f"{root} is a bare git repository", hint="clone it, and start in the clone")
 
 
-def lfs_pointers(root: Path, folder: Path) -> list[str]:
-    """Files below a folder that the last commit has as pointers of Git LFS; paths from the folder.
+def _users_environment() -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, "LC_ALL": "C"}
 
-    Where no file of the commit gives attributes to paths, nothing is looked at.
-    """
+
+def lfs_pointers(root: Path, folder: Path) -> list[str]:
+    """Files below a folder that the last commit has as pointers of Git LFS; paths from the folder."""
     top = find_root(root)
     git, where = _plain(find_git(), top), folder.resolve().relative_to(top)
     rows = [row.split(b"\t", 1) for row in git.run("ls-tree", "-rlz", "--full-tree", "HEAD").out.split(b"\0") if row]
@@ -213,28 +196,22 @@ def init_repository(folder: Path) -> str:
         scratch = Path(tempfile.mkdtemp(prefix="init-", dir=folder / PUBLIC))
         try:
             made = scratch / ".git"
-            _init(program, scratch)
+            options = ("--quiet", "--template=", "--initial-branch=main", "--object-format=sha1")
+            command = [program, "init", *options, str(scratch)]
+            done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
+            if done.returncode != 0:
+                raise RepositoryError(f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}")
             (made / "info").mkdir(exist_ok=True)
             (made / "info" / "exclude").write_text(f"{PUBLIC}/\n")
             git = Git(program, made, folder.resolve(), {**surroundings(), **_author(program)})
             git.ask("add", "--all")
-            git.ask(
-                "commit", "--quiet", "--no-verify", "--allow-empty", "--file=-", stdin=b"Start from the bundled task\n"
-            )
+            message = b"Start from the bundled task\n"
+            git.ask("commit", "--quiet", "--no-verify", "--allow-empty", "--file=-", stdin=message)
             commit = git.ask("rev-parse", "HEAD")
             made.rename(folder / ".git")
         finally:
             remove_tree(scratch)
     return commit
-
-
-def _init(program: str, folder: Path) -> None:
-    command = [program, "init", "--quiet", "--template=", "--initial-branch=main", "--object-format=sha1", str(folder)]
-    done = subprocess.run(command, env=surroundings(), capture_output=True, check=False, timeout=60)
-    if done.returncode != 0:
-        raise RepositoryError(
-            f"git init failed: {done.stderr.decode('utf-8', 'replace').strip()}", hint="see git's words"
-        )
 
 
 def head_commit(root: Path) -> str:
@@ -252,15 +229,11 @@ def _plain(program: str, root: Path) -> Git:
 
 def _author(program: str) -> dict[str, str]:
     """The user as author of the first commit, where git knows the user; the daemon is the committer."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     known: dict[str, str] = {}
-    for key, variable, fallback in (
-        ("user.name", "GIT_AUTHOR_NAME", IDENTITY),
-        ("user.email", "GIT_AUTHOR_EMAIL", ADDRESS),
-    ):
-        command = [program, "config", "--global", "--get", key]
-        said = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60).stdout
-        known[variable] = said.decode("utf-8", "replace").strip() or fallback
+    for name, fallback in (("name", IDENTITY), ("email", ADDRESS)):
+        command = [program, "config", "--global", "--get", f"user.{name}"]
+        done = subprocess.run(command, env=_users_environment(), capture_output=True, check=False, timeout=60)
+        known[f"GIT_AUTHOR_{name.upper()}"] = done.stdout.decode("utf-8", "replace").strip() or fallback
     return known
 
 
@@ -295,10 +268,9 @@ def _refuse_modified(git: Git, top: Path) -> None:
 def _status(git: Git, top: Path, *options: str) -> list[str]:
     """Paths that ``git status`` names, without running any program that the configuration names."""
     settings = dict(SETTINGS)
-    for name in git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0"):
-        # A filter is a program: to look at the status is no reason to run it.
-        if name:
-            settings[name] = "false" if name.endswith(".required") else ""
+    filters = git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0")
+    # A filter is a program: to look at the status is no reason to run it.
+    settings |= {name: "false" if name.endswith(".required") else "" for name in filters if name}
     quiet = Git(git.program, git.directory, top, surroundings(settings))
     said = quiet.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--no-renames", *options)
     names = {entry[3:]: entry[:2] for entry in said.split("\0") if len(entry) > 3}

@@ -14,9 +14,8 @@ from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
-from autoresearchd.loop.context import Context, Site
+from autoresearchd.loop.context import Context, Site, SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.store.repository import SqlStore
 from tests.fakes.executors import FakeExecutor, Script
 from tests.fakes.workspaces import FakeRepository, FakeWorkspace

@@ -12,7 +12,7 @@ from autoresearchd.app.tasks.check_task import check_run
 from autoresearchd.app.tasks.pinned_files import with_large_files
 from autoresearchd.config import load_task
 from autoresearchd.domain.errors import RepositoryError
-from autoresearchd.executor.task_data import find_data, place_links
+from autoresearchd.executor.visible_files import find_data, place_links
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import git, make_repository, write_files

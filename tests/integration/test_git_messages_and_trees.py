@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.workspace.files import split_path
-from autoresearchd.workspace.message import SUBJECT_LENGTH, commit_message
+from autoresearchd.workspace.history import SUBJECT_LENGTH, commit_message
 from autoresearchd.workspace.objects import Entry, object_id, serialise_commit, serialise_tree
 from tests.fakes.repositories import git, make_repository
 

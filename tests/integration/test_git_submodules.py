@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.errors import RepositoryError
-from autoresearchd.loop.measuring.job_hints import hint_job
+from autoresearchd.loop.measuring.advice import hint_job
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.repositories import checkout_snapshot, commit_all, git, make_repository, write_files

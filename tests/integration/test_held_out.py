@@ -20,7 +20,8 @@ from autoresearchd.learner.data.read_sessions import ReadSession
 from autoresearchd.learner.gate.judge_answers import CheckingJudge, examine
 from tests.integration.bench import Bench
 from tests.integration.held_out import block, older, opened, run, trajectory, without_wal
-from tests.unit.loop.test_rounds import GROUP, InTurn
+from tests.unit.loop.test_turns import GROUP
+from tests.unit.loop.test_turns import Endless as InTurn
 
 
 @pytest.fixture(scope="module")

@@ -116,11 +116,12 @@ def test_a_database_that_was_written_over_ends_the_session_and_is_neither_writte
     other.store.backup(tmp_path / "stranger")
     bench.store.backup(tmp_path / "older")
     before: list[Path] = []
-    backups.make(bench.store.backup, tmp_path / "backups", now)  # so that none is due at the start
     with (
         pytest.raises(StoreDamaged, match=r"was written over while the session used it: it (is|does|ends)") as raised,
         Housekeeping(lab, lambda: 0.0, tmp_path / "backups", database, bench.store.refuse) as housekeeping,
     ):
+        while not backups.generations(tmp_path / "backups"):  # the one of the start is made beside
+            threading.Event().wait(0.01)
         bench.store.open_experiment(lab.session_id, parent=bench.session.base_commit, segment=1, at=now)
         housekeeping.between()
         with closing(sqlite3.connect(database)) as db:

@@ -27,9 +27,9 @@ from autoresearchd.learner.data.read_sessions import base_model
 from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.training.local_model import LocalModel
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
-from autoresearchd.loop.proposing.edit_check import EditCheck
+from autoresearchd.loop.context import SystemClock
+from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.client import Message, Question, Reply
 from autoresearchd.policy.model_policy import ModelPolicy
 from tests.fakes.models import OpenPurse

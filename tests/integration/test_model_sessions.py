@@ -13,9 +13,9 @@ from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.model_settings import ModelSettings, Price
-from autoresearchd.loop.proposing.edit_check import EditCheck
+from autoresearchd.loop.context import SystemClock
+from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.models.openai_client import OpenAIClient
 from autoresearchd.models.spend import Caps
 from autoresearchd.policy.model_policy import ModelPolicy

@@ -23,8 +23,8 @@ from autoresearchd.domain.ports import Cancel, NewSession, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.executor.local import LocalExecutor
+from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.session import Backoff, SessionLoop
-from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.git import GitWorkspace
 from tests.fakes.executors import FakeExecutor, Script, prints

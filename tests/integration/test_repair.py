@@ -22,7 +22,6 @@ from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Phase, Status
 from autoresearchd.loop.session import Backoff, SessionLoop
 from autoresearchd.loop.upkeep.event_sinks import FileSink
-from autoresearchd.loop.upkeep.housekeeping import Housekeeping
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.backup import backups
 from autoresearchd.store.repository import SqlStore
@@ -324,18 +323,3 @@ def test_what_a_daemon_says_as_it_begins_is_what_a_repair_reads(site: Site, tmp_
             sink.emit(Event(EventKind.SESSION_STARTED, datetime.now(UTC), text))
         assert _limits_in_log(log, "t") == limits
         assert _limits_in_log(log, "u") == Limits()
-
-
-def test_a_young_backup_that_does_not_know_the_session_or_its_limits_is_not_enough(tmp_path: Path) -> None:
-    """A daemon that found one made none, and a repair from it forgot `--max-experiments`."""
-    bench = Bench(tmp_path)
-    made = backups.make(bench.store.backup, tmp_path / "backups", datetime.now(UTC))
-    known = (made, "t", bench.session.seed)
-    assert backups.knows(*known, bench.session.limits)
-    assert not backups.knows(*known, Limits(max_experiments=3))
-    assert not backups.knows(made, "u", bench.session.seed, bench.session.limits)
-    bench.store.set_limits(bench.session.id, Limits(max_experiments=3))
-    with Housekeeping(bench.laboratory(), lambda: 0.0, tmp_path / "backups") as housekeeping:
-        assert not housekeeping._has_young_backup()
-    assert backups.knows(backups.generations(tmp_path / "backups")[0], "t", bench.session.seed, Limits(3))
-    bench.close()

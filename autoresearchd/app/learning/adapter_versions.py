@@ -19,7 +19,7 @@ from autoresearchd.learner.learner_lock import hold_learner_lock
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Pruned
 from autoresearchd.learner.versions.base_names import cached, described, for_others, same_name
 from autoresearchd.learner.versions.rollback import RollbackOptions, judge, last_look
-from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.loop.context import SystemClock
 from autoresearchd.workspace import layout
 
 _HINT = (

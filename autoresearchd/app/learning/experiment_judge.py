@@ -31,9 +31,9 @@ from autoresearchd.evaluator.measure.log_text import shorten
 from autoresearchd.evaluator.reward import Reward, RewardFormula, resources_saved, reward
 from autoresearchd.evaluator.rules.run_time import held
 from autoresearchd.learner.gate.judge_answers import Attempt, Examined, HeldOutState, Outcome, examine, outcome, settled
+from autoresearchd.loop.deciding import resources
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
 from autoresearchd.loop.messages import commit_of
-from autoresearchd.loop.rewards import resources
 from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.policy.agent.workspace_copy import put
 from autoresearchd.workspace.files import disk_errors, remove_tree

@@ -42,7 +42,7 @@ from autoresearchd.learner.data.trajectories import Trajectory, grouped
 from autoresearchd.learner.gate.judge_answers import HeldOutState, Rules
 from autoresearchd.loop.messages import is_keep, unified_diff
 from autoresearchd.loop.programs import Baseline, Programs, noise_of
-from autoresearchd.loop.proposing.edit_check import EditCheck
+from autoresearchd.loop.proposing.proposals import EditCheck
 from autoresearchd.loop.session_view import RECENT
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace.layout import state_dir

@@ -46,7 +46,7 @@ from autoresearchd.learner.training.trackers import Tracking
 from autoresearchd.learner.training.train import CANCELLED, StepFigures, Trained, train
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
 from autoresearchd.learner.versions.model_hub import fetched
-from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.loop.context import SystemClock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 

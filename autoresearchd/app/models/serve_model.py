@@ -25,8 +25,8 @@ from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.ports import Cancel
+from autoresearchd.loop.context import StopSwitch
 from autoresearchd.loop.daemon import signals
-from autoresearchd.loop.stop_switch import StopSwitch
 from autoresearchd.workspace import layout
 
 _MAX_LORA_RANK = 64

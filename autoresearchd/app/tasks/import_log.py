@@ -15,7 +15,7 @@ from autoresearchd.domain.labels import SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.quantities import counted
-from autoresearchd.loop.upkeep.system_clock import SystemClock
+from autoresearchd.loop.context import SystemClock
 from autoresearchd.report.log_import import ImportedExperiment, ImportedLog, read_log
 from autoresearchd.store.repository import SqlStore
 

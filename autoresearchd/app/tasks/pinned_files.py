@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.task import Task
-from autoresearchd.executor.task_data import pointers
+from autoresearchd.executor.visible_files import pointers
 from autoresearchd.workspace import preflight
-from autoresearchd.workspace.submodules import FETCH
+from autoresearchd.workspace.objects import FETCH
 
 
 def empty_submodules(root: Path, folder: Path) -> tuple[str, ...]:

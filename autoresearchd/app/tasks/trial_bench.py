@@ -28,8 +28,8 @@ from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import hint_of, require_bounded
 from autoresearchd.evaluator.measure.measurement import EVALUATION, EVALUATION_FAILED, TRAINING
 from autoresearchd.executor.local import LocalExecutor
-from autoresearchd.executor.task_data import find_data
-from autoresearchd.loop.measuring.job_hints import hint_job
+from autoresearchd.executor.visible_files import find_data
+from autoresearchd.loop.measuring.advice import hint_job
 from autoresearchd.loop.measuring.protected_files import ProtectedFiles
 from autoresearchd.loop.measuring.run_files import read_logs, read_result_file, read_sources, read_tail
 from autoresearchd.loop.run import RunningProgram, launch

@@ -1,16 +1,26 @@
-"""What the user is to know of the measuring: of the baseline's time and seed, and of a machine that is too busy."""
+"""What the user is to know of the measuring: the baseline's time and seed, a machine that is too busy, a failing job.
+
+What a job sees is only what was committed, so a program that runs in the user's folder may fail as a job. The evaluator
+says why without looking at any file; here the user's own folder is looked at, by name only.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
+from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.limits import CALM, explain_noise, noise_has_grown
 from autoresearchd.domain.quantities import format_duration
+from autoresearchd.evaluator.measure.measurement import is_read_only, missing_module, missing_paths
 from autoresearchd.evaluator.rules.program_text import SEED_VARIABLE
 from autoresearchd.evaluator.rules.run_time import needed
 from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.session_view import SessionView
+from autoresearchd.workspace.objects import FETCH
+from autoresearchd.workspace.preflight import absent_submodules
 
 
 class Advice:
@@ -22,16 +32,13 @@ class Advice:
         self._busy = bool(sigmas) and noise_has_grown(sigmas[-1], self._first_sigma)
 
     def after(self, e: Experiment) -> Iterator[str]:
-        """What is to be said of an experiment that was just decided."""
         if is_baseline(e):
-            said = (*filter(None, (self._held(), self._raised())),)
-            yield from filter(None, ("; ".join(said), self._seedless()))
-        elif said_of_noise := self._noise(e):
-            yield said_of_noise
+            yield from filter(None, ("; ".join(filter(None, (self._pace(), self._limit()))), self._seedless()))
+        elif noise := self._noise(e):
+            yield noise
 
     @property
     def _first_sigma(self) -> float | None:
-        """σ between the first runs of the baseline."""
         return self._view.baseline.sigma if self._view.baseline else None
 
     def _noise(self, e: Experiment) -> str:
@@ -47,7 +54,7 @@ class Advice:
             return f"σ is down to {sigma:.2g}, from too much: gains of that size can be told again"
         return ""
 
-    def _held(self) -> str:
+    def _pace(self) -> str:
         """That training is held to the baseline's own time, and to how much that is."""
         pace = self._view.pace
         if pace is None or pace.most is None or self._view.context.task.execution.training_time != "auto":
@@ -57,7 +64,7 @@ class Advice:
             f"{pace.whole:.3g} s, and a result that took over a quarter more is not kept"
         )
 
-    def _raised(self) -> str:
+    def _limit(self) -> str:
         """That a run may take longer than the task says, or should be allowed to."""
         execution = self._view.context.task.execution
         took, wall = [run.duration_s for run in self._view.baseline_runs], execution.budget.wall
@@ -81,3 +88,99 @@ class Advice:
             f"all {len(values)} runs of the baseline gave the same {self._view.context.task.metric.name}, and the "
             f"program does not read {SEED_VARIABLE}: no noise is seen, so what is kept may be the luck of its own seed"
         )
+
+
+_ENVIRONMENTS = (".venv", "venv", "env")
+_SOURCES = ("src", "lib", "python")
+"""Where a project keeps packages that are not at its top."""
+_SYSTEM = ("bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", "usr")
+"""Folders at the top that jobs see: what is missing there is missing for everybody."""
+
+
+def hint_job(detail: str, source: Path, committed: Path) -> str:
+    """What a user can do about a job that failed; empty when its surroundings are not to blame.
+
+    detail: why, in the evaluator's words. source: the task's folder in the user's checkout; committed: the same as it
+    was committed.
+    """
+    absent = _absent(source) if missing_module(detail) or missing_paths(detail) else ""
+    hint = _hint(detail, source, committed)
+    return f"{absent}\nif that is not it: {hint}" if absent and hint else absent or hint
+
+
+def _absent(source: Path) -> str:
+    """How to get the submodules whose files a job misses, since they are not on this machine; empty: none is absent."""
+    try:
+        names = absent_submodules(source, source)
+    except RepositoryError:  # a task that is in no repository
+        return ""
+    if not names:
+        return ""
+    return f"{FETCH}: the files of {', '.join(names)} are not on this machine, and jobs see an empty folder there"
+
+
+def _hint(detail: str, source: Path, committed: Path) -> str:
+    denied = "ermission denied" in detail  # a relative path is then there, and is not to be written
+    for name in missing_paths(detail):
+        hint = "" if denied and not name.startswith("/") else _hint_missing(name, source, committed)
+        if hint:
+            return hint
+    module = missing_module(detail)
+    below = _below(module.partition(".")[0], committed)
+    if below:
+        return (
+            f"{module} is in {below}/ of the commit; jobs import that copy, never your checkout, when task.yaml says "
+            f"execution.env: {{PYTHONPATH: {below}}}"
+        )
+    if module and (own := next((e for e in _ENVIRONMENTS if (source / e / "bin" / "python").exists()), "")):
+        return (
+            f"jobs run with the Python that runs autoresearchd, which has no {module}: name your own in task.yaml, "
+            f"execution.python: {source.resolve() / own}/bin/python"
+        )
+    if module:
+        return (
+            f"the Python that jobs run with has no {module}: install it there, or name another one in task.yaml, "
+            "execution.python: /path/to/env/bin/python"
+        )
+    if is_read_only(detail):
+        return (
+            "a job may write only to the folder that AUTORESEARCHD_OUTPUT_DIR names: "
+            "let the program write its files there"
+        )
+    return ""
+
+
+def set_bit(path: str) -> str:
+    """How a file of the task's folder is made executable, in the commit as well (git may look at no bits)."""
+    name = shlex.quote(path)
+    return f"chmod +x -- {name} && git add --chmod=+x -- {name} && git commit -m 'executable'"
+
+
+def _hint_missing(name: str, source: Path, committed: Path) -> str:
+    try:
+        path = Path(name).expanduser()
+        place = path if path.is_absolute() else source / path
+        seen = (committed / path).exists() if not path.is_absolute() else path.parts[1:2] in [(p,) for p in _SYSTEM]
+        if seen or not place.exists() or place.resolve() == source.resolve():
+            return ""
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    inside = not path.is_absolute() and ".." not in path.parts
+    if path.name.startswith("python") and path.parent.name == "bin":
+        return (
+            "a job sees no environment in your folder unless task.yaml names it, "
+            f"execution.python: {place.absolute()}; then write `python` in run_command"
+        )
+    if inside:
+        where, entry = "is in your folder but not in the commit", path.as_posix()
+    else:
+        where, entry = "is on this machine, but a job does not see it", str(place.resolve())
+    return f"{name} {where}; let jobs read it by naming it in task.yaml, workspace.data: [{entry}]"
+
+
+def _below(module: str, committed: Path) -> str:
+    """The folder of the commit that holds a package which is installed from the user's checkout; empty: none."""
+    if not module.isidentifier():
+        return ""
+    places = ((name, committed / name) for name in _SOURCES)
+    return next((n for n, p in places if (p / module).is_dir() or (p / f"{module}.py").is_file()), "")

@@ -17,14 +17,10 @@ from autoresearchd.evaluator.rules.integrity import CODE_SUFFIXES, Seal, broken,
 
 
 class ProtectedFiles:
-    """What the metric of a run rests on: the pristine copy, and the protected files in a worktree.
+    """What the metric of a run rests on: the pristine copy (as it is now), and the protected files in a worktree.
 
-    Contents are read once; later a file is read again only where its stamp has changed.
-
-    Args:
-        task: names the protected files.
-        pristine: the pristine copy, as it should be now.
-        restore: writes the pristine copy anew where it was altered.
+    Contents are read once; later a file is read again only where its stamp has changed. restore: writes the pristine
+    copy anew where it was altered.
     """
 
     def __init__(self, task: Task, pristine: Path, restore: Callable[[], object]) -> None:
@@ -64,7 +60,6 @@ class ProtectedFiles:
         return self.read(self._pristine, code=True)
 
     def read(self, folder: Path, *, code: bool = False) -> Seal:
-        """The protected files of a folder as they are now."""
         digests: dict[str, str] = {}
         stamps: dict[str, tuple[int, ...]] = {}
         for path in self._task.protected:
@@ -100,10 +95,7 @@ class Seals:
     edited: Seal
 
     def check(self, measurement: Measurement) -> Measurement:
-        """A run has ended: what it gave, unless something was tampered with.
-
-        May be asked again with the same answer: writing the answer down can fail, and is then repeated.
-        """
+        """What a run gave, unless something was tampered with; the same whenever it is asked again."""
         differs = {"the pristine copy": broken(self.pristine, self.files.read_pristine())}
         if self.workspace.is_dir():
             differs["the worktree"] = broken(self.edited, self.files.read(self.workspace))

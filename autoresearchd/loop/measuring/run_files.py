@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,17 +42,12 @@ def read_logs(result: RunResult) -> dict[str, str]:
 
 
 def clean_logs(run_dir: Path, redactor: Redactor) -> None:
-    """Take secrets out of the logs that a run has left; a log without any is not touched.
-
-    Nothing writes to them any more: what held one open ended with the run. Raises EnvironmentFailure when a clean log
-    cannot be written.
-    """
+    """Take secrets out of the logs of a run that has ended. EnvironmentFailure when a clean log cannot be written."""
     for path in sorted(run_dir.glob("*.log*")):
         if path.is_symlink() or not path.is_file():
             continue
         stream = StreamRedactor(redactor)
-        for _ in _through(stream, path):
-            pass
+        deque(_through(stream, path), maxlen=0)
         if stream.hidden:
             clean = path.with_name(f".{path.name}.clean")
             try:

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Decision, Experiment
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Phase, Status
+from autoresearchd.domain.ports import Store
 from autoresearchd.domain.proposal import ASI, Cost, Proposal, Repair
+from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal
 from autoresearchd.evaluator.measure.measurement import is_simple
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret, code_hash, required_symbols
 from autoresearchd.loop import messages
 from autoresearchd.loop.measuring.run_files import read_sources
-from autoresearchd.loop.messages import is_baseline
-from autoresearchd.loop.proposing.build_state import Research, training_log
-from autoresearchd.loop.proposing.experiment_turns import Turns
+from autoresearchd.loop.messages import is_baseline, unified_diff
+from autoresearchd.loop.proposing.build_state import Research, Turns, training_log
+from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session_view import SessionView
-from autoresearchd.loop.slot import Slot
+from autoresearchd.policy.near_duplicates import WINDOW, NearDuplicates
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.policy.roles import off_surface
 from autoresearchd.policy.search.measured_constants import changed, named
@@ -30,6 +35,45 @@ MOST_FLAGGED = 1000
 REFUSED = "refused"
 """Key of the side information under which a failed proposal keeps its label."""
 _LOG_BYTES = 64 * 1024
+_AT_ONCE = 64
+
+
+class EditCheck:
+    """Knows what may be proposed in a session, and what was tried in it."""
+
+    def __init__(self, task: Task, store: Store, session_id: int, pristine: Path) -> None:
+        self._task, self._store, self._session_id, self._pristine = task, store, session_id, pristine
+        self._near = NearDuplicates()
+        self._last: int | None = None
+        self._segment = 0
+
+    @cached_property
+    def _required(self) -> Mapping[str, frozenset[str]]:
+        return required_symbols(self._task, read_sources(self._task, self._pristine))
+
+    def legal(self, state: ResearchState, files: Mapping[str, str]) -> None:
+        """Let the changed files of an edit pass, or raise PolicyError with what a model is to be told."""
+        check_edit(self._task, state.code, {**state.code, **files}, required=self._required)
+        check_no_secret(state.redactor, state.code, files)
+
+    def near(self, state: ResearchState, files: Mapping[str, str], changes: Mapping[str, Any]) -> str:
+        """Which experiment made nearly the same edit, in words; said once of a program, then it is allowed."""
+        self._catch_up(state.number)
+        after = {**state.code, **files}
+        alike = self._near.look(unified_diff(state.code, after), changes, state.parent)
+        return alike if alike and self._near.warn_once(code_hash(after)) else ""
+
+    def _catch_up(self, number: int) -> None:
+        segment = self._store.segment(self._session_id)
+        if segment is not None and segment.number != self._segment:  # results of another one tell nothing here
+            self._near, self._last, self._segment = NearDuplicates(), None, segment.number
+        # Whoever stands in for a model may have made any number of experiments since it was asked last.
+        count = WINDOW if self._last is None else min(WINDOW, max(_AT_ONCE, number - self._last))
+        for e in self._store.experiments(self._session_id, last=count):
+            tried = e.phase is Phase.DECIDED and e.proposal is not None and e.commit is not None
+            if tried and e.segment == self._segment and (self._last is None or e.number > self._last):
+                self._near.add(e, self._store.diff(self._session_id, e.number))
+                self._last = e.number
 
 
 class Proposals:
@@ -37,11 +81,8 @@ class Proposals:
 
     def __init__(self, view: SessionView, research: Research, turns: Turns) -> None:
         self._view, self._context, self._research, self._turns = view, view.context, research, turns
-
-    @cached_property
-    def _required(self) -> Mapping[str, frozenset[str]]:
-        """For each editable file the names that the protected programs take from it."""
-        return required_symbols(self._context.task, read_sources(self._context.task, self._context.site.pristine))
+        context = view.context
+        self._check = EditCheck(context.task, context.store, context.session_id, context.site.pristine)
 
     def ask(self, e: Experiment, slot: Slot, repair: Repair | None = None) -> Proposal:
         """A legal proposal; PolicyError when there is none."""
@@ -52,22 +93,20 @@ class Proposals:
         finally:
             slot.policy_s += context.clock.monotonic() - started
         try:
-            check_edit(context.task, state.code, {**state.code, **proposal.files}, required=self._required)
-            check_no_secret(context.redactor, state.code, proposal.files)
+            self._check.legal(state, proposal.files)
         except PolicyError as error:  # what cannot be used has cost no less
             error.cost, error.charged = proposal.cost, proposal.charged
             raise
         proposal = replace(proposal, attempt=0 if repair is None else repair.attempt, role=proposal.role or state.role)
-        return self._flagged(e, proposal, state.code)
+        return self._flagged(e, self._warned(e, proposal, state.code), state.code)
 
     def _flagged(self, e: Experiment, proposal: Proposal, before: Mapping[str, str]) -> Proposal:
-        """With what it changes of what is measured and, where it is a role's, claims and does outside of it."""
-        proposal = self._warned(e, proposal, before)
+        """Where it is a role's, with what it claims and does outside of its surface."""
         role = next((r for r in self._context.task.roles if r.name == proposal.role), None)
         if role is None:
             return proposal
-        extra = dict(proposal.asi.extra)
-        extra["claimed_parent"], extra["incumbent"] = proposal.parent or e.parent, self._view.parent
+        claims = {"claimed_parent": proposal.parent or e.parent, "incumbent": self._view.parent}
+        extra = {**proposal.asi.extra, **claims}
         outside = off_surface(role, before, {**before, **proposal.files})
         if outside:
             extra["off_surface"] = ", ".join(outside)[:MOST_FLAGGED]
@@ -85,7 +124,6 @@ class Proposals:
         return replace(proposal, asi=replace(proposal.asi, extra={**proposal.asi.extra, "warning": warning}))
 
     def record(self, e: Experiment, slot: Slot, proposal: Proposal) -> Experiment:
-        """Write a proposal down."""
         context, before = self._context, self._view.programs.code(e.parent)
         diff = messages.unified_diff(before, {**before, **proposal.files})
         code_hash = self._code_hash(e, proposal)
@@ -131,29 +169,19 @@ class Proposals:
         twin = self._context.store.find_duplicate(self._context.session_id, self._code_hash(e, proposal))
         if twin is None or twin == e.number:
             return None
-        reason = f"The same program as experiment {twin}; no run was spent on it."
-        return Decision(Status.DISCARD, Label.DUPLICATE, reason=reason)
+        why = f"The same program as experiment {twin}; no run was spent on it."
+        return Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
 
     def repair(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment | Decision:
-        """Give a proposal that failed for a simple reason back to its policy: the experiment with a further attempt.
-
-        The decision where it is to stand: the failure is not simple, it was given back often enough, or nothing better
-        came of it.
-        """
-        attempt, policy = messages.proposal_of(e).attempt + 1, self._context.policy
-        run = e.last_own
-        simple = run is not None and decision.label is Label.ERROR and is_simple(run.detail)
-        if run is None or not simple or attempt > policy.repairs:
+        """Give a proposal that failed for a simple reason back to its policy; the decision where it is to stand."""
+        failed, run, policy = messages.proposal_of(e), e.last_own, self._context.policy
+        attempt = failed.attempt + 1
+        if run is None or decision.label is not Label.ERROR or attempt > policy.repairs or not is_simple(run.detail):
             return decision
-        failed = messages.proposal_of(e)
         log = "\n".join(training_log(self._view, run, LOG_LINES, _LOG_BYTES))
         repair = Repair(attempt, failed.files, decision.label.value, decision.reason, log, failed.description)
-        self._context.emit(
-            EventKind.REPAIR,
-            f"given back to be fixed ({attempt} of {policy.repairs}): {run.detail}",
-            experiment=e.number,
-            attempt=attempt,
-        )
+        told = f"given back to be fixed ({attempt} of {policy.repairs}): {run.detail}"
+        self._context.emit(EventKind.REPAIR, told, experiment=e.number, attempt=attempt)
         try:
             repaired = self.ask(e, slot, repair)
         except SpendCapReached as error:

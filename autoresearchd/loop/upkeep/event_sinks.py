@@ -16,16 +16,9 @@ from autoresearchd.domain.redaction import Redactor
 
 LOG_BYTES = 8 * 2**20
 STORED = {
-    EventKind.SESSION_STARTED,
-    EventKind.SESSION_RESUMED,
-    EventKind.SESSION_STOPPED,
-    EventKind.PAUSED,
-    EventKind.UNPAUSED,
-    EventKind.BACKING_OFF,
-    EventKind.RECOVERED,
-    EventKind.WARNING,
-    EventKind.FAULT,
-}
+    EventKind.SESSION_STARTED, EventKind.SESSION_RESUMED, EventKind.SESSION_STOPPED, EventKind.PAUSED,
+    EventKind.UNPAUSED, EventKind.BACKING_OFF, EventKind.RECOVERED, EventKind.WARNING, EventKind.FAULT,
+}  # fmt: skip
 """Kinds that the event log keeps; the steps of experiments are in their own tables already."""
 
 _LEVELS = {EventKind.WARNING: logging.WARNING, EventKind.BACKING_OFF: logging.WARNING, EventKind.FAULT: logging.ERROR}
@@ -35,8 +28,7 @@ class Fanout:
     """Gives each event to every sink, without the secrets that may be in it."""
 
     def __init__(self, sinks: Sequence[EventSink], redactor: Redactor | None = None) -> None:
-        self._sinks = tuple(sinks)
-        self._redactor = redactor or Redactor()
+        self._sinks, self._redactor = tuple(sinks), redactor or Redactor()
 
     def emit(self, event: Event) -> None:
         event = self._redactor.value(event)
@@ -61,14 +53,12 @@ class FileSink:
         text = printable(event.message, keep="\n\t", instead="�")
         text = text.removeprefix(f"{event.kind.value} ")  # "committed 1a2b3c4" is a line without the kind, too
         line = f"{event.at:%Y-%m-%d %H:%M:%S}Z {self._tag} {event.kind.value}{number} {text}"
-        trace = str(event.data.get("traceback", ""))
-        if trace:
+        if trace := str(event.data.get("traceback", "")):
             line += "\n" + trace.rstrip()
         level = _LEVELS.get(event.kind, logging.INFO)
         self._handler.handle(logging.LogRecord("autoresearchd", level, "", 0, line, None, None))
 
     def close(self) -> None:
-        """Close the file; what a full disk still refuses is given up."""
         with contextlib.suppress(OSError):
             self._handler.close()
 
@@ -77,12 +67,10 @@ class StoreSink:
     """Keeps what is not in the tables of experiments anyway."""
 
     def __init__(self, store: Store, session_id: int) -> None:
-        self._store = store
-        self._session_id = session_id
+        self._store, self._session_id = store, session_id
 
     def emit(self, event: Event) -> None:
         if event.kind in STORED:
-            try:
+            # The daemon's log has it; a store that cannot be written is what the loop backs off from.
+            with contextlib.suppress(AutoresearchdError):
                 self._store.log_event(self._session_id, event)
-            except AutoresearchdError:
-                return  # the daemon's log has it; a store that cannot be written is what the loop backs off from

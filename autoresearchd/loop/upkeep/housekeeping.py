@@ -11,9 +11,8 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -26,8 +25,7 @@ from autoresearchd.domain.labels import Phase
 from autoresearchd.domain.ports import Learning, Store
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.context import Context
-from autoresearchd.store.backup import backups, overwritten
-from autoresearchd.store.backup.overwritten import Mark
+from autoresearchd.store.backup import backups
 
 REQUESTS_S = 0.5
 HEARTBEAT_S = 10
@@ -42,17 +40,13 @@ LOW_DISK_BYTES = 200 * 2**20
 class Housekeeping:
     """Starts with the daemon and ends with it. ``between`` is called by the loop between two experiments.
 
-    A backup of the journal is made when the daemon starts (unless one is younger than an hour), every hour, and when it
-    ends. A journal that is moved or deleted from under the daemon would take all that is written from then on with it:
-    that is looked for with each heartbeat and before each experiment; it is backed up once more, and the session ends.
-    So it does where the journal was written over, but then nothing of it is backed up, and nothing more is written.
+    A backup of the journal is made when the daemon starts, every hour, and when it ends. A journal that is moved or
+    deleted from under the daemon would take all that is written from then on with it: that is looked for with each
+    heartbeat and before each experiment; it is backed up once more, and the session ends. So it does where the journal
+    was written over, but then nothing of it is backed up, and nothing more is written.
 
-    Args:
-        lab: what the loop works with.
-        active_seconds: how long the session has been at work.
-        backup: the folder of the backups.
-        database: the journal's file; None where it is none.
-        refuse: makes the store refuse to write from now on, with the error that it is given.
+    active_seconds: how long the session has been at work; backup: the folder of the backups; database: the journal's
+    file, None where it is none; refuse: makes the store refuse to write from now on, with the error that it is given.
     """
 
     def __init__(
@@ -63,19 +57,14 @@ class Housekeeping:
         database: Path | None = None,
         refuse: Callable[[StoreDamaged], None] = lambda error: None,
     ) -> None:
-        self._lab = lab
-        self._active_seconds = active_seconds
-        self._backup = backup
+        self._lab, self._active_seconds, self._backup = lab, active_seconds, backup
+        self._database, self._refuse = database, refuse
         self._copying = threading.RLock()
-        self._database = database
-        self._refuse = refuse
         self._opened: tuple[int, int] | None = None
         self._stamp: tuple[int, int] | None = None
-        self._mark: Mark | None = None
-        self._overwritten = False
+        self._mark: backups.Mark | None = None
+        self._overwritten, self._room = False, True
         self._lost: StoreDamaged | None = None
-        self._free = threading.Event()
-        self._free.set()
         self._damage: StoreDamaged | None = None
         self._since_pack = 0
         log = logging.getLogger(__name__)
@@ -86,7 +75,7 @@ class Housekeeping:
 
     def __enter__(self) -> Housekeeping:
         self.watch_disk()
-        self._opened = self._identity()
+        self._opened = self._identity(self._database)
         self._remember()
         add = self._scheduler.add_job
         # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
@@ -94,7 +83,7 @@ class Housekeeping:
         add(self._quietly, "interval", seconds=HEARTBEAT_S, args=[self._beat], misfire_grace_time=None)
         add(self._quietly, "interval", seconds=DISK_S, args=[self.watch_disk], misfire_grace_time=None)
         # Of the first backup, too, no job of its own: the scheduler fails at removing one while it is shut down.
-        first = {} if self._has_young_backup() else {"next_run_time": datetime.now(UTC)}
+        first = {"next_run_time": datetime.now(UTC)}
         add(self._quietly, "interval", seconds=BACKUP_S, args=[self._copy], misfire_grace_time=None, **first)
         if self._lab.learning is not None and self._lab.learning.cron:
             self._learn_by_the_clock(self._lab.learning)
@@ -107,12 +96,10 @@ class Housekeeping:
             when = CronTrigger.from_crontab(learning.cron, timezone="UTC")
             self._scheduler.add_job(learning.request, when, misfire_grace_time=None)
         except ValueError as error:
-            told = f"nothing is learned by the clock: learn.cron {learning.cron!r} of config.yaml is no time: {error}"
-            self._lab.emit(EventKind.WARNING, told)
+            wrong = f"learn.cron {learning.cron!r} of config.yaml is not a cron expression: {error}"
+            self._lab.emit(EventKind.WARNING, f"nothing is learned by the clock: {wrong}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._scheduler.shutdown(wait=True)
         if self._lab.learning is not None:
             self._quietly(self._lab.learning.end)
@@ -129,9 +116,9 @@ class Housekeeping:
             if trouble is not None:
                 raise trouble
         self._remember()
-        if not self._free.is_set():
+        if not self._room:
             self.watch_disk()
-        if not self._free.is_set():
+        if not self._room:
             raise EnvironmentFailure(
                 f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self._lab.site.source}",
                 hint="free some space; research goes on by itself",
@@ -147,11 +134,7 @@ class Housekeeping:
             self._lab.emit(EventKind.HOUSEKEEPING, f"packed git in {took}")
 
     def watch_disk(self) -> None:
-        """Note whether there is room for another experiment."""
-        if shutil.disk_usage(self._lab.site.source).free < LOW_DISK_BYTES:
-            self._free.clear()
-        else:
-            self._free.set()
+        self._room = shutil.disk_usage(self._lab.site.source).free >= LOW_DISK_BYTES
 
     def watch_database(self) -> None:
         """Look whether the journal that is written to is still the one in its place; end the session where it is not.
@@ -160,66 +143,55 @@ class Housekeeping:
         that the store holds has all of it.
         """
         with self._copying:  # the loop and the heartbeat look at the same time, perhaps
-            self._watch_database()
+            if self._database is None or self._mark is None or self._lost is not None:
+                return
+            try:
+                in_place, trace = self._identity(self._database) == self._opened, ""
+                if in_place and self._opened is not None:
+                    facts = self._database.stat()
+                    stamp = facts.st_ctime_ns, facts.st_size
+                    trace = "" if stamp == self._stamp else backups.traces(self._database, self._mark)
+                    self._stamp = stamp
+            except (OSError, sqlite3.Error, StoreError):
+                return  # it cannot be told now; the next look does
+            if in_place and not trace:
+                return
+            self._overwritten = bool(trace)
+            self._give_up_journal(self._database, trace)
 
-    def _watch_database(self) -> None:
-        if self._opened is None or self._lost is not None:
-            return
-        if self._identity() == self._opened:
-            self._look_for_another()
-            return
-        self._lost = StoreDamaged(
-            f"the database {self._database} was moved, deleted or replaced while the session wrote to it",
+    def _give_up_journal(self, database: Path, trace: str) -> None:
+        """The file is no more this session's. trace: what shows that it was written over; else it is another one."""
+        lost = StoreDamaged(
+            f"the database {database} was moved, deleted or replaced while the session wrote to it",
             hint=f"`autoresearchd doctor --repair` restores it from git and the newest backup in {self._backup}, "
             f"which has all of it; then `autoresearchd resume {self._lab.tag}` goes on",
         )
-        self._lab.emit(EventKind.WARNING, str(self._lost))
-        self._lab.stop.end(self._lost.what)
-        self._quietly(self._copy)
-
-    def _look_for_another(self) -> None:
-        """Where the file has changed, look whether it still is this session's journal; end the session if not."""
-        if self._database is None or self._mark is None:
-            return
-        try:
-            stamp = overwritten.stamp(self._database)
-            trace = "" if stamp == self._stamp else overwritten.traces(self._database, self._mark)
-        except (OSError, sqlite3.Error, StoreError):
-            return  # it cannot be told now; the next look does
-        self._stamp = stamp
+        if trace:
+            what = f"the database {database} was written over while the session used it: it {trace}"
+            lost = StoreDamaged(what, hint=backups.OVERWRITTEN.format(path=database))
+            self._refuse(lost)
+        self._lost = lost
+        self._lab.emit(EventKind.WARNING, str(lost))
+        self._lab.stop.end(lost.what)
         if not trace:
-            return
-        self._overwritten = True
-        self._lost = StoreDamaged(
-            f"the database {self._database} was written over while the session used it: it {trace}",
-            hint=overwritten.HINT.format(path=self._database),
-        )
-        self._refuse(self._lost)
-        self._lab.emit(EventKind.WARNING, str(self._lost))
-        self._lab.stop.end(self._lost.what)
+            self._quietly(self._copy)
 
     def _remember(self) -> None:
-        """What the journal must tell from now on."""
-        if self._database is None:
-            return
-        session, latest = self._lab.store.session(self._lab.tag), self._lab.store.latest(self._lab.session_id)
-        newest = -1 if latest is None else latest.number
-        self._mark = Mark(session.tag, session.seed, session.base_commit, newest)
+        if self._database is not None:
+            session, latest = self._lab.store.session(self._lab.tag), self._lab.store.latest(self._lab.session_id)
+            newest = -1 if latest is None else latest.number
+            self._mark = backups.Mark(session.tag, session.seed, session.base_commit, newest)
 
-    def _identity(self) -> tuple[int, int] | None:
-        """Which file lies in the journal's place."""
-        if self._database is None:
-            return None
+    @staticmethod
+    def _identity(database: Path | None) -> tuple[int, int] | None:
+        """Which file lies in the journal's place; None where there is none. OSError where it cannot be told."""
         try:
-            facts = self._database.stat()
+            facts = database.stat() if database is not None else None
         except FileNotFoundError:
-            return 0, 0
-        except OSError:
-            return self._opened  # it cannot be told now
-        return facts.st_dev, facts.st_ino
+            return None
+        return None if facts is None else (facts.st_dev, facts.st_ino)
 
     def _obey(self) -> None:
-        """Carry out what commands have asked for."""
         stop = self._lab.stop
         for control in self._lab.store.take_controls(self._lab.session_id):
             match control.kind:
@@ -240,22 +212,13 @@ class Housekeeping:
         try:
             with self._copying:  # a second one would take the first one's file for what a dead daemon has left
                 known = self._lost
-                self._watch_database()
+                self.watch_database()
                 if self._overwritten or self._lost is not known:
                     return  # a stranger's is no backup of ours; one that is gone has been copied just now
                 backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
         except StoreDamaged as error:
             self._damage = error  # ends the loop before its next experiment: what it wrote might be lost
             raise
-
-    def _has_young_backup(self) -> bool:
-        oldest = f"{self._lab.clock.now() - timedelta(seconds=BACKUP_S):%Y%m%dT%H%M%S}"
-        found = backups.generations(self._backup)
-        if not found or found[0].name <= oldest:
-            return False
-        session = self._lab.store.session(self._lab.tag)
-        # A repair would forget where a session that the backup does not know as it is now was to end.
-        return backups.knows(found[0], session.tag, session.seed, session.limits)
 
     def _quietly(self, job: Callable[[], None]) -> bool:
         """Whether a job succeeded; one that fails is reported and tried again at its next turn."""
@@ -277,14 +240,9 @@ def say_that_it_stops(lab: Context, experiment: Experiment | None) -> None:
         words = f"stopping after experiment {experiment.number}"
     else:
         words = "stopping"
-    number = experiment.number if experiment is not None else None
-    again = (
-        "; ask again, by a signal or `stop --now`, to stop at once"
-        if lab.stop.asked
-        else "; `autoresearchd stop --now` stops at once"
-    )
-    again = "" if lab.stop.now.is_set() else again
-    lab.emit(EventKind.STOPPING, words + again, experiment=number)
+    again = "ask again, by a signal or `stop --now`, to stop" if lab.stop.asked else "`autoresearchd stop --now` stops"
+    more = "" if lab.stop.now.is_set() else f"; {again} at once"
+    lab.emit(EventKind.STOPPING, words + more, experiment=experiment.number if experiment is not None else None)
     note_reason(lab.store, lab.tag, lab.clock.now(), words)
 
 

@@ -12,7 +12,6 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from autoresearchd.domain.errors import EnvironmentFailure, SessionLocked, StoreDamaged
@@ -22,12 +21,6 @@ from autoresearchd.sandbox.process_tree import start_time
 NOTE_BYTES = 4096
 _REASON = 300
 """Characters of what a daemon waits for: the note has room for them even where each takes twelve bytes of JSON."""
-
-
-def _process_start(pid: int) -> str | None:
-    """A process's start time as the note has it."""
-    ticks = start_time(pid)
-    return None if ticks is None else str(ticks)
 
 
 def process_began(pid: int) -> datetime | None:
@@ -41,14 +34,9 @@ def process_began(pid: int) -> datetime | None:
 
 
 def holder(path: Path, *, ready: bool = False) -> int | None:
-    """Pid of the live daemon that holds the session, None when nobody does. Takes no lock.
-
-    ready: only one that has found everything in order.
-    """
-    note = _read(path)
-    if note is None or (ready and not note["ready"]):
-        return None
-    return int(note["pid"])
+    """Pid of the live daemon that holds the session (``ready``: and has found all in order), or None. Takes no lock."""
+    note = _read_note(path)
+    return None if note is None or (ready and not note["ready"]) else int(note["pid"])
 
 
 def starting(path: Path) -> int | None:
@@ -58,11 +46,8 @@ def starting(path: Path) -> int | None:
 
 
 def announce(path: Path, pid: int) -> None:
-    """Note that a process comes up as the daemon of a session; it takes the lock as soon as it can.
-
-    Nothing where a daemon has the session, or the disk takes no writing: the process will say so itself.
-    """
-    begun = _process_start(pid)
+    """Note that a process comes up as the daemon of a session; nothing where one has it, or the disk is full."""
+    begun = start_time(pid)
     if begun is None:  # it has ended already
         return
     with contextlib.suppress(OSError):
@@ -70,13 +55,12 @@ def announce(path: Path, pid: int) -> None:
         with hold(path) as descriptor:
             os.ftruncate(descriptor, 0)
             # Without "ready": nobody holds the session yet.
-            _write(descriptor, {"pid": pid, "start": begun, "starts": True})
+            _write(descriptor, {"pid": pid, "start": str(begun), "starts": True})
 
 
 def waiting(path: Path) -> str:
     """What the live daemon that holds the session waits for, where its database could not be told; else empty."""
-    note = _read(path)
-    return str(note.get("waits") or "") if note is not None else ""
+    return str((_read_note(path) or {}).get("waits") or "")
 
 
 def holders(folder: Path) -> dict[str, int]:
@@ -91,17 +75,15 @@ def without_store(database: Path, folder: Path) -> StoreDamaged | None:
     if not held:
         return None
     named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
-    who, how = "a daemon is", "`autoresearchd stop` (or `stop --now`) ends it by a signal"
-    if len(held) > 1:  # `stop` alone would only say this again
-        commands = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
-        who, how = "daemons are", f"{commands} end them by signals (with --now: at once)"
+    stop = " and ".join(f"`autoresearchd stop --session {tag}`" for tag in held)
     return StoreDamaged(
-        f"the database {database} is gone, and {who} still at work: {named}",
-        hint=f"{how}; then `autoresearchd doctor --repair` restores the database from the newest backup and git",
+        f"the database {database} is gone, and still written to by {named}",
+        hint=f"{stop} (with --now: at once); then `autoresearchd doctor --repair` restores the database from the "
+        "newest backup and git",
     )
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_note(path: Path) -> dict[str, Any] | None:
     """The note of a live daemon that holds the session."""
     note = _living(path)
     return note if note is not None and "ready" in note else None
@@ -111,8 +93,8 @@ def _living(path: Path) -> dict[str, Any] | None:
     """The note of a live process, of one that is announced as well."""
     try:
         note = json.loads(path.read_text())
-        begun = _process_start(int(note["pid"]))
-        alive = begun is not None and begun == note["start"]
+        begun = start_time(int(note["pid"]))
+        alive = begun is not None and str(begun) == note["start"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return note if alive else None
@@ -121,15 +103,11 @@ def _living(path: Path) -> dict[str, Any] | None:
 class SessionLock:
     """Holds a session for as long as the process lives. Raises SessionLocked when another daemon has it.
 
-    Args:
-        path: the lock file.
-        tag: the session.
-        starts: whether the process is a daemon that comes up, and will say when its database tells of it.
+    starts: whether the process is a daemon that comes up, and will say when its database tells of it.
     """
 
     def __init__(self, path: Path, tag: str, *, starts: bool = False) -> None:
-        self.path = path
-        self.tag = tag
+        self.path, self.tag = path, tag
         self._lock = contextlib.ExitStack()
         self._descriptor: int | None = None
         self._facts: dict[str, Any] = {"ready": False, "waits": "", "starts": starts}
@@ -142,7 +120,7 @@ class SessionLock:
             os.ftruncate(self._descriptor, 0)
             self._note()
         except OSError as error:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise EnvironmentFailure(
                 f"the lock {self.path} cannot be written: {error.strerror}",
                 hint="free some disk space, or make the folder writable; then try again",
@@ -150,29 +128,22 @@ class SessionLock:
         return self
 
     def begun(self) -> None:
-        """Note that the database tells of the daemon from now on."""
         self._note(starts=False)
 
     def ready(self) -> None:
-        """Note that the daemon has found everything in order and is at work."""
         self._note(ready=True)
 
     def waits(self, reason: str) -> None:
-        """Note what the daemon waits for that cannot write it into its database; empty: for nothing any more.
-
-        On a disk that takes no writing at all the note stays as it was: then the age of the heartbeat tells.
-        """
+        """Note what the daemon waits for that cannot write it into its database; empty: for nothing any more."""
         with contextlib.suppress(OSError):
             self._note(waits=reason[:_REASON])
 
     def _note(self, **facts: Any) -> None:
         self._facts |= facts
         if self._descriptor is not None:
-            _write(self._descriptor, {"pid": os.getpid(), "start": _process_start(os.getpid()), **self._facts})
+            _write(self._descriptor, {"pid": os.getpid(), "start": str(start_time(os.getpid())), **self._facts})
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # a note that stays on a disk that has failed names a dead process
                 os.ftruncate(self._descriptor, 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -50,29 +49,23 @@ class Draft:
     def numbers(self, session_id: int) -> dict[int, tuple[str, str | None]]:
         """(phase, commit) of the experiments whose rows are there, by number."""
         wanted = select(e.c.number, e.c.phase, e.c.commit_sha).where(e.c.session_id == session_id).order_by(e.c.number)
-        with self._db.read() as c:
-            return {number: (phase, commit) for number, phase, commit in c.execute(wanted)}
+        return {number: (phase, commit) for number, phase, commit in self._db.rows(wanted)}
 
     def opened(self, session_id: int) -> int:
         """How many numbers were handed out, as far as it is written down."""
-        with self._db.read() as c:
-            return c.execute(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)).scalar() or 0
+        return (self._db.row(select(t.totals.c.opened).where(t.totals.c.session_id == session_id)) or (0,))[0]
 
     def segment_of(self, session_id: int, number: int) -> int:
-        """The segment that a number falls into."""
-        wanted = select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number)
-        with self._db.read() as c:
-            return c.execute(wanted).scalar() or 0
+        return (
+            self._db.row(select(func.max(g.c.number)).where(g.c.session_id == session_id, g.c.first <= number))[0] or 0
+        )
 
     def first_of_segment(self, session_id: int, number: int) -> bool:
-        """Whether an experiment is its segment's baseline."""
-        wanted = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
-        with self._db.read() as c:
-            return number == 0 or c.execute(wanted).first() is not None
+        first = select(g.c.number).where(g.c.session_id == session_id, g.c.first == number)
+        return number == 0 or self._db.row(first) is not None
 
     # -- what is put in
     def create_session(self, new: NewSession, at: datetime) -> Session:
-        """A session of which only git is left."""
         session = self.store.create_session(new, at)
         self.store.open_segment(session.id, UNKNOWN, "start", "", at)
         return session
@@ -89,7 +82,6 @@ class Draft:
     def add_proposal(
         self, session_id: int, number: int, proposal: Proposal, *, diff: str, code_hash: str
     ) -> Experiment:
-        """Give an experiment a proposal."""
         key = {"session_id": session_id, "number": number, "attempt": 0}
         with self._db.write() as c:
             c.execute(insert(p).values(**key, **records.proposal_values(proposal, code_hash)))
@@ -100,7 +92,6 @@ class Draft:
     def add_run(
         self, session_id: int, number: int, index: int, seed: int, at: datetime, found: Measurement, result: RunResult
     ) -> None:
-        """A run that ended, as its logs have it."""
         started = {"session_id": session_id, "number": number, "run_index": index, "seed": seed, "started_at": at}
         with self._db.write() as c:
             current = select(e.c.attempt).where(e.c.session_id == session_id, e.c.number == number)
@@ -108,7 +99,6 @@ class Draft:
             c.execute(insert(r).values(**started, attempt=attempt, finished_at=at, **values))
 
     def close_runs(self, session_id: int, number: int, at: datetime, why: str) -> None:
-        """End the runs of an experiment that were never seen to end."""
         still_open = (r.c.session_id == session_id, r.c.number == number, r.c.finished_at.is_(None))
         with self._db.write() as c:
             c.execute(update(r).where(*still_open).values(finished_at=at, label=Label.INTERRUPTED, detail=why))
@@ -125,7 +115,6 @@ class Draft:
                 c.execute(insert(t.asi).values(**key, **records.asi_values(asi)))
 
     def set_parent(self, session_id: int, number: int, parent: str, at: datetime) -> None:
-        """Correct where a bare experiment began."""
         with self._db.write() as c:
             change(c, session_id, number, parent=parent, started_at=at)
 
@@ -150,21 +139,15 @@ def is_whole(e: Experiment) -> bool:
     """Whether an open experiment has all that its phase says, so that the loop can go on with it."""
     if any(run.open for run in e.runs[:-1]):
         return False
-    ended = not e.runs or not e.runs[-1].open
-    has_commit = e.proposal is not None and e.commit is not None
-    match e.phase:
-        case Phase.PROPOSING:
-            return e.proposal is None and not e.runs
-        case Phase.PROPOSED:
-            return e.proposal is not None and ended
-        case Phase.COMMITTED:
-            return has_commit and ended
-        case Phase.RUNNING:
-            return has_commit and not ended
-        case Phase.MEASURED:
-            return has_commit and bool(e.counted_runs) and ended
-        case Phase.DECIDED:
-            return True
+    ended, has_commit = not e.runs or not e.runs[-1].open, e.proposal is not None and e.commit is not None
+    return {
+        Phase.PROPOSING: e.proposal is None and not e.runs,
+        Phase.PROPOSED: e.proposal is not None and ended,
+        Phase.COMMITTED: has_commit and ended,
+        Phase.RUNNING: has_commit and not ended,
+        Phase.MEASURED: has_commit and bool(e.counted_runs) and ended,
+        Phase.DECIDED: True,
+    }[e.phase]
 
 
 def _require_baseline(c: Connection, session_id: int) -> None:
@@ -185,20 +168,17 @@ def _require_baseline(c: Connection, session_id: int) -> None:
 
 def _count(c: Connection, session_id: int) -> None:
     """Counters are sums over rows: made again from the rows. Costs of answers that are lost are lost as well."""
-
-    def number(*conditions: Any) -> int:
-        return c.execute(select(func.count()).where(e.c.session_id == session_id, *conditions)).scalar_one()
-
-    last, gpu_s = c.execute(select(func.max(e.c.number), func.sum(e.c.gpu_s)).where(e.c.session_id == session_id)).one()
+    number = func.count().filter
     values = {
-        "opened": 0 if last is None else last + 1,
+        "opened": func.coalesce(func.max(e.c.number) + 1, 0),
         "experiments": number(e.c.phase == Phase.DECIDED),
         "keeps": number(e.c.status == Status.KEEP),
         "discards": number(e.c.status == Status.DISCARD),
         "crashes": number(e.c.status == Status.CRASH),
         "checks_failed": number(e.c.status == Status.CHECKS_FAILED),
         "aborted": number(e.c.label == Label.ABORTED_EARLY),
-        "gpu_s": gpu_s or 0.0,
+        "gpu_s": func.coalesce(func.sum(e.c.gpu_s), 0.0),
     }
-    c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**values))
+    sums = select(*(value.label(name) for name, value in values.items())).where(e.c.session_id == session_id)
+    c.execute(update(t.totals).where(t.totals.c.session_id == session_id).values(**c.execute(sums).one()._mapping))
     recount(c, session_id)

@@ -45,9 +45,7 @@ class StepRecords:
         opened = t.totals.c.opened
         take = update(t.totals).where(t.totals.c.session_id == session_id).values(opened=opened + 1).returning(opened)
         with self._db.write_lazily() as c:
-            count = c.execute(take).scalar_one_or_none()
-            if count is None:
-                raise KeyError(f"no session {session_id}")
+            (count,) = records.require(c.execute(take).one_or_none(), f"no session {session_id}")
             values = {"session_id": session_id, "number": count - 1, "segment": segment, "phase": Phase.PROPOSING}
             c.execute(insert(e).values(**values, parent=parent, started_at=at, gpu_s=0.0))
         return Experiment(session_id, count - 1, segment, Phase.PROPOSING, parent, at)
@@ -74,7 +72,6 @@ class StepRecords:
             return load_experiment(c, session_id, number)
 
     def record_commit(self, session_id: int, number: int, commit: str) -> Experiment:
-        """The proposal is in git as ``commit``."""
         with self._db.write_lazily() as c:
             row = _locked(c, session_id, number)
             if row.commit_sha != commit or row.phase == Phase.PROPOSED:
@@ -83,7 +80,6 @@ class StepRecords:
             return load_experiment(c, session_id, number)
 
     def open_run(self, session_id: int, number: int, seed: int, at: datetime, *, of: int | None = None) -> Run:
-        """Announce a run; ``of``: of the program of another experiment."""
         with self._db.write_lazily() as c:
             row = _locked(c, session_id, number)
             _expect(row, "a run", Phase.COMMITTED)
@@ -101,9 +97,8 @@ class StepRecords:
     ) -> Experiment:
         """Store what a run gave; one that does not count (interrupted, host lost, disk full) is never the last."""
         with self._db.write() as c:
-            run = c.execute(records.RUNS.where(r.c.id == run_id)).one_or_none()
-            if run is None:
-                raise KeyError(f"no run {run_id}")
+            stands = select(r.c.session_id, r.c.number, r.c.finished_at, r.c.label, r.c.value).where(r.c.id == run_id)
+            run = records.require(c.execute(stands).one_or_none(), f"no run {run_id}")
             key = (run.session_id, run.number)
             row = _locked(c, *key)
             if run.finished_at is not None:
@@ -138,20 +133,15 @@ class StepRecords:
         with self._db.write() as c:
             row = _locked(c, session_id, number)
             if row.phase == Phase.DECIDED:
-                if (row.status, row.label, row.value) == (
-                    decision.status,
-                    decision.label,
-                    codec.finite(decision.value),
-                ):
+                same = (decision.status, decision.label, codec.finite(decision.value))
+                if (row.status, row.label, row.value) == same:
                     return load_experiment(c, session_id, number)
                 raise StoreError(
                     f"experiment {number} is decided already: {row.status} {_outcome(row.label, row.value)}, "
                     f"not {decision.status} {_outcome(decision.label, decision.value)}"
                 )
             if RULES[decision.label].status is None:
-                raise StoreError(
-                    f"experiment {number}: the label {decision.label} leaves it open, it cannot be decided by it"
-                )
+                raise StoreError(f"experiment {number}: the label {decision.label} leaves it open and decides nothing")
             _expect(row, "a decision", Phase.PROPOSING, Phase.PROPOSED, Phase.COMMITTED, Phase.MEASURED)
             values = records.decision_values(decision) | ({} if incumbent is None else {"commit_sha": incumbent})
             change(c, session_id, number, phase=Phase.DECIDED, finished_at=at, **values)
@@ -201,13 +191,12 @@ class StepRecords:
             return [answer for answer in records.answers_of(rows) if answer is not None]
 
     def spent_since(self, at: datetime) -> float:
-        with self._db.read() as c:
-            return c.execute(select(func.sum(n.c.usd)).where(n.c.at >= at)).scalar_one() or 0.0
+        usd: float | None = self._db.row(select(func.sum(n.c.usd)).where(n.c.at >= at))[0]
+        return usd or 0.0
 
     def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
         charges = select(n.c.at, n.c.usd).where(n.c.at >= at, n.c.usd > 0).order_by(n.c.at)
-        with self._db.read() as c:
-            return [(when, usd) for when, usd in c.execute(charges)]
+        return [(when, usd) for when, usd in self._db.rows(charges)]
 
 
 def of_experiment(session_id: int, number: int) -> Any:
@@ -246,15 +235,9 @@ def recount(c: Connection, session_id: int) -> None:
 # ---------------------------------------------------------------------- parts of steps
 def _locked(c: Connection, session_id: int, number: int) -> AnyRow:
     """Where the experiment stands; nobody else can change it before the transaction ends."""
-    of_it = (
-        select(*(e.c[name] for name in _STANDING))
-        .where(e.c.session_id == session_id, e.c.number == number)
-        .with_for_update()
-    )
-    row = c.execute(of_it).one_or_none()
-    if row is None:
-        raise KeyError(f"session {session_id} has no experiment {number}")
-    return row
+    of_it = select(*(e.c[name] for name in _STANDING)).where(e.c.session_id == session_id, e.c.number == number)
+    row = c.execute(of_it.with_for_update()).one_or_none()
+    return records.require(row, f"session {session_id} has no experiment {number}")
 
 
 def _same_proposal(c: Connection, row: AnyRow, proposal: Proposal, code_hash: str) -> bool:

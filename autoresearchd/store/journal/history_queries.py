@@ -7,7 +7,6 @@ an end, and the tree is asked for from a number on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -73,9 +72,7 @@ class HistoryRecords:
         # Only a decision sets a value, so the index on values answers alone; sorting here keeps the planner from
         # walking through the experiments for the sake of their order.
         there = (e.c.session_id == session_id, e.c.segment == segment, e.c.value.is_not(None))
-        with self._db.read() as c:
-            rows = c.execute(select(e.c.number, e.c.value).where(*there)).all()
-        return [value for _, value in sorted(rows, key=itemgetter(0))]
+        return [value for _, value in sorted(self._db.rows(select(e.c.number, e.c.value).where(*there)))]
 
     def decided_runs(self, session_id: int, segment: int) -> Sequence[Run]:
         of_it = (r.c.session_id == e.c.session_id) & (r.c.number == e.c.number)
@@ -85,11 +82,10 @@ class HistoryRecords:
             .where(r.c.label == Label.NONE, r.c.value.is_not(None))
             .order_by(r.c.number, r.c.run_index)
         )
-        with self._db.read() as c:
-            return [records.run_of(row) for row in c.execute(wanted)]
+        return [records.run_of(row) for row in self._db.rows(wanted)]
 
     def trials(self, session_id: int, after: int = -1) -> Sequence[Trial]:
-        told = [e.c[name] for name in ("status", "label", "value", "delta", "reason")]
+        told = (e.c.status, e.c.label, e.c.value, e.c.delta, func.coalesce(e.c.reason, ""))
         wanted = (
             select(e.c.number, e.c.parent, e.c.commit_sha, p.c.changes, *told)
             .join_from(e, p, records.CURRENT)
@@ -97,50 +93,40 @@ class HistoryRecords:
             .where(e.c.status.is_not(None), p.c.changes.is_not(None))
             .order_by(e.c.number)
         )
-        with self._db.read() as c:
-            return [
-                Trial(number, parent, sha, changes, Status(status), Label(label), value, delta, reason or "")
-                for number, parent, sha, changes, status, label, value, delta, reason in c.execute(wanted)
-            ]
+        return [Trial(*row) for row in self._db.rows(wanted)]
 
     def diff(self, session_id: int, number: int) -> str:
-        """Diff of the current proposal; empty where the experiment has none."""
         joined = select(t.proposal_bodies.c.diff).select_from(e).outerjoin(p, records.CURRENT)
         wanted = joined.outerjoin(t.proposal_bodies, records.BODY)
-        with self._db.read() as c:
-            row = c.execute(wanted.where(e.c.session_id == session_id, e.c.number == number)).one_or_none()
-        if row is None:
-            raise KeyError(f"session {session_id} has no experiment {number}")
-        return row.diff or ""
+        row = self._db.row(wanted.where(e.c.session_id == session_id, e.c.number == number))
+        return records.require(row, f"session {session_id} has no experiment {number}").diff or ""
 
     def find_duplicate(self, session_id: int, code_hash: str) -> int | None:
         first = select(func.min(p.c.number)).where(p.c.session_id == session_id, p.c.code_hash == code_hash)
-        with self._db.read() as c:
-            number: int | None = c.execute(first).scalar_one()
-            return number
+        number: int | None = self._db.row(first)[0]
+        return number
 
     def totals(self, session_id: int) -> Totals:
         """Counts are of decided experiments; costs are of all answers, proposals and runs."""
         counters = select(*t.columns(t.totals, "session_id", "opened", "aborted"))
-        with self._db.read() as c:
-            row = c.execute(counters.where(t.totals.c.session_id == session_id)).one_or_none()
-        if row is None:
-            raise KeyError(f"no session {session_id}")
-        return Totals(**row._mapping)
+        row = self._db.row(counters.where(t.totals.c.session_id == session_id))
+        return Totals(**records.require(row, f"no session {session_id}")._mapping)
 
     def stages(self, run_id: int) -> Sequence[StageResult]:
-        with self._db.read() as c:
-            return records.stages_of(_of_run(c, run_id, r.c.stages))
+        stages = self._of_run(run_id, r.c.stages)
+        known = StageResult.__dataclass_fields__.keys()  # others are a newer version's
+        return [StageResult(**{name: one[name] for name in known & one.keys()}) for one in stages]
 
     def curve(self, run_id: int) -> Sequence[CurvePoint]:
-        with self._db.read() as c:
-            return _of_run(c, run_id, r.c.curve) or ()
+        return self._of_run(run_id, r.c.curve) or ()
+
+    def _of_run(self, run_id: int, column: Any) -> Any:
+        return records.require(self._db.row(select(column).where(r.c.id == run_id)), f"no run {run_id}")[0]
 
     # -- what policies ask for
     def label_counts(self, session_id: int) -> Mapping[str, int]:
         counts = select(y.c.label, func.sum(y.c.decided)).where(y.c.session_id == session_id).group_by(y.c.label)
-        with self._db.read() as c:
-            return dict(c.execute(counts.order_by(y.c.label)).all())
+        return dict(self._db.rows(counts.order_by(y.c.label)))
 
     def role_stats(self, session_id: int) -> Mapping[str, tuple[int, int, float]]:
         with self._db.read() as c:
@@ -154,9 +140,8 @@ class HistoryRecords:
             .order_by(e.c.number.desc())
             .limit(last)
         )
-        with self._db.read() as c:
-            rows = c.execute(latest).all()
-        return [(number, role, status == Status.KEEP) for number, role, status in reversed(rows)]
+        rows = reversed(self._db.rows(latest))
+        return [(number, role, status is Status.KEEP) for number, role, status in rows]
 
     def tree(self, session_id: int, segment: int, after: int = -1) -> Sequence[Node]:
         nodes = (
@@ -166,25 +151,21 @@ class HistoryRecords:
             .where(e.c.label.not_in(sorted(FORBIDDEN)))
             .order_by(e.c.number)
         )
-        with self._db.read() as c:
-            return [Node(n, parent, sha, value, Status(status)) for n, parent, sha, value, status in c.execute(nodes)]
+        return [Node(*row) for row in self._db.rows(nodes)]
 
     def add_visit(self, session_id: int, number: int) -> int:
         there = select(e.c.number).where(e.c.session_id == session_id, e.c.number == number).with_for_update()
         once_more = update(v).where(v.c.session_id == session_id, v.c.number == number).values(visits=v.c.visits + 1)
         with self._db.write_lazily() as c:
-            if c.execute(there).first() is None:
-                raise KeyError(f"session {session_id} has no experiment {number}")
+            records.require(c.execute(there).first(), f"session {session_id} has no experiment {number}")
             visits: int | None = c.execute(once_more.returning(v.c.visits)).scalar_one_or_none()
             if visits is None:
-                visits = 1
-                c.execute(insert(v).values(session_id=session_id, number=number, visits=visits))
-        return visits
+                c.execute(insert(v).values(session_id=session_id, number=number, visits=1))
+        return visits or 1
 
     def visits(self, session_id: int) -> Mapping[int, int]:
         visited = select(v.c.number, v.c.visits).where(v.c.session_id == session_id).order_by(v.c.number)
-        with self._db.read() as c:
-            return dict(c.execute(visited).all())
+        return dict(self._db.rows(visited))
 
 
 def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, float]]:
@@ -192,10 +173,3 @@ def role_stats(c: Connection, session_id: int) -> dict[str, tuple[int, int, floa
     sums = [func.sum(y.c[name]) for name in ("decided", "keeps", "reward")]
     wanted = select(y.c.role, *sums).where(y.c.session_id == session_id).group_by(y.c.role).order_by(y.c.role)
     return {role: (decided, keeps, reward) for role, decided, keeps, reward in c.execute(wanted)}
-
-
-def _of_run(c: Connection, run_id: int, column: Any) -> Any:
-    row = c.execute(select(column).where(r.c.id == run_id)).one_or_none()
-    if row is None:
-        raise KeyError(f"no run {run_id}")
-    return row[0]

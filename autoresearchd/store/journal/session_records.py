@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Executable, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from autoresearchd.domain.errors import StoreError
@@ -15,7 +16,7 @@ from autoresearchd.domain.experiment import AbortMemory, Limits, Note, Segment, 
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.domain.ports import Control, NewSession
 from autoresearchd.domain.quantities import counted
-from autoresearchd.store.journal.records import limit_values, session_of
+from autoresearchd.store.journal.records import pick, require, session_of
 from autoresearchd.store.schema import codec
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import Database
@@ -23,10 +24,12 @@ from autoresearchd.store.schema.database import Database
 s, g = t.sessions, t.segments
 
 
-def require_session(c: Connection, session_id: int) -> None:
-    """KeyError when there is no such session."""
-    if c.execute(select(s.c.id).where(s.c.id == session_id)).first() is None:
-        raise KeyError(f"no session {session_id}")
+def put(c: Connection, new: Executable, missing: str) -> Any:
+    """Insert a row; KeyError where what it refers to is not there."""
+    try:
+        return c.execute(new)
+    except IntegrityError as error:
+        raise KeyError(missing) from error
 
 
 class SessionRecords:
@@ -36,22 +39,16 @@ class SessionRecords:
 
     def create_session(self, new: NewSession, at: datetime) -> Session:
         """A new session, ``stopped`` until its daemon says otherwise; its incumbent is where its branch begins."""
+        given = ("tag", "branch", "folder", "policy", "executor", "base_commit", "seed", "task_json")
         values = {
-            "tag": new.tag,
-            "branch": new.branch,
-            "folder": new.folder,
+            **pick(new, given),
+            **asdict(new.limits),
             "state": SessionState.STOPPED,
             "reason": "",
-            "policy": new.policy,
-            "executor": new.executor,
-            "base_commit": new.base_commit,
             "incumbent": new.base_commit,
             "incumbent_experiment": 0,
-            "seed": new.seed,
             "started_at": at,
             "active_seconds": 0.0,
-            "task_json": new.task_json,
-            **limit_values(new.limits),
         }
         with self._db.write() as c:
             try:
@@ -72,23 +69,16 @@ class SessionRecords:
         """Delete a session with all that it found out. KeyError when there is none."""
         with self._db.write() as c:
             totals = select(s.c.id, t.totals.c.keeps).join(t.totals, t.totals.c.session_id == s.c.id)
-            row = c.execute(totals.where(s.c.tag == tag)).one_or_none()
-            if row is None:
-                raise KeyError(f"no session {tag!r}")
+            row = require(c.execute(totals.where(s.c.tag == tag)).one_or_none(), f"no session {tag!r}")
             if row.keeps and not even_with_keeps:
                 raise StoreError(f"session {tag!r} holds {counted(row.keeps, 'kept experiment')} and is not deleted")
             c.execute(delete(s).where(s.c.id == row.id))
 
     def session(self, tag: str) -> Session:
-        with self._db.read() as c:
-            row = c.execute(select(s).where(s.c.tag == tag)).one_or_none()
-            if row is None:
-                raise KeyError(f"no session {tag!r}")
-            return session_of(row)
+        return session_of(require(self._db.row(select(s).where(s.c.tag == tag)), f"no session {tag!r}"))
 
     def sessions(self) -> Sequence[Session]:
-        with self._db.read() as c:
-            return [session_of(row) for row in c.execute(select(s).order_by(s.c.id))]
+        return [session_of(row) for row in self._db.rows(select(s).order_by(s.c.id))]
 
     def set_state(
         self, session_id: int, state: SessionState, at: datetime, *, pid: int | None, reason: str = ""
@@ -98,10 +88,9 @@ class SessionRecords:
 
     def set_limits(self, session_id: int, limits: Limits) -> None:
         with self._db.write() as c:
-            change_session(c, session_id, **limit_values(limits))
+            change_session(c, session_id, **asdict(limits))
 
     def set_executor(self, session_id: int, spec: str) -> None:
-        """Where runs run from now on, as in ``--executor``, with the sandbox."""
         with self._db.write() as c:
             change_session(c, session_id, executor=spec)
 
@@ -111,13 +100,10 @@ class SessionRecords:
 
     # -- segments
     def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
-        """The next segment, which begins with the next experiment."""
         opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id).with_for_update()
         latest = select(func.max(g.c.number)).where(g.c.session_id == session_id)
         with self._db.write() as c:
-            first = c.execute(opened).scalar_one_or_none()
-            if first is None:
-                raise KeyError(f"no session {session_id}")
+            (first,) = require(c.execute(opened).one_or_none(), f"no session {session_id}")
             before = c.execute(latest).scalar_one()
             values = {
                 "number": 0 if before is None else before + 1,
@@ -132,22 +118,19 @@ class SessionRecords:
 
     def segment(self, session_id: int) -> Segment | None:
         latest = select(*t.columns(g, "session_id")).where(g.c.session_id == session_id)
-        with self._db.read() as c:
-            row = c.execute(latest.order_by(g.c.number.desc()).limit(1)).one_or_none()
+        row = self._db.row(latest.order_by(g.c.number.desc()).limit(1))
         return None if row is None else Segment(**row._mapping)
 
     # -- notes
     def add_note(self, session_id: int, text: str, at: datetime) -> Note:
         with self._db.write() as c:
-            require_session(c, session_id)
             new = insert(t.notes).values(session_id=session_id, text=text, created_at=at).returning(t.notes.c.id)
-            return Note(c.execute(new).scalar_one(), t.clean(text), at)
+            return Note(put(c, new, f"no session {session_id}").scalar_one(), t.clean(text), at)
 
     def unseen_notes(self, session_id: int) -> Sequence[Note]:
         n = t.notes.c
         unseen = select(*t.columns(t.notes, "session_id")).where(n.session_id == session_id, n.seen_in.is_(None))
-        with self._db.read() as c:
-            return [Note(**row._mapping) for row in c.execute(unseen.order_by(n.id))]
+        return [Note(**row._mapping) for row in self._db.rows(unseen.order_by(n.id))]
 
     def mark_notes_seen(self, session_id: int, note_ids: Sequence[int], number: int) -> None:
         n = t.notes.c
@@ -159,43 +142,36 @@ class SessionRecords:
     # -- requests
     def add_control(self, session_id: int, kind: str, at: datetime) -> Control:
         with self._db.write() as c:
-            require_session(c, session_id)
             new = insert(t.controls).values(session_id=session_id, kind=kind, created_at=at, taken=False)
-            return Control(c.execute(new.returning(t.controls.c.id)).scalar_one(), kind, at)
+            return Control(put(c, new.returning(t.controls.c.id), f"no session {session_id}").scalar_one(), kind, at)
 
     def take_controls(self, session_id: int) -> Sequence[Control]:
         """Asked often and answered rarely: the write lock is taken only when there is something to take."""
         r = t.controls.c
         pending = (r.session_id == session_id, r.taken.is_(False))
-        with self._db.read() as c:
-            if c.execute(select(r.id).where(*pending).limit(1)).first() is None:
-                return []
+        if self._db.row(select(r.id).where(*pending).limit(1)) is None:
+            return []
         take = update(t.controls).where(*pending).values(taken=True).returning(r.id, r.kind, r.created_at)
         with self._db.write() as c:
             return [Control(*row) for row in sorted(c.execute(take).all())]
 
     def last_control(self, session_id: int, kinds: Sequence[str]) -> Control | None:
-        """The latest request of one of these kinds, taken or not."""
         r = t.controls.c
         wanted = select(r.id, r.kind, r.created_at).where(r.session_id == session_id, r.kind.in_(list(kinds)))
-        with self._db.read() as c:
-            row = c.execute(wanted.order_by(r.id.desc()).limit(1)).one_or_none()
+        row = self._db.row(wanted.order_by(r.id.desc()).limit(1))
         return None if row is None else Control(*row)
 
     # -- events
     def log_event(self, session_id: int, event: Event) -> None:
         with self._db.write_lazily() as c:
-            require_session(c, session_id)
-            names = ("kind", "at", "experiment", "message", "data")
-            values = {name: getattr(event, name) for name in names}
-            c.execute(insert(t.events).values(session_id=session_id, **values))
+            values = pick(event, ("kind", "at", "experiment", "message", "data"))
+            put(c, insert(t.events).values(session_id=session_id, **values), f"no session {session_id}")
 
     def events(self, session_id: int, *, last: int = 100) -> Sequence[Event]:
         v = t.events.c
         newest = select(t.events).where(v.session_id == session_id).order_by(v.id.desc()).limit(last)
-        with self._db.read() as c:
-            rows = c.execute(newest).all()
-        return [Event(EventKind(r.kind), r.at, r.message, r.experiment, r.data or {}) for r in reversed(rows)]
+        rows = reversed(self._db.rows(newest))
+        return [Event(EventKind(r.kind), r.at, r.message, r.experiment, r.data) for r in rows]
 
     # -- early abort
     def record_look(self, run_id: int, details: Mapping[str, Any]) -> None:
@@ -203,16 +179,11 @@ class SessionRecords:
         progress = codec.finite(details.get("progress")) or 0.0
         new = insert(t.abort_checks).values(run_id=run_id, progress=progress, **figures, details=details)
         with self._db.write_lazily() as c:
-            try:
-                c.execute(new)
-            except IntegrityError as error:
-                raise KeyError(f"no run {run_id}") from error
+            put(c, new, f"no run {run_id}")
 
     def looks(self, run_id: int) -> Sequence[Mapping[str, Any]]:
         k = t.abort_checks.c
-        with self._db.read() as c:
-            found = c.execute(select(k.details).where(k.run_id == run_id).order_by(k.id)).scalars()
-            return [details or {} for details in found]
+        return [row.details for row in self._db.rows(select(k.details).where(k.run_id == run_id).order_by(k.id))]
 
     def remember_aborts(self, session_id: int, memory: AbortMemory) -> None:
         m = t.abort_memories
@@ -224,17 +195,13 @@ class SessionRecords:
                 values |= {"segment": memory.segment, "number": number, "state": memory.state}
             if known is not None:
                 c.execute(update(m).where(m.c.session_id == session_id).values(**values))
-                return
-            try:
-                c.execute(insert(m).values(session_id=session_id, **values))
-            except IntegrityError as error:
-                raise KeyError(f"no session {session_id}") from error
+            else:
+                put(c, insert(m).values(session_id=session_id, **values), f"no session {session_id}")
 
     def abort_memory(self, session_id: int) -> AbortMemory | None:
         m = t.abort_memories
-        with self._db.read() as c:
-            row = c.execute(select(m).where(m.c.session_id == session_id)).one_or_none()
-        return None if row is None else AbortMemory(row.segment, row.number, row.figures or {}, row.state)
+        row = self._db.row(select(m).where(m.c.session_id == session_id))
+        return None if row is None else AbortMemory(row.segment, row.number, row.figures, row.state)
 
 
 def change_session(c: Connection, session_id: int, **values: Any) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from autoresearchd.domain.errors import StoreError
@@ -19,8 +20,8 @@ from autoresearchd.domain.policy_versions import (
     Rewarded,
     VersionStatus,
 )
-from autoresearchd.store.journal.records import CURRENT, AnyRow
-from autoresearchd.store.journal.session_records import require_session
+from autoresearchd.store.journal.records import CURRENT, pick, require
+from autoresearchd.store.journal.session_records import put
 from autoresearchd.store.schema import tables as t
 from autoresearchd.store.schema.database import Database
 
@@ -29,8 +30,10 @@ _parent = v.alias("parent")
 
 
 def select_versions(*more: Any) -> Select[*tuple[Any, ...]]:
-    """Versions with the names of their parents and their algorithms."""
-    joined = select(*v.c, _parent.c.version.label("parent"), r.c.algo, *more)
+    """Versions as ``PolicyVersion`` has them, with the names of their parents and their algorithms."""
+    own = t.columns(v, "id", "parent_id", "adapter_path", "adapter_hash")
+    named = (v.c.adapter_path.label("folder"), v.c.adapter_hash.label("digest"), _parent.c.version.label("parent"))
+    joined = select(*own, *named, func.coalesce(r.c.algo, "").label("algo"), *more)
     return joined.outerjoin_from(v, _parent, _parent.c.id == v.c.parent_id).outerjoin(r, r.c.id == v.c.learner_run_id)
 
 
@@ -41,21 +44,10 @@ class VersionRecords:
 
     # -- learner runs
     def open_learner_run(self, new: NewLearnerRun, at: datetime) -> LearnerRun:
-        values = {
-            "session_id": new.session_id,
-            "algo": new.algo,
-            "mode": new.mode,
-            "status": LearnerStatus.RUNNING,
-            "started_at": at,
-            "trajectories": new.trajectories,
-            "steps": 0,
-            "config": new.config,
-            "detail": "",
-        }
+        begins = {"status": LearnerStatus.RUNNING, "started_at": at, "steps": 0, "detail": ""}
         with self._db.write() as c:
-            if new.session_id is not None:
-                require_session(c, new.session_id)
-            run_id = c.execute(insert(r).values(**values).returning(r.c.id)).scalar_one()
+            row = insert(r).values(**asdict(new), **begins).returning(r.c.id)
+            run_id = put(c, row, f"no session {new.session_id}").scalar_one()
             return _run(c, run_id)
 
     def record_learner_run(
@@ -76,30 +68,25 @@ class VersionRecords:
             return _run(c, run_id)
 
     def learner_runs(self) -> Sequence[LearnerRun]:
-        with self._db.read() as c:
-            return [_run_of(row) for row in c.execute(select(r).order_by(r.c.id))]
+        return [LearnerRun(**row._mapping) for row in self._db.rows(select(r).order_by(r.c.id))]
 
     # -- versions
     def add_version(self, new: NewVersion, at: datetime) -> PolicyVersion:
         with self._db.write() as c:
             if new.session_id is not None:
-                require_session(c, new.session_id)
+                session = c.execute(select(t.sessions.c.id).where(t.sessions.c.id == new.session_id)).first()
+                require(session, f"no session {new.session_id}")
             parent = select(v.c.id).where(v.c.version == new.parent)
             run = select(r.c.id).where(r.c.id == new.learner_run_id)
             values = {
-                "session_id": new.session_id,
+                **pick(new, ("session_id", "version", "metrics", "reason")),
+                **pick(new.base, t.HASHES),
                 "learner_run_id": c.execute(run).scalar_one_or_none(),
                 "parent_id": c.execute(parent).scalar_one_or_none(),
-                "version": new.version,
                 "status": VersionStatus.CANDIDATE,
                 "adapter_path": new.folder,
                 "adapter_hash": new.digest,
-                "model_hash": new.base.model_hash,
-                "tokenizer_hash": new.base.tokenizer_hash,
-                "template_hash": new.base.template_hash,
                 "created_at": at,
-                "metrics": new.metrics,
-                "reason": new.reason,
             }
             try:
                 c.execute(insert(v).values(**values))
@@ -108,14 +95,12 @@ class VersionRecords:
             return _version(c, new.version)
 
     def versions(self) -> Sequence[PolicyVersion]:
-        with self._db.read() as c:
-            return [_version_of(row) for row in c.execute(select_versions().order_by(v.c.id))]
+        return [PolicyVersion(**row._mapping) for row in self._db.rows(select_versions().order_by(v.c.id))]
 
     def promoted_versions(self) -> Sequence[PolicyVersion]:
-        with self._db.read() as c:
-            promoted = select_versions().where(v.c.status == VersionStatus.PROMOTED)
-            rows = c.execute(promoted.order_by(v.c.promoted_at.desc(), v.c.id.desc()))
-            return [_version_of(row) for row in rows]
+        promoted = select_versions().where(v.c.status == VersionStatus.PROMOTED)
+        rows = self._db.rows(promoted.order_by(v.c.promoted_at.desc(), v.c.id.desc()))
+        return [PolicyVersion(**row._mapping) for row in rows]
 
     def promote_version(
         self, version: str, at: datetime, *, reason: str = "", metrics: Mapping[str, Any] | None = None
@@ -152,22 +137,20 @@ class VersionRecords:
             row = c.execute(before.order_by(v.c.promoted_at.desc(), v.c.id.desc()).limit(1)).one_or_none()
             if row is None:
                 return None
-            restored = _version_of(row)
+            restored = PolicyVersion(**row._mapping)
             return _decide(c, restored, VersionStatus.PROMOTED, f"back in use: {version} was rolled back", None)
 
     def versions_at_work(self) -> frozenset[str]:
         """Those that proposed an undecided experiment: it may yet be given back to them to be repaired."""
         of_it = (p.c.session_id == e.c.session_id) & (p.c.number == e.c.number)
         adapters = select(p.c.adapter).distinct().join(e, of_it).where(e.c.status.is_(None), p.c.adapter != "")
-        with self._db.read() as c:
-            return frozenset(c.execute(adapters).scalars())
+        return frozenset(row.adapter for row in self._db.rows(adapters))
 
     # -- what they earn
     def rewards(self, session_id: int, after: int = -1) -> Sequence[Rewarded]:
         earned = select(e.c.number, p.c.policy, p.c.adapter, e.c.reward, e.c.started_at).join_from(e, p, CURRENT)
         wanted = earned.where(e.c.session_id == session_id, e.c.number > after, e.c.reward.is_not(None))
-        with self._db.read() as c:
-            return [Rewarded(*row) for row in c.execute(wanted.order_by(e.c.number))]
+        return [Rewarded(*row) for row in self._db.rows(wanted.order_by(e.c.number))]
 
 
 def _hold(c: Connection) -> None:
@@ -193,50 +176,9 @@ def _decide(
 
 def _run(c: Connection, run_id: int) -> LearnerRun:
     row = c.execute(select(r).where(r.c.id == run_id)).one_or_none()
-    if row is None:
-        raise KeyError(f"no learner run {run_id}")
-    return _run_of(row)
-
-
-def _run_of(row: AnyRow) -> LearnerRun:
-    return LearnerRun(
-        id=row.id,
-        algo=row.algo,
-        mode=row.mode,
-        status=LearnerStatus(row.status),
-        started_at=row.started_at,
-        trajectories=row.trajectories,
-        session_id=row.session_id,
-        finished_at=row.finished_at,
-        steps=row.steps,
-        config=row.config or {},
-        metrics=row.metrics or {},
-        detail=row.detail,
-    )
+    return LearnerRun(**require(row, f"no learner run {run_id}")._mapping)
 
 
 def _version(c: Connection, version: str) -> PolicyVersion:
     row = c.execute(select_versions().where(v.c.version == version)).one_or_none()
-    if row is None:
-        raise KeyError(f"no version {version!r}")
-    return _version_of(row)
-
-
-def _version_of(row: AnyRow) -> PolicyVersion:
-    return PolicyVersion(
-        version=row.version,
-        status=VersionStatus(row.status),
-        folder=row.adapter_path,
-        digest=row.adapter_hash,
-        created_at=row.created_at,
-        model_hash=row.model_hash,
-        tokenizer_hash=row.tokenizer_hash,
-        template_hash=row.template_hash,
-        parent=row.parent,
-        learner_run_id=row.learner_run_id,
-        session_id=row.session_id,
-        algo=row.algo or "",
-        promoted_at=row.promoted_at,
-        metrics=row.metrics or {},
-        reason=row.reason,
-    )
+    return PolicyVersion(**require(row, f"no version {version!r}")._mapping)

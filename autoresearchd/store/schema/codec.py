@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import math
 import struct
-import sys
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from autoresearchd.domain.experiment import CurvePoint
@@ -124,15 +123,15 @@ def unpack_messages(blob: bytes) -> tuple[Any, ...]:
 
 
 def pack_numbers(values: Sequence[float] | Sequence[int], kind: Literal["d", "q"]) -> bytes:
-    """Numbers (``d``: floats, ``q``: 64-bit integers), little-endian and compressed."""
-    return zlib.compress(_little_endian(array(kind, values)).tobytes(), _LEVEL)
+    """Numbers (``d``: floats, ``q``: 64-bit integers), as this machine has them (little-endian), compressed."""
+    return zlib.compress(array(kind, values).tobytes(), _LEVEL)
 
 
 def unpack_numbers(blob: bytes, kind: Literal["d", "q"]) -> tuple[Any, ...]:
     """What ``pack_numbers`` was given."""
     numbers = array(kind)
     numbers.frombytes(inflate(blob))
-    return tuple(_little_endian(numbers))
+    return tuple(numbers)
 
 
 def pack_curve(points: Sequence[CurvePoint]) -> bytes | None:
@@ -145,7 +144,7 @@ def pack_curve(points: Sequence[CurvePoint]) -> bytes | None:
         [math.nan if p.progress is None else p.progress for p in points],
         [math.nan if p.seconds is None else p.seconds for p in points],
     )
-    body = b"".join(_little_endian(array("d", column)).tobytes() for column in columns)
+    body = b"".join(array("d", column).tobytes() for column in columns)
     flags = bytes(p.validation for p in points)
     return zlib.compress(_CURVE_HEADER.pack(_CURVE_VERSION, len(points)) + body + flags, _LEVEL)
 
@@ -161,7 +160,6 @@ def unpack_curve(blob: bytes | None) -> tuple[CurvePoint, ...]:
     numbers = array("d")
     body = data[_CURVE_HEADER.size :]
     numbers.frombytes(body[: 4 * 8 * count])
-    numbers = _little_endian(numbers)
     step, loss, progress, seconds = (numbers[i * count : (i + 1) * count] for i in range(4))
     return tuple(
         CurvePoint(s, x, None if math.isnan(p) else p, None if math.isnan(t) else t, bool(v))
@@ -172,35 +170,25 @@ def unpack_curve(blob: bytes | None) -> tuple[CurvePoint, ...]:
 class PackedFiles(Mapping[str, str]):
     """File texts that stay compressed until somebody looks: lists of experiments carry them, few readers want them."""
 
-    __slots__ = ("_blob", "_files")
-
     def __init__(self, blob: bytes) -> None:
         self._blob = blob
-        self._files: dict[str, str] | None = None
 
-    def _open(self) -> dict[str, str]:
-        if self._files is None:
-            self._files = unpack_json(self._blob)
-        return self._files
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        files: dict[str, str] = unpack_json(self._blob)
+        return files
 
     def __getitem__(self, path: str) -> str:
-        return self._open()[path]
+        return self._files[path]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._open())
+        return iter(self._files)
 
     def __len__(self) -> int:
-        return len(self._open())
+        return len(self._files)
 
     def __repr__(self) -> str:
-        return f"PackedFiles({sorted(self._open())})"
-
-
-def _little_endian(numbers: array[Any]) -> array[Any]:
-    if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers
+        return f"PackedFiles({sorted(self._files)})"
 
 
 FORMS: dict[str, tuple[Callable[[Any], bytes | None], Callable[[bytes], Any]]] = {

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
@@ -33,6 +34,7 @@ from autoresearchd.store.schema.tables import redacting
 
 _SQLITE = "sqlite:///"
 _WRITE = "autoresearchd_write"
+_ATTEMPTS = 100
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
 _HINTS = {
@@ -51,36 +53,19 @@ def sqlite_url(path: Path) -> str:
     return f"{_SQLITE}{path}"
 
 
-def sqlite_path(url: str) -> Path | None:
-    """The database file that a URL names; None where it is not SQLite or not a file."""
-    parsed = _parse(url)
-    named = parsed.database
-    if parsed.get_backend_name() != "sqlite" or not named or named == ":memory:":
-        return None
-    return Path(named)
-
-
-def hidden(url: str) -> str:
-    """A URL as it may be shown: without its password."""
-    return _parse(url).render_as_string(hide_password=True)
-
-
 class Database:
-    """A database by its URL. What is written goes through ``redactor``, column by column (see ``tables``).
+    """A database by SQLAlchemy's URL. What is written goes through ``redactor``, column by column (see ``tables``).
 
-    Args:
-        url: of SQLAlchemy, e.g. ``sqlite:////home/me/task/.git/autoresearchd/state.db``.
-        busy_timeout: how long a writer waits for another one, in seconds.
-        readonly: open an SQLite database as it is: it must be of this version's revision, and is never written to.
+    busy_timeout: how long a writer waits for another one, in seconds. readonly: an SQLite database is opened as it is:
+    it must be of this version's revision, and is never written to.
     """
 
     def __init__(self, url: str, *, busy_timeout: float = 10.0, readonly: bool = False) -> None:
-        self.url = url
-        self.name = hidden(url)
-        self.path = sqlite_path(url)
         parsed = _parse(url)
+        self.name = parsed.render_as_string(hide_password=True)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        if self.is_sqlite and self.path is None:
+        self.path = Path(parsed.database) if self.is_sqlite and parsed.database else None
+        if self.is_sqlite and parsed.database in (None, "", ":memory:"):
             raise ConfigError("the journal must be a file, it has to outlive the process", key=url, file="store")
         options: dict[str, Any] = {"json_serializer": codec.dumps, "json_deserializer": json.loads}
         if self.path is not None and readonly:
@@ -120,30 +105,43 @@ class Database:
             # What was written is always readable: a value that is not has been changed on the disk.
             raise StoreDamaged(f"{self.name} holds a value that cannot be read: {error}", hint=health.HINT) from error
 
+    def rows(self, query: Select[Any]) -> Sequence[Any]:
+        with self.read() as connection:
+            return connection.execute(query).all()
+
+    def row(self, query: Select[Any]) -> Any:
+        with self.read() as connection:
+            return connection.execute(query).one_or_none()
+
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is on disk when the block ends, or has not happened when the block raises."""
-        self._require_own()
-        with self._translated(), redacting(self.redactor), self._writers.begin() as connection:
+        with self._writer() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write_lazily(self) -> Iterator[Connection]:
         """As ``write``, but a power cut (not a crash of the process) may undo it until the next ``write`` ends."""
-        self._require_own()
-        with self._translated(), redacting(self.redactor), self._writers.connect() as connection:
-            if self.is_sqlite:
-                raw = _raw(connection)
-                raw.execute("PRAGMA synchronous=NORMAL")
-                try:
-                    with connection.begin():
-                        yield connection
-                finally:
-                    raw.execute("PRAGMA synchronous=FULL")
-            else:
+        with self._writer() as connection:
+            if not self.is_sqlite:
                 with connection.begin():
                     connection.exec_driver_sql("SET LOCAL synchronous_commit TO OFF")
                     yield connection
+                return
+            raw = _raw(connection)
+            raw.execute("PRAGMA synchronous=NORMAL")
+            try:
+                with connection.begin():
+                    yield connection
+            finally:
+                raw.execute("PRAGMA synchronous=FULL")
+
+    @contextmanager
+    def _writer(self) -> Iterator[Connection]:
+        if self.refusal is not None:
+            raise self.refusal
+        with self._translated(), redacting(self.redactor), self._writers.connect() as connection:
+            yield connection
 
     def copy_to(self, target: Path) -> None:
         """A consistent copy of an SQLite database, complete or not there at all."""
@@ -155,15 +153,10 @@ class Database:
         source = nullcontext(self._held) if self._held is not None else self.engine.connect()
         with self._translated(), source as connection:
             try:
-                copy = sqlite3.connect(partial)
-                try:
+                with closing(sqlite3.connect(partial)) as copy:
                     _raw(connection).backup(copy)
                     copy.execute("PRAGMA journal_mode=DELETE")
-                finally:
-                    copy.close()
                 partial.replace(target)
-            except sqlite3.Error as error:
-                raise self._explain(error) from error
             except OSError as error:
                 raise EnvironmentFailure(
                     f"the copy {target} of the database cannot be written: {error}",
@@ -179,10 +172,6 @@ class Database:
             self._held = None
         self.engine.dispose()
 
-    def _require_own(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
@@ -195,7 +184,6 @@ class Database:
             raise StoreError(f"{self.name}: {error}") from error
 
     def _explain(self, error: BaseException) -> AutoresearchdError:
-        """What a fault of the database means to a user."""
         what = f"{error}: {self.name}"  # what is wrong first: a line of `status` shows the beginning
         code = str(getattr(error, "sqlite_errorname", "") or "")
         for prefix, hint in _HINTS.items():
@@ -208,6 +196,31 @@ class Database:
         return StoreError(what)
 
 
+class Opened:
+    """What works on a database and closes it in the end."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class FileReader(Opened):
+    """Reads a database file. StoreError: there is none, an older version wrote it, it is damaged; SchemaTooNew."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(Database(sqlite_url(path), readonly=True))
+        with self._db.read():  # refuses what cannot be read
+            pass
+
+
 def _parse(url: str) -> URL:
     # A path may hold "?" and "%", and no option that such a URL could carry is wanted: durability is decided here.
     if url.startswith(_SQLITE):
@@ -216,9 +229,8 @@ def _parse(url: str) -> URL:
         parsed = make_url(url)
         parsed.get_backend_name()
     except ArgumentError as error:
-        raise ConfigError(
-            f"not the URL of a database: {error}", file="store", hint=f"e.g. {_SQLITE}state.db"
-        ) from error
+        hint = f"e.g. {_SQLITE}state.db"
+        raise ConfigError(f"not the URL of a database: {error}", file="store", hint=hint) from error
     return parsed
 
 
@@ -284,7 +296,15 @@ def _prepare_sqlite(engine: Engine, pragmas: Sequence[str]) -> None:
         connection.isolation_level = None
         connection.text_factory = _decoded
         for pragma in pragmas:
-            connection.execute(f"PRAGMA {pragma}")
+            # For another that makes a new file a WAL database at the same moment SQLite does not wait by itself.
+            for attempt in range(_ATTEMPTS):
+                try:
+                    connection.execute(f"PRAGMA {pragma}")
+                    break
+                except sqlite3.OperationalError as error:
+                    if attempt == _ATTEMPTS - 1 or error.sqlite_errorname != "SQLITE_BUSY":
+                        raise
+                    time.sleep(0.01)
 
     @event.listens_for(engine, "begin")
     def _began(connection: Connection) -> None:

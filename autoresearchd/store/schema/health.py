@@ -94,10 +94,7 @@ def quick_check(path: Path, seconds: float = QUICK_SECONDS) -> Health:
 
 
 def faults(path: Path) -> list[str]:
-    """Everything that is wrong with a database file that nobody writes to; empty: it can be used.
-
-    Structure, indices, references between rows, and the revision; in full, however long it takes.
-    """
+    """All that is wrong with a database file that nobody writes to, however long that takes; empty: it can be used."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
             found = [str(r[0]) for r in db.execute(f"PRAGMA integrity_check({_MOST_FAULTS})") if r[0] != "ok"]

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 def upgrade(
     url: str, *, migrations: Path | None = None, head: str = HEAD_REVISION, busy_timeout: float = 10.0
 ) -> Path | None:
-    """Bring the database to ``head``; the backup that was made before it, None where none was needed.
-
-    Raises SchemaTooNew when a newer version wrote it, StoreError when it is no database of ours.
-    """
+    """Bring the database to ``head``; the backup that was made before. SchemaTooNew; StoreError: it is none of ours."""
     database = Database(url, busy_timeout=busy_timeout)
     try:
         if database.path is not None:
-            _make_folder(database.path.parent)
+            try:
+                database.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise EnvironmentFailure(
+                    f"the folder {database.path.parent} of the database cannot be made: {error.strerror}",
+                    hint="make its parent writable",
+                ) from error
         with database.read() as connection:
             found = _revision(connection, database)
         if found == head:
@@ -88,12 +91,3 @@ def _revision(connection: Connection, database: Database) -> str | None:
             )
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"the folder {folder} of the database cannot be made: {error.strerror}", hint="make its parent writable"
-        ) from error

@@ -11,33 +11,19 @@ Rows of an experiment carry its key (session_id, number), so that a step never l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Column,
-    Dialect,
-    Float,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
+from sqlalchemy import Column, Dialect, Index, Table, TypeDecorator
 
+from autoresearchd.domain.labels import Label, Phase, SessionState, Status
+from autoresearchd.domain.policy_versions import LearnerStatus, VersionStatus
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.store.schema import codec
 
@@ -67,116 +53,33 @@ def clean(value: str) -> str:
 
 
 # ---------------------------------------------------------------------- types of columns
-class Time(TypeDecorator[datetime]):
-    """A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
+class Value(TypeDecorator[Any]):
+    """What is stored as ``impl``: made by ``store``, read by ``load``. Neither sees NULL, which is read as ``empty()``.
 
-    impl = BigInteger
+    redacts: whether secrets are taken out before.
+    """
+
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"a time without a time zone cannot be stored: {value!r}")
-        return (value - _EPOCH) // _MICROSECOND
-
-    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else _EPOCH + timedelta(microseconds=_checked(value, int))
-
-
-class Words(TypeDecorator[str]):
-    """Text that people or models wrote: cleaned of what a database cannot hold, and redacted."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else clean(value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else _checked(value, str)
-
-
-class Verbatim(Words):
-    """Text that stays what it is: names, hashes, words of ours, and the task."""
-
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else codec.text(value)
-
-
-class Whole(TypeDecorator[int]):
-    """A whole number."""
-
-    impl = Integer
-    cache_ok = True
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
-        return None if value is None else int(_checked(value, int, Decimal))
-
-
-class Big(Whole):
-    """A whole number of 64 bits."""
-
-    impl = BigInteger
-    cache_ok = True
-
-
-class Real(TypeDecorator[float]):
-    """A number; one that is not finite is stored as NULL."""
-
-    impl = Float(53)
-    cache_ok = True
-
-    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
-        return codec.finite(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> float | None:
-        return None if value is None else float(_checked(value, int, float))
-
-
-class Json(TypeDecorator[Any]):
-    """A JSON object or list, redacted; an empty one is NULL. ``kind``: what it must be."""
-
-    impl = JSON(none_as_null=True)
-    cache_ok = True
-
-    def __init__(self, kind: type = dict) -> None:
+    def __init__(
+        self,
+        impl: sa.types.TypeEngine[Any],
+        store: Callable[[Any], Any] = lambda value: value,
+        load: Callable[[Any], Any] = lambda value: value,
+        *,
+        empty: Callable[[], Any] = lambda: None,
+        redacts: bool = False,
+    ) -> None:
         super().__init__()
-        self.kind = kind
+        self.impl = impl  # type: ignore[assignment]  # of each value its own
+        self.store, self.load, self.empty, self.redacts = store, load, empty, redacts
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        if not value:
-            return None
-        return redacted(dict(value) if isinstance(value, Mapping) else list(value))
+        return None if value is None else self.store(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else _checked(value, self.kind)
-
-
-class Packed(TypeDecorator[Any]):
-    """A long value, compressed; ``form``: how, see ``codec.FORMS``. Texts, answers and messages are redacted before."""
-
-    impl = LargeBinary
-    cache_ok = True
-
-    def __init__(self, form: str) -> None:
-        super().__init__()
-        self.form = form
-
-    @property
-    def verbatim(self) -> bool:
-        """Numbers, and the files of a proposal: they stay what is committed."""
-        return self.form not in ("text", "json", "messages")
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
-        if value is None:
-            return None
-        return codec.FORMS[self.form][0](value if self.verbatim else redacted(value))
-
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else codec.FORMS[self.form][1](value)
+        return self.empty() if value is None else self.load(value)
 
 
 def _checked(value: Any, *kinds: type) -> Any:
@@ -186,8 +89,57 @@ def _checked(value: Any, *kinds: type) -> Any:
     return value
 
 
+def _microseconds(at: datetime) -> int:
+    if at.tzinfo is None:
+        raise ValueError(f"a time without a time zone cannot be stored: {at!r}")
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def _text(value: Any) -> str:
+    return str(_checked(value, str))
+
+
+def _whole(value: Any) -> int:
+    return int(_checked(value, int, Decimal))
+
+
+def _json(kind: type, load: Callable[[Any], Any] = lambda value: value) -> Value:
+    """A JSON object or list; an empty one is NULL."""
+    return Value(
+        sa.JSON(none_as_null=True),
+        lambda value: redacted(kind(value)) if value else None,
+        lambda value: load(_checked(value, kind)),
+        empty=kind,
+        redacts=True,
+    )
+
+
+def _packed(form: str) -> Value:
+    """A long value, compressed; ``form``: how, see ``codec.FORMS``. Numbers and files stay what they are."""
+    pack, unpack = codec.FORMS[form]
+    redacts = form in ("text", "json", "messages")
+    return Value(sa.LargeBinary(), lambda value: pack(redacted(value) if redacts else value), unpack, redacts=redacts)
+
+
+def _word(kind: type[StrEnum]) -> Value:
+    """A word of ours, one of an enumeration."""
+    return Value(sa.Text(), codec.text, kind)
+
+
+Time = Value(sa.BigInteger(), _microseconds, lambda value: _EPOCH + timedelta(microseconds=_checked(value, int)))
+"""A UTC datetime, stored as integer microseconds since 1970; naive datetimes are refused."""
+Words = Value(sa.Text(), clean, _text, redacts=True)
+"""Text that people or models wrote: cleaned of what a database cannot hold, and redacted."""
+Verbatim = Value(sa.Text(), codec.text, _text)
+"""Text that stays what it is: names, hashes, and the task."""
+Whole, Big = Value(sa.Integer(), load=_whole), Value(sa.BigInteger(), load=_whole)
+Real = Value(sa.Float(53), codec.finite, lambda value: float(_checked(value, int, float)))
+"""A number; one that is not finite is stored as NULL."""
+Json, Stages, Metrics = _json(dict), _json(list), _json(dict, codec.metrics)
+
+
 # ---------------------------------------------------------------------- keys and columns
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -201,8 +153,12 @@ def _column(name: str, kind: Any, *more: Any, **options: Any) -> Column[Any]:
     return Column(name, kind, *more, **{"nullable": False, **options})
 
 
-def _optional(name: str, kind: Any, *more: Any, **options: Any) -> Column[Any]:
-    return Column(name, kind, *more, nullable=True, **options)
+def _columns(kind: Any, *names: str, **options: Any) -> list[Column[Any]]:
+    return [_column(name, kind, **options) for name in names]
+
+
+def _optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return _columns(kind, *names, nullable=True)
 
 
 def _id() -> Column[Any]:
@@ -210,16 +166,24 @@ def _id() -> Column[Any]:
 
 
 def _session(**options: Any) -> Column[Any]:
-    return _column("session_id", Whole, ForeignKey("session.id", ondelete="CASCADE"), **options)
+    return _column("session_id", Whole, sa.ForeignKey("session.id", ondelete="CASCADE"), **options)
 
 
 def _key(table: str, *names: str) -> list[Any]:
     """Columns that are the key of another table's row, and go with it."""
-    columns: list[Any] = [_column(name, Whole, primary_key=True) for name in names]
-    return [*columns, ForeignKeyConstraint(names, [f"{table}.{name}" for name in names], ondelete="CASCADE")]
+    reference = sa.ForeignKeyConstraint(names, [f"{table}.{name}" for name in names], ondelete="CASCADE")
+    return [*_columns(Whole, *names, primary_key=True), reference]
 
 
 _EXPERIMENT = ("session_id", "number")
+HASHES = ("model_hash", "tokenizer_hash", "template_hash")
+
+
+def _generation() -> list[Column[Any]]:
+    """The long parts of what a model said."""
+    forms = {"messages": "messages", "completion": "text", "token_ids": "ids", "logprobs": "reals"}
+    return [_column(name, _packed(form), nullable=True) for name, form in forms.items()]
+
 
 # ---------------------------------------------------------------------- sessions and experiments
 sessions = Table(
@@ -227,35 +191,25 @@ sessions = Table(
     metadata,
     _id(),
     _column("tag", Verbatim, unique=True),
-    _column("branch", Verbatim),
-    _column("folder", Verbatim),
-    _column("state", Verbatim),
+    *_columns(Verbatim, "branch", "folder", "policy", "executor", "base_commit", "incumbent", "task_json"),
+    _column("state", _word(SessionState)),
     _column("reason", Words),
-    _optional("pid", Whole),
-    _column("policy", Verbatim),
-    _column("executor", Verbatim),
-    _column("base_commit", Verbatim),
-    _column("incumbent", Verbatim),
+    *_optional(Whole, "pid", "max_experiments"),
     _column("incumbent_experiment", Whole),
     _column("seed", Big),
     _column("started_at", Time),
-    _optional("heartbeat_at", Time),
+    *_optional(Time, "heartbeat_at"),
     _column("active_seconds", Real),
-    _optional("max_experiments", Whole),
-    _optional("max_seconds", Real),
-    _optional("max_usd", Real),
-    _column("task_json", Verbatim),
+    *_optional(Real, "max_seconds", "max_usd"),
 )
 
 totals = Table(  # counters of a session. opened: numbers handed out; what follows: decided experiments
     "totals",
     metadata,
     _session(primary_key=True),
-    *(_column(n, Whole) for n in ("opened", "experiments", "keeps", "discards", "crashes", "checks_failed", "aborted")),
-    _column("usd", Real),
-    _column("tokens_in", Big),
-    _column("tokens_out", Big),
-    _column("gpu_s", Real),
+    *_columns(Whole, "opened", "experiments", "keeps", "discards", "crashes", "checks_failed", "aborted"),
+    *_columns(Real, "usd", "gpu_s"),
+    *_columns(Big, "tokens_in", "tokens_out"),
 )
 
 segments = Table(  # first: number of its first experiment
@@ -265,8 +219,7 @@ segments = Table(  # first: number of its first experiment
     _column("number", Whole, primary_key=True),
     _column("first", Whole),
     _column("fingerprint", Verbatim),
-    _column("reason", Words),
-    _column("hardware", Words),
+    *_columns(Words, "reason", "hardware"),
     _column("started_at", Time),
 )
 
@@ -277,18 +230,18 @@ experiments = Table(
     _session(primary_key=True),
     _column("number", Whole, primary_key=True),
     _column("segment", Whole),
-    _column("phase", Verbatim),
-    _optional("status", Verbatim),
-    _optional("label", Verbatim),
-    *(_optional(name, Real) for name in ("value", "delta", "confidence", "sigma", "reward", "overhead_ms")),
+    _column("phase", _word(Phase)),
+    *_optional(_word(Status), "status"),
+    *_optional(_word(Label), "label"),
+    *_optional(Real, "value", "delta", "confidence", "sigma", "reward", "overhead_ms"),
     _column("gpu_s", Real),
-    _optional("attempt", Whole),
+    *_optional(Whole, "attempt"),
     _column("started_at", Time),
-    _optional("finished_at", Time),
+    *_optional(Time, "finished_at"),
     _column("parent", Verbatim),
-    _optional("commit_sha", Verbatim),
-    _optional("metrics", Json()),
-    _optional("reason", Words),
+    *_optional(Verbatim, "commit_sha"),
+    *_optional(Metrics, "metrics"),
+    *_optional(Words, "reason"),
     Index("ix_experiment_value", "session_id", "segment", "value", "number"),
     Index("ix_experiment_status", "session_id", "status", "number"),
     Index("ix_experiment_commit", "session_id", "commit_sha"),
@@ -300,31 +253,16 @@ proposals = Table(
     metadata,
     *_key("experiment", *_EXPERIMENT),
     _column("attempt", Whole, primary_key=True),
-    _column("policy", Words),
-    _column("role", Words),
-    _column("adapter", Words),
-    _optional("parent", Verbatim),
-    _column("code_hash", Verbatim),
-    _optional("expected_delta", Real),
-    _optional("usd", Real),
-    _column("tokens_in", Big),
-    _column("tokens_out", Big),
-    _column("seconds", Real),
-    _column("state_id", Words),
+    *_columns(Words, "policy", "role", "adapter", "hypothesis", "description", "state_id"),
     _column("round_id", Words, index=True),
-    _optional("reward", Real),
-    _optional("reward_parts", Json()),
-    _optional("reward_formula", Verbatim),
-    _column("censored", Boolean),
-    _optional("model_hash", Words),
-    _optional("tokenizer_hash", Words),
-    _optional("template_hash", Words),
-    _optional("generation_adapter", Words),
-    _optional("sampling", Json()),
-    _optional("changes", Json()),
-    _optional("asi", Json()),
-    _column("hypothesis", Words),
-    _column("description", Words),
+    _column("code_hash", Verbatim),
+    *_optional(Verbatim, "parent", "reward_formula"),
+    *_optional(Real, "expected_delta", "usd", "reward"),
+    *_columns(Big, "tokens_in", "tokens_out"),
+    _column("seconds", Real),
+    _column("censored", sa.Boolean),
+    *_optional(Words, *HASHES, "generation_adapter"),
+    *_optional(Json, "reward_parts", "sampling", "changes", "asi"),
     Index("ix_proposal_code_hash", "session_id", "code_hash", "number"),
 )
 
@@ -332,20 +270,17 @@ proposal_bodies = Table(
     "proposal_body",
     metadata,
     *_key("proposal", *_EXPERIMENT, "attempt"),
-    _column("diff", Packed("text")),
-    _column("files", Packed("files")),
-    _optional("messages", Packed("messages")),
-    _optional("completion", Packed("text")),
-    _optional("token_ids", Packed("ids")),
-    _optional("logprobs", Packed("reals")),
+    _column("diff", _packed("text")),
+    _column("files", _packed("files")),
+    *_generation(),
 )
 
 asi = Table(
     "asi",
     metadata,
     *_key("experiment", *_EXPERIMENT),
-    *(_column(name, Words) for name in ("hypothesis", "arch_change", "result", "next_action_hint")),
-    _optional("extra", Json()),
+    *_columns(Words, "hypothesis", "arch_change", "result", "next_action_hint"),
+    *_optional(Json, "extra"),
 )
 
 # program: number of the experiment whose commit ran, NULL: its own. attempt: of the proposal when it ran
@@ -353,27 +288,21 @@ runs = Table(
     "run",
     metadata,
     _id(),
-    _column("session_id", Whole),
-    _column("number", Whole),
-    _column("run_index", Whole),
+    *_columns(Whole, "session_id", "number", "run_index"),
     _column("seed", Big),
-    _optional("program", Whole),
-    _column("attempt", Whole, server_default=text("0")),
+    *_optional(Whole, "program", "exit_code"),
+    _column("attempt", Whole, server_default=sa.text("0")),
     _column("started_at", Time),
-    _optional("finished_at", Time),
-    _column("label", Verbatim),
-    _optional("value", Real),
+    *_optional(Time, "finished_at"),
+    _column("label", _word(Label)),
+    *_optional(Real, "value"),
     _column("duration_s", Real),
-    _optional("exit_code", Whole),
-    _column("tier", Words),
-    _column("host", Words),
-    _column("device", Words),
-    _optional("metrics", Json()),
-    _column("detail", Words),
-    _optional("stages", Json(list)),
-    _optional("curve", Packed("curve")),
-    ForeignKeyConstraint(_EXPERIMENT, ["experiment.session_id", "experiment.number"], ondelete="CASCADE"),
-    UniqueConstraint("session_id", "number", "run_index"),
+    *_columns(Words, "tier", "host", "device", "detail"),
+    *_optional(Metrics, "metrics"),
+    *_optional(Stages, "stages"),
+    *_optional(_packed("curve"), "curve"),
+    sa.ForeignKeyConstraint(_EXPERIMENT, ["experiment.session_id", "experiment.number"], ondelete="CASCADE"),
+    sa.UniqueConstraint("session_id", "number", "run_index"),
 )
 
 tallies = Table(  # counters of decided experiments by role and label; reward: the sum of theirs
@@ -381,9 +310,8 @@ tallies = Table(  # counters of decided experiments by role and label; reward: t
     metadata,
     _session(primary_key=True),
     _column("role", Words, primary_key=True),
-    _column("label", Verbatim, primary_key=True),
-    _column("decided", Whole),
-    _column("keeps", Whole),
+    _column("label", _word(Label), primary_key=True),
+    *_columns(Whole, "decided", "keeps"),
     _column("reward", Real),
 )
 
@@ -393,21 +321,19 @@ abort_checks = Table(
     "look",
     metadata,
     _id(),
-    _column("run_id", Whole, ForeignKey("run.id", ondelete="CASCADE"), index=True),
+    _column("run_id", Whole, sa.ForeignKey("run.id", ondelete="CASCADE"), index=True),
     _column("progress", Real),
-    _optional("forecast", Real),
-    _optional("probability", Real),
-    _optional("details", Json()),
+    *_optional(Real, "forecast", "probability"),
+    *_optional(Json, "details"),
 )
 
 abort_memories = Table(  # of the latest segment; state: as of ``number``
     "abort_memory",
     metadata,
     _session(primary_key=True),
-    _column("segment", Whole),
-    _column("number", Whole),
-    _optional("figures", Json()),
-    _optional("state", Packed("json")),
+    *_columns(Whole, "segment", "number"),
+    *_optional(Json, "figures"),
+    *_optional(_packed("json"), "state"),
 )
 
 notes = Table(  # seen_in: the experiment whose prompt carried it
@@ -417,7 +343,7 @@ notes = Table(  # seen_in: the experiment whose prompt carried it
     _session(),
     _column("text", Words),
     _column("created_at", Time),
-    _optional("seen_in", Whole),
+    *_optional(Whole, "seen_in"),
     Index("ix_note_unseen", "session_id", "seen_in"),
 )
 
@@ -428,7 +354,7 @@ controls = Table(
     _session(),
     _column("kind", Verbatim),
     _column("created_at", Time),
-    _column("taken", Boolean),
+    _column("taken", sa.Boolean),
     Index("ix_control_request_pending", "session_id", "taken"),
 )
 
@@ -439,9 +365,9 @@ events = Table(
     _session(),
     _column("kind", Verbatim),
     _column("at", Time),
-    _optional("experiment", Whole),
+    *_optional(Whole, "experiment"),
     _column("message", Words),
-    _optional("data", Json()),
+    *_optional(Json, "data"),
     Index("ix_event_session", "session_id", "id"),
 )
 
@@ -453,32 +379,18 @@ answers = Table(  # usable or not, in the order of their coming. What is spent i
     _column("answer_index", Whole, primary_key=True),
     _column("attempt", Whole),
     _column("at", Time),
-    _optional("usd", Real),
-    _column("tokens_in", Big),
-    _column("tokens_out", Big),
+    *_optional(Real, "usd"),
+    *_columns(Big, "tokens_in", "tokens_out"),
     _column("seconds", Real),
-    _column("model", Words),
-    _column("form", Words),
-    _column("finish", Words),
-    _optional("model_hash", Words),
-    _optional("tokenizer_hash", Words),
-    _optional("template_hash", Words),
-    _optional("adapter", Words),
-    _optional("sampling", Json()),
-    _column("error", Words),
+    *_columns(Words, "model", "form", "finish", "error"),
+    *_optional(Words, *HASHES, "adapter"),
+    *_optional(Json, "sampling"),
     Index("ix_answer_spent", "at", "usd"),
 )
 
 # shared: so many messages are those of the answer before it (a question asked again goes on from that one)
 answer_bodies = Table(
-    "answer_body",
-    metadata,
-    *_key("answer", *_EXPERIMENT, "answer_index"),
-    _column("shared", Whole),
-    _optional("messages", Packed("messages")),
-    _optional("completion", Packed("text")),
-    _optional("token_ids", Packed("ids")),
-    _optional("logprobs", Packed("reals")),
+    "answer_body", metadata, *_key("answer", *_EXPERIMENT, "answer_index"), _column("shared", Whole), *_generation()
 )
 
 learner_runs = Table(  # session_id is NULL where it learned across sessions
@@ -486,15 +398,12 @@ learner_runs = Table(  # session_id is NULL where it learned across sessions
     metadata,
     _id(),
     _session(index=True, nullable=True),
-    _column("algo", Verbatim),
-    _column("mode", Verbatim),
-    _column("status", Verbatim),
+    *_columns(Verbatim, "algo", "mode"),
+    _column("status", _word(LearnerStatus)),
     _column("started_at", Time),
-    _optional("finished_at", Time),
-    _column("trajectories", Whole),
-    _column("steps", Whole),
-    _optional("config", Json()),
-    _optional("metrics", Json()),
+    *_optional(Time, "finished_at"),
+    *_columns(Whole, "trajectories", "steps"),
+    *_optional(Json, "config", "metrics"),
     _column("detail", Words),
 )
 
@@ -503,19 +412,16 @@ policy_versions = Table(  # adapter_path: name of its folder; adapter_hash: over
     metadata,
     _id(),
     _session(index=True, nullable=True),
-    _optional("learner_run_id", Whole, ForeignKey("learner_run.id", ondelete="SET NULL")),
-    _optional("parent_id", Whole, ForeignKey("policy_version.id", ondelete="SET NULL")),
+    _column("learner_run_id", Whole, sa.ForeignKey("learner_run.id", ondelete="SET NULL"), nullable=True),
+    _column("parent_id", Whole, sa.ForeignKey("policy_version.id", ondelete="SET NULL"), nullable=True),
     _column("version", Verbatim, unique=True),
-    _column("status", Verbatim),
-    _column("adapter_path", Verbatim),
-    _column("adapter_hash", Verbatim),
-    _optional("model_hash", Verbatim),
-    _optional("tokenizer_hash", Verbatim),
-    _optional("template_hash", Verbatim),
+    _column("status", _word(VersionStatus)),
+    *_columns(Verbatim, "adapter_path", "adapter_hash"),
+    *_optional(Verbatim, *HASHES),
     _column("created_at", Time),
-    _optional("promoted_at", Time),
-    _optional("metrics", Json()),
-    _column("reason", Words, server_default=text("''")),
+    *_optional(Time, "promoted_at"),
+    *_optional(Json, "metrics"),
+    _column("reason", Words, server_default=sa.text("''")),
 )
 
 

@@ -12,7 +12,7 @@ from autoresearchd.domain.errors import BaselineError, MissingCapability
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.interpreter import inspect, resolve_python
 from autoresearchd.executor.setup_commands import MARKER, run_setup
-from autoresearchd.executor.task_data import DataEntry, find_data, place_links
+from autoresearchd.executor.visible_files import DataEntry, find_data, place_links
 from tests.contract.executor_contract import make_task
 
 

@@ -79,8 +79,7 @@ def _with(task: Task, part: str) -> Task:
 
 
 @pytest.mark.parametrize("part", ["budget", "command", "environment", "protected files", "device", "python"])
-def test_results_compare_only_where_all_that_they_depend_on_is_the_same(part: str, tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_results_compare_only_where_all_that_they_depend_on_is_the_same(part: str, bench: Bench) -> None:
     lab, files = bench.laboratory(), "f"
     usual = segment_fingerprint(lab, files)[0]
     assert segment_fingerprint(bench.laboratory(), files)[0] == usual

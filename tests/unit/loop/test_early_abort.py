@@ -75,7 +75,6 @@ class Ticking:
 
 def job(request: RunRequest) -> Script | str:
     found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    assert found is not None
     scale = float(found[1])
     score = final(scale) + (request.seed % 7) * 1e-3
     lines = log_lines(scale, request.seed)
@@ -104,27 +103,31 @@ def by_label(bench: Bench, label: Label) -> list[Experiment]:
 VALUES = (*GOOD, HOPELESS)
 
 
-def test_a_hopeless_run_is_ended_early_and_recorded_with_its_forecast(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES)
-    tip = bench.workspace().tip
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A session of which the last run was hopeless."""
+    bench = made(tmp_path_factory.mktemp("watched"), VALUES)
     run(bench, len(VALUES))
+    return bench
+
+
+def test_a_hopeless_run_is_ended_early_and_recorded_with_its_forecast(watched: Bench) -> None:
+    bench = watched
     (e,) = by_label(bench, Label.ABORTED_EARLY)
     assert e.number == len(VALUES)
-    assert e.decision is not None and e.decision.status is Status.DISCARD and e.decision.value is None
+    assert e.decision.status is Status.DISCARD and e.decision.value is None
     low, mean, high = (e.decision.metrics[name] for name in ("forecast_low", "forecast", "forecast_high"))
     assert low <= final(HOPELESS) <= high and low < mean < high
-    assert e.decision.delta is not None and e.decision.delta < -10
+    assert e.decision.delta < -10
     assert "bar" in e.decision.reason and "%" in e.decision.reason
-    assert tip() == bench.store.session("t").incumbent
+    assert bench.workspace().tip() == bench.store.session("t").incumbent
     looks = bench.store.looks(e.runs[0].id)
     assert [look["abort"] for look in looks] == [False] * (len(looks) - 1) + [True]
     assert looks[-1]["probability"] > 0.99 and looks[-1]["progress"] < 0.6
 
 
-def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES)
-    run(bench, len(VALUES))
-    with Reader(bench.state / "state.db") as reader:
+def test_status_and_show_tell_what_was_ended_and_why(watched: Bench) -> None:
+    with Reader(watched.state / "state.db") as reader:
         abort = reader.status("t")["abort"]
         shown = reader.show("t", len(VALUES))
     assert abort["aborted"] == 1
@@ -133,15 +136,13 @@ def test_status_and_show_tell_what_was_ended_and_why(tmp_path: Path) -> None:
     assert shown["looks"][-1]["sentence"].startswith("at ")
 
 
-def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(tmp_path: Path) -> None:
-    bench = made(tmp_path, VALUES)
-    run(bench, len(VALUES))
+def test_only_the_first_run_of_a_proposed_experiment_is_looked_at(watched: Bench) -> None:
     again = 0
-    for e in bench.experiments():
+    for e in watched.experiments():
         for r in e.runs:
             first = e.number > 0 and r.index == 0
             again += not first
-            assert bool(bench.store.looks(r.id)) == first, (e.number, r.index)
+            assert bool(watched.store.looks(r.id)) == first, (e.number, r.index)
     assert again > 3, "the baseline's runs, and some that were made again"
 
 

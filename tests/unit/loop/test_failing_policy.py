@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, PolicyError
@@ -40,8 +38,7 @@ def research(bench: Bench, experiments: int) -> None:
     SessionLoop(bench.laboratory(), Limits(max_experiments=experiments), backoff=backoff).run()
 
 
-def test_after_three_failures_in_a_row_it_waits_longer_each_time_until_a_proposal_comes(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_after_three_failures_in_a_row_it_waits_longer_each_time_until_a_proposal_comes(bench: Bench) -> None:
     bench.policy = Sick(until=7)
     research(bench, 8)
     assert waits(bench) == [0.01, 0.02, 0.04, 0.04], "after the third, fourth, fifth and sixth failure"
@@ -52,8 +49,7 @@ def test_after_three_failures_in_a_row_it_waits_longer_each_time_until_a_proposa
     assert seventh.runs, "the first usable proposal is run"
 
 
-def test_a_usable_proposal_ends_the_row(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_usable_proposal_ends_the_row(bench: Bench) -> None:
 
     class Every(ByNumber):
         def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
@@ -66,26 +62,22 @@ def test_a_usable_proposal_ends_the_row(tmp_path: Path) -> None:
     assert waits(bench) == []
 
 
-def test_an_answer_that_is_refused_is_no_fault_to_wait_for(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_answer_that_is_refused_is_no_fault_to_wait_for(bench: Bench) -> None:
     bench.policy = Sick(until=5, label=Label.MALFORMED_ANSWER)
     research(bench, 5)
     assert waits(bench) == []
 
 
-def test_the_table_says_the_cause_in_a_few_words(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_the_table_says_the_cause_in_a_few_words(bench: Bench) -> None:
     bench.policy = Sick(until=2)
     research(bench, 2)
     first = bench.experiment(1)
-    assert first.proposal is not None and first.decision is not None
     assert first.proposal.description == "the command ended with exit code 3"
     assert (first.decision.status, first.decision.label) == (Status.CRASH, Label.ERROR)
     assert "no API key" in first.decision.reason
 
 
-def test_a_session_in_which_every_proposal_failed_is_no_success(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_session_in_which_every_proposal_failed_is_no_success(bench: Bench) -> None:
     bench.policy = Sick(until=99)
     with pytest.raises(PolicyError, match=r"4 experiments done.*exit code 3") as found:
         research(bench, 4)
@@ -94,8 +86,7 @@ def test_a_session_in_which_every_proposal_failed_is_no_success(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("label", [Label.MALFORMED_ANSWER, Label.ILLEGAL_EDIT, Label.NO_OP])
-def test_a_session_in_which_no_answer_could_be_used_is_no_success(tmp_path: Path, label: Label) -> None:
-    bench = Bench(tmp_path)
+def test_a_session_in_which_no_answer_could_be_used_is_no_success(bench: Bench, label: Label) -> None:
     bench.policy = Sick(until=99, label=label)
     with pytest.raises(PolicyError, match=r"2 experiments done.*none of 2 proposals could be used") as found:
         research(bench, 2)
@@ -117,19 +108,17 @@ class Refused(ByNumber):
         return super().propose(state, cancel)
 
 
-def test_models_that_refuse_for_good_end_the_session_instead_of_using_up_the_night(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_models_that_refuse_for_good_end_the_session_instead_of_using_up_the_night(bench: Bench) -> None:
     bench.policy = policy = Refused(*[ModelsRefused("no model gave a reply: m: the key was refused")] * 99)
     with pytest.raises(ModelsRefused, match="the key was refused") as found:
         research(bench, 5)
     assert found.value.exit_code == 1
     assert policy.asked == 3
     latest = bench.store.latest(bench.session.id)
-    assert latest is not None and latest.decision is None, "`resume` goes on with it"
+    assert latest.decision is None, "`resume` goes on with it"
 
 
-def test_a_gateway_that_refuses_while_it_restarts_does_not_end_the_session(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_gateway_that_refuses_while_it_restarts_does_not_end_the_session(bench: Bench) -> None:
     refused, down = ModelsRefused("404"), EnvironmentFailure("overloaded")
     bench.policy = Refused(refused, refused, down, refused, refused)
     research(bench, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.evaluator.measure.measurement import missing_paths
-from autoresearchd.loop.measuring.job_hints import hint_job
+from autoresearchd.loop.measuring.advice import hint_job
 
 
 @pytest.fixture
@@ -52,17 +52,6 @@ def test_what_is_missing_everywhere_or_not_missing_at_all_gets_no_such_hint(
     folders: tuple[Path, Path], words: str
 ) -> None:
     assert hint_job(words, *folders) == ""
-
-
-def test_a_script_without_its_executable_bit_is_named_with_the_command_that_sets_it(folders: tuple[Path, Path]) -> None:
-    for folder in folders:
-        (folder / "run.sh").write_text("true")
-        (folder / "run.sh").chmod(0o755 if folder == folders[0] else 0o444)
-    hint = hint_job("training exited with 126: /bin/sh: 1: ./run.sh: Permission denied", *folders)
-    assert "./run.sh may not be executed as it was committed" in hint
-    assert "git add --chmod=+x -- ./run.sh" in hint
-    (folders[1] / "run.sh").chmod(0o555)
-    assert "chmod" not in hint_job("/bin/sh: 1: ./run.sh: Permission denied", *folders), "its interpreter, perhaps"
 
 
 def test_a_read_only_place_is_answered_with_the_writable_one(folders: tuple[Path, Path]) -> None:

@@ -38,7 +38,6 @@ def test_a_killed_holder_leaves_the_session_free(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     assert holder(path) == process.pid
     process.kill()

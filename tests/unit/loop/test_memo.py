@@ -18,7 +18,6 @@ def keep_up(memo: Memo) -> None:
 def test_a_memo_is_begun_and_what_the_user_adds_stays(tmp_path: Path) -> None:
     memo = Memo(tmp_path / "s" / "autoresearch.md")
     keep_up(memo)
-    assert memo.path is not None
     memo.path.write_text(memo.path.read_text() + "\n## Ideas\n\nTry less.\n")
     keep_up(memo)
     assert "Try less." in memo.read()

@@ -29,7 +29,6 @@ def test_noise_that_has_grown_fivefold_is_warned_of_once_and_taken_back(tmp_path
 
     def job(request: RunRequest) -> Script | str:
         found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-        assert found is not None
         gain = 3 * float(found[1]) if float(found[1]) > 6 else 0.0  # each then is run again, beside the one before
         return f"score: {1000 - gain + chance.uniform(-spread, spread):.6f}\n"
 
@@ -55,7 +54,6 @@ READS = 'import os\nSEED = os.environ["AUTORESEARCHD_SEED"]\n' + PROGRAM
 
 def steady(request: RunRequest) -> Script | str:
     found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    assert found is not None
     return f"score: {(float(found[1]) - 2.0) ** 2:.6f}\n"
 
 

@@ -1,35 +1,32 @@
-"""A session does not keep a program that is better only because it trained on through its grace."""
+"""Runs get the time that the baseline shows them to need, and none is kept only because it had more of the machine."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Experiment, Limits
-from autoresearchd.domain.labels import Label, Status
+from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.ports import Cancel, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.research_state import ResearchState
+from autoresearchd.domain.task import WAITS_S, Budget
 from autoresearchd.executor.devices import Devices
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.session import SessionLoop
 from autoresearchd.sandbox.tiers import Tier
-from tests.fakes.bench import Bench, ByNumber
+from tests.fakes.bench import PROGRAM, TASK, Bench, ByNumber
 from tests.fakes.bench import job as scores
 from tests.fakes.executors import Script, TimedExecutor, prints
 from tests.integration.local_jobs import TIERS
 
-TASK = """\
-name: toy
-workspace: {target_file: train.py}
-execution: {run_command: python train.py, budget: 5, startup_grace: 100}
-scoring: {metric: score, direction: minimize, metric_source: stdout}
-"""
+PATIENT = TASK.replace("budget: 5", "budget: 5, startup_grace: 100")
 WORKS = """\
 import os
 import time
@@ -40,54 +37,56 @@ while time.process_time() < WORK:
     pass
 print(f"score: {(SCALE - 2.0) ** 2 + int(os.environ['AUTORESEARCHD_SEED']) % 7 * 1e-3:.6f}")
 """
-READS = 'import os\nBUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])\nSCALE = 1.0\n'
+READS = 'import os\nBUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])\n' + PROGRAM
 
 
-def taking(seconds: float) -> Callable[[RunRequest], Script | str]:
-    """A job that takes long where it is not the program as it was: experiment 1 is worse then, 2 is better."""
+def taking(seconds: float, first: float | None = None) -> Callable[[RunRequest], Script | str]:
+    """A job that takes so long; ``first``: the program as it was takes that."""
 
     def job(request: RunRequest) -> Script | str:
-        log = scores(request)
-        assert isinstance(log, str)
-        first = "SCALE = 1.0" in (request.workspace / "train.py").read_text()
-        return prints(log, duration_s=5.5 if first else seconds, cpu_s=5.5 if first else seconds)
+        as_it_was = "SCALE = 1.0" in (request.workspace / "train.py").read_text()
+        took = first if first is not None and as_it_was else seconds
+        return prints(str(scores(request)), duration_s=took, cpu_s=took)
 
     return job
 
 
 def session(
-    folder: Path, program: str, seconds: float, *, restart: bool = False, second: float = 2.5, task: str = TASK
+    folder: Path,
+    job: Callable[[RunRequest], Script | str],
+    values: Sequence[float],
+    *,
+    program: str = PROGRAM,
+    task: str = PATIENT,
+    restart: bool = False,
 ) -> list[Experiment]:
     bench = Bench(folder, task=task, program=program)
-    bench.policy.values = (0.0, 4.0, second)
-    bench.job = taking(seconds)
+    bench.policy.values, bench.job = tuple(values), job
     if restart:
-        SessionLoop(bench.laboratory(), Limits(max_experiments=1)).run()
+        bench.run(1)
         shutil.rmtree(bench.laboratory().site.runs)  # logs and results may be removed to free some room
-    SessionLoop(bench.laboratory(), Limits(max_experiments=2)).run()
+    bench.run(len(values) - 1)
     found = bench.experiments()
     bench.close()
     return found
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_beats_the_best_by_training_for_longer_is_an_overrun(tmp_path: Path, restart: bool) -> None:
-    _, worse, better = session(tmp_path, READS, 40.0, restart=restart)
-    assert worse.decision is not None
-    assert better.decision is not None
+@pytest.mark.parametrize(
+    ("program", "status", "label", "told"),
+    [
+        (READS, Status.CRASH, Label.BUDGET_OVERRUN, "the budget is 5 s"),
+        (PROGRAM, Status.DISCARD, Label.CONSTRAINT, "took 40 s; the baseline takes 5.5 s and 6.88 s are allowed"),
+    ],
+    ids=["by its budget", "without a budget"],
+)
+def test_what_beats_the_best_by_training_for_longer_is_no_improvement(
+    tmp_path: Path, program: str, status: Status, label: Label, told: str, restart: bool
+) -> None:
+    _, worse, better = session(tmp_path, taking(40.0, 5.5), (0.0, 4.0, 2.5), program=program, restart=restart)
     assert worse.decision.label is Label.NO_GAIN, "what it took does not matter: it is worse"
-    assert (better.decision.status, better.decision.label) == (Status.CRASH, Label.BUDGET_OVERRUN)
-    assert "the budget is 5 s" in better.runs[-1].detail
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_what_beats_a_program_without_a_budget_by_more_work_is_no_improvement(tmp_path: Path, restart: bool) -> None:
-    _, worse, better = session(tmp_path, "SCALE = 1.0\n", 40.0, restart=restart)
-    assert worse.decision is not None
-    assert better.decision is not None
-    assert worse.decision.label is Label.NO_GAIN, "what it took does not matter: it is worse"
-    assert (better.decision.status, better.decision.label) == (Status.DISCARD, Label.CONSTRAINT)
-    assert "training took 40 s; the baseline takes 5.5 s and 6.88 s are allowed" in better.decision.reason
+    assert (better.decision.status, better.decision.label) == (status, label)
+    assert told in f"{better.decision.reason} {better.runs[-1].detail}"
 
 
 class Working(ByNumber):
@@ -109,14 +108,12 @@ def by_the_clock(request: RunRequest) -> float:
 @pytest.mark.parametrize("tier", TIERS[:: max(1, len(TIERS) - 1)])  # the best that there is, and none
 def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_path: Path) -> None:
     """By the clock both took as long; the one was kept waiting by the machine, the other one trained on."""
-    bench = Bench(tmp_path, task=TASK, program=WORKS)
+    bench = Bench(tmp_path, task=PATIENT, program=WORKS)
     bench.policy = Working()
     executor = LocalExecutor(tier=tier, devices=Devices())
     lab = replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))
     SessionLoop(lab, Limits(max_experiments=2)).run()
     first, waited, trained = bench.experiments()
-    assert waited.decision is not None
-    assert trained.decision is not None
     assert waited.decision.status is Status.KEEP
     assert trained.decision.label is Label.BUDGET_OVERRUN
     for experiment, work in ((first, 0.3), (waited, 0.1), (trained, 1.5)):
@@ -125,3 +122,87 @@ def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_
                 [stage] = bench.store.stages(run.id)
                 assert work <= stage.cpu_s < work + 2.0, "what the job computed, and what begins and watches it"
     bench.close()
+
+
+# ---------------------------------------------------------------------- the limits of a run
+def budgets(
+    folder: Path, execution: str, seconds: float, *, restart: bool = False, program: str = READS
+) -> tuple[list[Budget], list[str]]:
+    """The clock of the baseline's runs, once, and of each run after them, and what the user is warned of."""
+    bench = Bench(folder, task=TASK.replace("budget: 5", execution), program=program)
+    bench.job = taking(seconds)
+    found: list[Budget] = []
+    for experiments in (1, 2) if restart else (2,):
+        lab = bench.laboratory()
+        SessionLoop(lab, Limits(max_experiments=experiments)).run()
+        found += [request.task.execution.budget for request in lab.executor.requests]
+    assert {(budget.training, budget.grace) for budget in found} == {(15.0, 30.0)}
+    runs, warnings = len(bench.experiment(0).runs), list(bench.messages(EventKind.WARNING))
+    bench.close()
+    assert len(set(found[:runs])) == 1, "of the baseline's own runs nobody knows what this machine needs"
+    return [found[0], *found[runs:]], warnings
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_where_the_baseline_took_most_of_its_time_an_experiment_is_given_more(tmp_path: Path, restart: bool) -> None:
+    found, [warning] = budgets(tmp_path, "budget: 15, startup_grace: 30", 37.6, restart=restart)
+    assert found[0].wall == 15.0 + 3 * 45.0
+    assert len(found) > 2
+    assert {budget.wall for budget in found[1:]} == {15.0 + 3 * (37.6 - 15.0)}
+    assert "the baseline took 38s of the 1m 00s" in warning
+    assert "execution.timeout" in warning
+
+
+@pytest.mark.parametrize("timeout", [50, 60])  # also where it is the usual one
+def test_a_limit_that_the_user_named_holds_and_is_told_to_be_short(tmp_path: Path, timeout: int) -> None:
+    found, [warning] = budgets(tmp_path, f"budget: 15, startup_grace: 30, timeout: {timeout}", 37.6)
+    assert {budget.wall for budget in found} == {float(timeout)}
+    assert "raise execution.timeout in task.yaml to 83 or more" in warning
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("seconds", [4.0, 20.0])
+def test_a_night_is_not_spent_on_runs_that_take_twenty_times_as_long_as_a_baseline_without_a_budget(
+    tmp_path: Path, seconds: float, restart: bool
+) -> None:
+    found, [warning] = budgets(tmp_path, "budget: 15, startup_grace: 30", seconds, restart=restart, program=PROGRAM)
+    assert found[0].limit == 45.0, "of the baseline nobody knows how long it takes"
+    assert {(budget.most, budget.limit) for budget in found[1:]} == {(1.25 * seconds, 3.75 * seconds + WAITS_S)}
+    assert all(budget.wall >= budget.limit + 15.0 for budget in found), "there is room for what follows it"
+    assert f"it took {seconds:g} s, and a result that took over a quarter more is not kept" in warning
+
+
+# ---------------------------------------------------------------------- a machine that has no time
+class Machine:
+    """Runs have these shares of a processor, one after the other, then all of it; half of it costs 1.0 of score."""
+
+    def __init__(self, *shares: float) -> None:
+        self._shares = list(shares)
+        self.seeds: list[int] = []
+
+    def __call__(self, request: RunRequest) -> Script | str:
+        share = self._shares.pop(0) if self._shares else 1.0
+        self.seeds.append(request.seed)
+        score = float(str(scores(request)).removeprefix("score: ")) + 2.0 * (1.0 - share)
+        return prints(f"score: {score}\n", duration_s=16.0, cpu_s=16.0 * share)
+
+
+SLOW = TASK.replace("budget: 5", "budget: 15, startup_grace: 100")
+
+
+def test_a_starved_run_of_the_baseline_is_made_again_with_its_seed(tmp_path: Path) -> None:
+    """One slow baseline run would hide every gain of a session."""
+    machine = Machine(1.0, 0.5)
+    baseline, better = session(tmp_path, machine, (0.0, 2.5), task=SLOW)
+    assert [run.label for run in baseline.runs] == [Label.NONE, Label.INTERRUPTED, Label.NONE, Label.NONE]
+    assert "this machine was busy: 50% of a processor, where the same program had 100%" in baseline.runs[1].detail
+    assert machine.seeds[1] == machine.seeds[2], "what it measured plays no part in it"
+    assert len(baseline.good_runs) == 3
+    assert better.decision.status is Status.KEEP
+
+
+def test_a_machine_that_stays_busy_is_put_up_with(tmp_path: Path) -> None:
+    """A night of runs that are made again and again would be worse than a slow one."""
+    baseline, other = session(tmp_path, Machine(1.0, *[0.5] * 20), (0.0, 2.5), task=SLOW)
+    assert [run.label for run in baseline.runs].count(Label.INTERRUPTED) == 2
+    assert {baseline.phase, other.phase} == {Phase.DECIDED}

@@ -27,7 +27,6 @@ EXPERIMENTS = 3
 def noisy(request: RunRequest) -> Script | str:
     """A bowl with its bottom at 2 and noise that is a function of program and seed."""
     found = re.search(r"SCALE = (.*)", (request.workspace / "train.py").read_text())
-    assert found is not None
     luck = random.Random(f"{request.seed}/{found[1]}").gauss(0.0, 0.1)
     return f"score: {(float(found[1]) - 2.0) ** 2 + luck:.6f}\n"
 
@@ -53,7 +52,7 @@ def test_a_would_be_keep_is_compared_side_by_side_with_the_incumbent(bench: Benc
         control = e.control_runs
         assert control and {r.of for r in control} < set(range(e.number)), "runs of an earlier program"
         assert {r.seed for r in control} & {r.seed for r in e.good_runs}, "on a seed of its own"
-        assert e.decision is not None and "beside it" in e.decision.reason
+        assert "beside it" in e.decision.reason
         assert e.decision.value == pytest.approx(sum(r.value or 0 for r in e.good_runs) / len(e.good_runs))
 
 
@@ -101,14 +100,21 @@ def test_a_run_of_the_incumbent_that_fails_is_not_the_experiments_fault(bench: B
         assert sum(r.of is not None for r in e.runs) <= 2, "it is made again once, and not tried for ever"
 
 
-class Changing:
-    """Proposes a new value for each experiment, so that no program is a duplicate."""
+class Writing:
+    """Proposes the program that a function of the state gives."""
 
-    name = "scripted"
-    repairs = 0
+    name, repairs = "scripted", 0
+
+    def __init__(self, text: Callable[[ResearchState], str]) -> None:
+        self.text = text
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        return Proposal({"train.py": f"SCALE = {state.number}.5\n"}, "It may be better", self.name)
+        return Proposal({"train.py": self.text(state)}, "It may be better", self.name)
+
+
+def changing(state: ResearchState) -> str:
+    """A new value for each experiment, so that no program is a duplicate."""
+    return f"SCALE = {state.number}.5\n"
 
 
 def held_back(bench: Bench, slower: frozenset[int] = frozenset()) -> Callable[[RunRequest], Script | str]:
@@ -135,37 +141,30 @@ def kept(bench: Bench) -> list[int]:
 
 
 def test_a_kept_program_that_does_worse_when_it_runs_again_does_not_get_its_equals_kept(bench: Bench) -> None:
-    bench.policy, bench.job = Changing(), held_back(bench)
+    bench.policy, bench.job = Writing(changing), held_back(bench)
     bench.run(6)
     assert kept(bench) == [1]
     told = [e for e in bench.experiments()[2:] if any(r.of == 0 for r in e.runs)]
     assert told, "the baseline was run beside an experiment"
     for e in told:
         assert sum(r.of == 0 for r in e.runs) == 1 and {r.of for r in e.control_runs} == {1}
-        assert e.decision is not None and "the baseline, run beside it" in e.decision.reason
+        assert "the baseline, run beside it" in e.decision.reason
     assert any("the baseline (experiment 0) again" in event.message for event in bench.events.events)
     again = SessionView(bench.laboratory())
     assert again.best == pytest.approx(1.5, abs=0.6), "its later runs count for its value"
 
 
 def test_an_improvement_on_a_machine_that_has_become_slower_is_kept_once_the_baseline_says_so(bench: Bench) -> None:
-    bench.policy, bench.job = Changing(), held_back(bench, slower=frozenset({2, 3, 4}))
+    bench.policy, bench.job = Writing(changing), held_back(bench, slower=frozenset({2, 3, 4}))
     bench.run(4)
     assert kept(bench) == [1, 3]
     third = bench.experiment(3)
-    assert third.decision is not None and third.decision.value == pytest.approx(1.0, abs=0.1)
+    assert third.decision.value == pytest.approx(1.0, abs=0.1)
 
 
-class Poisoned:
-    """Proposes a poisoner, and then edits of whatever is the best that are better by 0.5 each."""
-
-    name = "scripted"
-    repairs = 0
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        scale = 0.3 if state.number == 1 else 0.5 * state.number - 0.3
-        poison = "# POISON\n" if state.number == 1 else ""
-        return Proposal({"train.py": f"{poison}SCALE = {scale}\n"}, "It may be better", self.name)
+def poison(state: ResearchState) -> str:
+    """A poisoner, and then edits of whatever is the best that are better by 0.5 each."""
+    return "# POISON\nSCALE = 0.3\n" if state.number == 1 else f"SCALE = {0.5 * state.number - 0.3}\n"
 
 
 def poisoned(bench: Bench, how: str = "crash", once: bool = False) -> Callable[[RunRequest], Script | str]:
@@ -188,35 +187,31 @@ def poisoned(bench: Bench, how: str = "crash", once: bool = False) -> Callable[[
 
 
 @pytest.mark.parametrize("how", ["crash", "nan"])
-def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(tmp_path: Path, how: str) -> None:
+def test_a_poisoned_incumbent_loses_its_place_and_stops_no_later_gain(bench: Bench, how: str) -> None:
     """Five programs better by 0.5 each were all discarded, since the incumbent failed whenever it ran again."""
-    bench = Bench(tmp_path)
-    bench.policy, bench.job = Poisoned(), poisoned(bench, how)
+    bench.policy, bench.job = Writing(poison), poisoned(bench, how)
     bench.run(5)
     assert kept(bench) == [2, 3, 4, 5]
     first, second = (bench.experiment(n) for n in (1, 2))
-    assert first.decision is not None and (first.decision.status, first.decision.value) == (Status.CRASH, None)
+    assert (first.decision.status, first.decision.value) == (Status.CRASH, None)
     assert "twice when it ran again beside experiment 2" in first.decision.reason and first.decision.reward == -2.0
     assert second.fallen == (1,) and {r.of for r in second.control_runs} == {0}
-    assert second.decision is not None and "Compared without experiment 1" in second.decision.reason
+    assert "Compared without experiment 1" in second.decision.reason
     assert any("lost its place: experiment 0 is the incumbent again" in e.message for e in bench.events.events)
     commits = [e.commit for e in bench.experiments() if e.number in (2, 3, 4, 5)]
     assert bench.line()[1:] == commits, "nothing of the poisoner"
     session, totals = bench.store.session("t"), bench.store.totals(bench.session.id)
     assert (session.incumbent_experiment, totals.keeps, totals.crashes) == (5, 5, 1)
     assert bench.store.label_counts(bench.session.id)[first.decision.label] == 1
-    bench.close()
 
 
 @pytest.mark.parametrize("history", ["refs", "revert"])
 def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no_gain(
     tmp_path: Path, history: str
 ) -> None:
-    class Worse(Poisoned):
-        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-            if state.number == 2:  # enough like the best to be compared with it, and no better than the baseline
-                return Proposal({"train.py": "AGAIN = 1\nSCALE = 0.0\n"}, "It may be better", self.name)
-            return super().propose(state, cancel)
+    def worse(state: ResearchState) -> str:
+        # enough like the best to be compared with it, and no better than the baseline
+        return "AGAIN = 1\nSCALE = 0.0\n" if state.number == 2 else poison(state)
 
     def job(request: RunRequest) -> Script | str:
         number, index = (int(part) for part in request.key.split("/")[1:])
@@ -226,7 +221,7 @@ def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no
         return plain(request)
 
     bench = Bench(tmp_path, task=f"history: {history}\n{TASK}")
-    bench.policy, plain = Worse(), poisoned(bench)
+    bench.policy, plain = Writing(worse), poisoned(bench)
     bench.job = job
     bench.run(2)
     second = bench.experiment(2)
@@ -238,15 +233,10 @@ def test_the_branch_falls_back_where_the_experiment_that_showed_the_poison_is_no
     bench.close()
 
 
-class Building:
-    """Proposes edits of the code that there is, each better by 0.5; the first of them brings a time bomb with it."""
-
-    name = "scripted"
-    repairs = 0
-
-    def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        text = re.sub("SCALE = .*", f"SCALE = {1.0 - 0.5 * state.number}", state.code["train.py"])
-        return Proposal({"train.py": text + "# BOMB\n" * (state.number == 1)}, "It may be better", self.name)
+def building(state: ResearchState) -> str:
+    """Edits of the code that there is, each better by 0.5; the first of them brings a time bomb with it."""
+    text = re.sub("SCALE = .*", f"SCALE = {1.0 - 0.5 * state.number}", state.code["train.py"])
+    return text + "# BOMB\n" * (state.number == 1)
 
 
 def bombed(goes_off: int, label: Label = Label.ERROR) -> Callable[[RunRequest], Script | str]:
@@ -267,7 +257,7 @@ def bombed(goes_off: int, label: Label = Label.ERROR) -> Callable[[RunRequest], 
 def test_a_time_bomb_costs_four_experiments_and_not_the_night(tmp_path: Path, goes_off: int, label: Label) -> None:
     """All that was built on it failed first, so it never ran again beside any of them, and kept its place for ever."""
     bench, found = Bench(tmp_path), goes_off + 3
-    bench.policy, bench.job = Building(), bombed(goes_off, label)
+    bench.policy, bench.job = Writing(building), bombed(goes_off, label)
     SessionLoop(bench.laboratory(), Limits(max_experiments=found + 2), backoff=Backoff(first=0.0)).run()
     experiments = bench.experiments()
     assert kept(bench) == [found + 1, found + 2], "built on the program as it was"
@@ -279,22 +269,20 @@ def test_a_time_bomb_costs_four_experiments_and_not_the_night(tmp_path: Path, go
     bench.close()
 
 
-class Breaking(Building):
+class Breaking:
     """One gain, and then edits that fail by themselves, but for those of no use that are in between."""
 
-    def __init__(self, gain: bool = True) -> None:
-        self.repairs, self.logs, self.gain = 1, list[tuple[int, str]](), gain
+    name, repairs = "scripted", 1
+
+    def __init__(self) -> None:
+        self.logs = list[tuple[int, str]]()
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        if state.number == 1 and self.gain:
-            return Proposal({"train.py": "SCALE = 0.5\n"}, "It may be better", self.name)
         if state.repair is not None:
             self.logs.append((state.number, state.repair.log))
-        if state.number == 3:
-            return Proposal({"train.py": "SCALE = ("}, "It may be better", self.name)
-        return Proposal(
-            {"train.py": f"BROKEN = {state.number + 0.5 * bool(state.repair)}\n"}, "It may be better", self.name
-        )
+        text = {1: "SCALE = 0.5\n", 3: "SCALE = ("}.get(state.number)
+        text = text or f"BROKEN = {state.number + 0.5 * bool(state.repair)}\n"
+        return Proposal({"train.py": text}, "It may be better", self.name)
 
 
 def broken(request: RunRequest) -> Script | str:
@@ -309,7 +297,7 @@ def test_an_incumbent_runs_once_for_each_three_crashes_and_keeps_its_place_where
     bench.run(10)
     experiments = bench.experiments()[2:]
     assert kept(bench) == [1]
-    assert experiments[1].decision is not None and experiments[1].decision.label is Label.ILLEGAL_EDIT
+    assert experiments[1].decision.label is Label.ILLEGAL_EDIT
     again = [(e.number, r.of, r.attempt) for e in experiments for r in e.runs if r.of is not None]
     assert again == [(6, 1, 0), (10, 1, 0)], "after three failed, the illegal edit not counted"
     ran = [e for e in experiments if e.runs]
@@ -331,7 +319,7 @@ def beside_the_baseline(bench: Bench, fails: bool = False) -> None:
         of = bench.experiment(number).runs[index].of
         return prints("", exit_code=1) if fails and of == 0 and number > 1 else job(request)
 
-    bench.policy, bench.job = Changing(), failing
+    bench.policy, bench.job = Writing(changing), failing
 
 
 def failing_beside(bench: Bench) -> None:
@@ -339,11 +327,11 @@ def failing_beside(bench: Bench) -> None:
 
 
 def poisoning(bench: Bench) -> None:
-    bench.policy, bench.job = Poisoned(), poisoned(bench)
+    bench.policy, bench.job = Writing(poison), poisoned(bench)
 
 
 def bombing(bench: Bench) -> None:
-    bench.policy, bench.job = Building(), bombed(2)
+    bench.policy, bench.job = Writing(building), bombed(2)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.errors import (
-    BaselineError,
-    EnvironmentFailure,
-    Interrupted,
-    MissingCapability,
-    PolicyError,
-    RepositoryError,
-)
+from autoresearchd.domain import errors
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits
 from autoresearchd.domain.labels import Label, SessionState, Status
@@ -42,19 +35,16 @@ class Failing(ByNumber):
         return super().propose(state, cancel)
 
 
-def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Failing(PolicyError("three answers could not be read", label=Label.MALFORMED_ANSWER))
+def test_a_policy_without_an_answer_costs_its_experiment_and_nothing_else(bench: Bench) -> None:
+    bench.policy = Failing(errors.PolicyError("three answers could not be read", label=Label.MALFORMED_ANSWER))
     bench.run()
     second = bench.experiment(2)
-    assert second.decision is not None
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.MALFORMED_ANSWER)
     assert "could not be read" in second.decision.reason
     assert bench.store.totals(bench.session.id).experiments == 4
 
 
-def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(bench: Bench) -> None:
     bench.policy = Failing(ZeroDivisionError("a bug"))
     bench.run()
     faults = [e for e in bench.events.events if e.kind is EventKind.FAULT]
@@ -65,20 +55,17 @@ def test_an_unexpected_exception_is_recorded_with_its_traceback_and_tried_again(
     assert second.runs, "the second attempt ran"
 
 
-def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(bench: Bench) -> None:
     bench.policy = Failing(*[ZeroDivisionError("a bug")] * 10)
     bench.run()
     second = bench.experiment(2)
-    assert second.decision is not None
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.ERROR)
     assert "ZeroDivisionError" in second.decision.reason
-    assert bench.experiment(3).decision is not None
+    assert bench.experiment(3).decision
 
 
-def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Failing(*[EnvironmentFailure("the service is down", hint="wait")] * 3)
+def test_a_failing_surrounding_is_waited_for_and_said(bench: Bench) -> None:
+    bench.policy = Failing(*[errors.EnvironmentFailure("the service is down", hint="wait")] * 3)
     states = []
     session_loop = bench.loop()
     real = bench.store.set_state
@@ -96,8 +83,7 @@ def test_a_failing_surrounding_is_waited_for_and_said(tmp_path: Path) -> None:
     assert bench.experiment(2).runs, "the same experiment, once the service was back"
 
 
-def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_experiment(bench: Bench) -> None:
     lab = bench.laboratory()
     session = SessionLoop(lab, Limits(max_experiments=5))
     waits: list[int] = []
@@ -112,13 +98,7 @@ def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_e
     assert [e.number for e in bench.experiments()] == [0, 1]
 
 
-def test_waiting_times_grow_and_are_bounded() -> None:
-    backoff = Backoff(first=5, most=600)
-    assert [backoff.seconds(k) for k in (1, 2, 3, 8, 1000)] == [5, 10, 20, 600, 600]
-
-
-def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(bench: Bench) -> None:
     full = [True]
 
     def once(request: RunRequest) -> Script | str:
@@ -132,11 +112,10 @@ def test_a_full_disk_in_a_run_is_not_counted_and_the_run_is_made_again(tmp_path:
     first = bench.experiment(1)
     assert [run.label for run in first.runs] == [Label.DISK_FULL, Label.NONE]
     assert len({run.seed for run in first.runs}) == 1, "the same seed again: nothing was measured before"
-    assert first.decision is not None and first.decision.label is not Label.DISK_FULL
+    assert first.decision.label is not Label.DISK_FULL
 
 
-def test_stop_finishes_the_running_experiment(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_stop_finishes_the_running_experiment(bench: Bench) -> None:
     lab = bench.laboratory()
 
     class Stopping(ByNumber):
@@ -153,8 +132,7 @@ def test_stop_finishes_the_running_experiment(tmp_path: Path) -> None:
     assert found[-1].decision is not None
 
 
-def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_stop_now_leaves_the_experiment_open_for_resume(bench: Bench) -> None:
     hang = threading.Event()
 
     def hanging(request: RunRequest) -> Script | str:
@@ -166,7 +144,7 @@ def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
     bench.job = hanging
     lab = bench.laboratory()
     threading.Thread(target=lambda: (hang.wait(), lab.stop.request("now", now=True)), daemon=True).start()
-    with pytest.raises(Interrupted):
+    with pytest.raises(errors.Interrupted):
         SessionLoop(lab, Limits(), backoff=Backoff(first=0.0)).run()
     second = bench.experiment(2)
     assert second.decision is None
@@ -178,9 +156,8 @@ def test_stop_now_leaves_the_experiment_open_for_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stands_in", "shown"), [(False, [1, 0, 0]), (True, [1, 1, 0])])
 def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
-    tmp_path: Path, stands_in: bool, shown: list[int]
+    bench: Bench, stands_in: bool, shown: list[int]
 ) -> None:
-    bench = Bench(tmp_path)
     seen: list[tuple[str, ...]] = []
 
     class Reading(ByNumber):
@@ -195,8 +172,7 @@ def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
     assert seen == [("look at SCALE",) * count for count in shown]
 
 
-def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(bench: Bench) -> None:
     bench.run(3)
     incumbent = bench.store.session("t").incumbent
     bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
@@ -206,18 +182,17 @@ def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(tmp_path: 
     again = found[4]
     assert again.commit == incumbent
     assert len(again.good_runs) == 3
-    assert again.decision is not None and again.decision.status is Status.KEEP
+    assert again.decision.status is Status.KEEP
     assert found[5].parent == incumbent
 
 
-def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_result_is_read_again_when_the_store_fails_once(bench: Bench) -> None:
     real, failures = bench.store.close_run, [1]
 
     def close_run(*arguments: Any, **named: Any) -> Any:
         if failures and arguments[0] == 4:
             failures.pop()
-            raise EnvironmentFailure("database is locked", hint="wait")
+            raise errors.EnvironmentFailure("database is locked", hint="wait")
         return real(*arguments, **named)
 
     bench.store.close_run = close_run  # type: ignore[method-assign]
@@ -227,11 +202,10 @@ def test_a_result_is_read_again_when_the_store_fails_once(tmp_path: Path) -> Non
         assert Label.INTERRUPTED not in [run.label for run in e.runs], "no run was thrown away"
 
 
-def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_nothing_is_done_before_store_git_and_processes_agree(bench: Bench) -> None:
     bench.run(1)
     lab = bench.laboratory()
-    real, failures = lab.workspace.tip, [EnvironmentFailure("git is locked", hint="wait")] * 2
+    real, failures = lab.workspace.tip, [errors.EnvironmentFailure("git is locked", hint="wait")] * 2
 
     def tip() -> str:
         if failures:
@@ -240,17 +214,16 @@ def test_nothing_is_done_before_store_git_and_processes_agree(tmp_path: Path) ->
 
     bench.repository.branch = bench.repository.write(Commit({}, message="mine"))
     lab.workspace.tip = tip  # type: ignore[method-assign]
-    with pytest.raises(RepositoryError):
+    with pytest.raises(errors.RepositoryError):
         SessionLoop(lab, Limits(max_experiments=5), backoff=Backoff(first=0.0)).run()
     assert len(bench.experiments()) == 2
 
 
-def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(bench: Bench) -> None:
     bench.run(2)
     bench.store.open_segment(bench.session.id, "other", "another machine", "gpu", bench.session.started_at)
     good, bench.job = bench.job, lambda request: "no metric\n"
-    with pytest.raises(BaselineError):
+    with pytest.raises(errors.BaselineError):
         bench.run(4)
     bench.job = good
     session_loop = bench.loop(5)
@@ -262,20 +235,19 @@ def test_a_baseline_that_fails_on_another_machine_is_measured_again_by_resume(tm
     assert SessionView(bench.laboratory()).figures()["baseline"] == session_loop.view.figures()["baseline"]
 
 
-def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_goes_on(bench: Bench) -> None:
     good = bench.job
 
     def upgraded(request: RunRequest) -> Script | str:
         if request.key.startswith("t/2/"):
-            raise MissingCapability("the task's interpreter does not run")
+            raise errors.MissingCapability("the task's interpreter does not run")
         return good(request)
 
     bench.job = upgraded
-    with pytest.raises(MissingCapability):
+    with pytest.raises(errors.MissingCapability):
         bench.run(3)
     left = bench.store.latest(bench.session.id)
-    assert left is not None and (left.number, left.decision) == (2, None)
+    assert (left.number, left.decision) == (2, None)
     bench.job = good
     bench.run(3)
     found = bench.experiments()
@@ -283,13 +255,12 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
     assert all(e.decision and e.decision.status is not Status.CRASH for e in found)
 
 
-def test_conditions_are_looked_at_once_what_was_open_is_finished(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.policy = Failing(Interrupted("stop"))
-    with pytest.raises(Interrupted):
+def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -> None:
+    bench.policy = Failing(errors.Interrupted("stop"))
+    with pytest.raises(errors.Interrupted):
         bench.run(3)
     opened = bench.store.latest(bench.session.id)
-    assert opened is not None and opened.number == 2 and opened.decision is None
+    assert opened.number == 2 and opened.decision is None
     bench.policy = ByNumber()
     session_loop = bench.loop(3)
 
@@ -319,25 +290,8 @@ def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_sa
     resumed = bench.loop(2)
     resumed.conditions = moved
     for session_loop in (resumed, bench.loop(2)):  # moved beside a daemon, and before one
-        with pytest.raises(RepositoryError, match=f"points at {foreign[:10]}"):
+        with pytest.raises(errors.RepositoryError, match=f"points at {foreign[:10]}"):
             session_loop.run()
     bench.repository.branch = left
     bench.run(2)
     assert bench.store.totals(bench.session.id).experiments == 3
-
-
-def test_a_run_that_could_not_be_started_is_not_said_to_have_lost_its_daemon(tmp_path: Path) -> None:
-    bench, failures = Bench(tmp_path), [1]
-    good = bench.job
-
-    def once(request: RunRequest) -> Script | str:
-        if request.key.startswith("t/1/") and failures:
-            failures.pop()
-            raise EnvironmentFailure("the disk is full")
-        return good(request)
-
-    bench.job = once
-    bench.run(1)
-    first, again = bench.experiment(1).runs
-    assert (first.label, first.detail) == (Label.INTERRUPTED, "it could not be started")
-    assert again.label is Label.NONE

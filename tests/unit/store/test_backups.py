@@ -12,13 +12,7 @@ from autoresearchd.store.backup import backups
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.store.schema import health
 from autoresearchd.store.schema.database import sqlite_url
-from tests.contract.store_driver import AT, Driver, new_session
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Driver:
-    store = SqlStore.open(sqlite_url(tmp_path / "state.db"))
-    return Driver(store, store.create_session(new_session(), AT).id)
+from tests.contract.store_driver import AT, Driver
 
 
 def test_a_backup_can_be_opened_and_holds_everything(lab: Driver, tmp_path: Path) -> None:
@@ -58,8 +52,8 @@ def test_a_folder_that_cannot_be_made_is_a_fault_of_the_surroundings(lab: Driver
         backups.make(lab.store.backup, tmp_path / "file" / "backups", AT)
 
 
-def test_a_check_that_takes_too_long_is_ended_and_says_so(lab: Driver, tmp_path: Path) -> None:
+def test_a_check_that_takes_too_long_is_ended_and_says_so(lab: Driver, path: Path) -> None:
     for _ in range(300):
         lab.propose(lab.open())
-    assert health.quick_check(tmp_path / "state.db") == health.Health(())
-    assert not health.quick_check(tmp_path / "state.db", seconds=-1.0).complete
+    assert health.quick_check(path) == health.Health(())
+    assert not health.quick_check(path, seconds=-1.0).complete

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoresearchd.domain.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
+from autoresearchd.domain.errors import EnvironmentFailure, StoreDamaged
 from autoresearchd.domain.experiment import Decision, Measurement
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.proposal import Generation
@@ -26,20 +25,6 @@ DECISION = Decision(
     Status.DISCARD, Label.NO_GAIN, 1.1, delta=-0.1, metrics={"mb": 3.0}, confidence=1.5, sigma=0.01, reward=-0.9,
     reason="worse.", reward_parts={"improvement": -0.9}, reward_formula="1",
 )  # fmt: skip
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def lab(path: Path) -> Iterator[Driver]:
-    store = SqlStore.open(f"sqlite:///{path}")
-    session = store.create_session(new_session(), AT)
-    store.open_segment(session.id, "f0", "start", "cpu", AT)
-    yield Driver(store, session.id)
-    store.close()
 
 
 def fill(lab: Driver) -> None:
@@ -98,7 +83,6 @@ def test_what_is_read_is_what_the_store_says(path: Path, lab: Driver) -> None:
         number = transcript.number
         assert list(transcript.answers) == list(lab.store.answers(lab.id, number))
         wanted, e = lab.store.experiment(lab.id, number), transcript.experiment
-        assert e is not None
         assert (e.phase, e.parent, e.started_at, e.commit) == (
             wanted.phase, wanted.parent, wanted.started_at, wanted.commit,
         )  # fmt: skip
@@ -112,7 +96,6 @@ def test_all_proposals_of_an_experiment_are_there_with_their_rounds(path: Path, 
     fill(lab)
     repaired = read(path)[1]
     assert [(p.attempt, p.round_id, p.state_id) for p in repaired.proposals] == [(0, "r2", "s2"), (1, "r2", "s2")]
-    assert repaired.experiment is not None
     assert repaired.experiment.proposal == repaired.proposals[1]
     assert [(r.attempt, r.label) for r in repaired.experiment.runs] == [(0, Label.ERROR), (1, Label.NONE)]
 
@@ -132,8 +115,6 @@ def test_members_of_a_round_share_their_prompt_in_memory(path: Path, lab: Driver
     for _ in range(2):
         lab.store.record_answer(lab.id, lab.open().number, new_answer(), AT)
     one, other = (t.answers[0] for t in read(path))
-    assert one is not None
-    assert other is not None
     assert one.generation.messages[0] is other.generation.messages[0]
 
 
@@ -148,15 +129,6 @@ def test_nothing_is_written_and_a_daemon_at_work_is_not_waited_for(path: Path, l
         c.exec_driver_sql("DELETE FROM answer")
 
 
-def test_a_database_that_is_not_there_or_of_another_version_is_named(tmp_path: Path, path: Path, lab: Driver) -> None:
-    with pytest.raises(StoreError, match="there is no database"):
-        Corpus(tmp_path / "none.db")
-    for revision, kind in (("9999", SchemaTooNew), ("0000", StoreError)):
-        broken(path, f"UPDATE alembic_version SET version_num = '{revision}'")
-        with pytest.raises(kind, match=revision):
-            Corpus(path)
-
-
 # ---------------------------------------------------------------------- damage
 def broken(path: Path, statement: str, *values: object) -> None:
     with closing(sqlite3.connect(path)) as db, db:
@@ -168,16 +140,11 @@ def broken(path: Path, statement: str, *values: object) -> None:
     [
         "UPDATE answer SET model = x'ff00'",
         "UPDATE answer SET attempt = 'first'",
-        "UPDATE answer SET sampling = '[1]'",
         "UPDATE answer SET sampling = '{'",
-        "UPDATE answer SET seconds = 'soon'",
         "UPDATE answer_body SET completion = x'0102'",
         "UPDATE answer_body SET token_ids = x'0102'",
         "UPDATE answer_body SET messages = x'0102'",
-        "UPDATE answer_body SET messages = 'text'",
         "UPDATE answer_body SET shared = -1",
-        "UPDATE answer_body SET shared = 7",
-        "UPDATE answer_body SET shared = 'all'",
         "UPDATE answer_body SET shared = 9000000000",
     ],
 )
@@ -209,9 +176,7 @@ def test_an_answer_whose_question_was_stored_with_a_broken_one_is_lost_with_it(f
     [
         "UPDATE experiment SET label = 'wonderful'",
         "UPDATE experiment SET reward = 'much'",
-        "UPDATE experiment SET started_at = 'now'",
         "UPDATE experiment SET metrics = 'none'",
-        "UPDATE experiment SET reason = x'ff'",
         "UPDATE proposal SET round_id = x'ff'",
         "UPDATE proposal SET reward_parts = '3'",
         "UPDATE run SET label = 'odd'",
@@ -266,4 +231,4 @@ def test_whatever_stands_in_the_rows_of_one_experiment_the_others_are_read(
     found = read(path)
     assert [t.number for t in found] == [1, 2, 3]
     assert all(a is not None for t in (found[0], found[2]) for a in t.answers)
-    assert found[0].experiment is not None
+    assert found[0].experiment

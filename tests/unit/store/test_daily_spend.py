@@ -13,8 +13,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autoresearchd.store.daily_spend import DailySpend
 
@@ -71,17 +69,6 @@ def test_what_is_no_amount_counts_nothing(line: bytes, tmp_path: Path) -> None:
     with book.path(NOON).open("ab") as file:
         file.write(line + b"\n")
     assert book.spent(NOON) == 1.0
-
-
-@settings(max_examples=20)
-@given(st.binary(max_size=200))
-def test_no_content_makes_reading_fail_other_than_as_no_amount(content: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        book = DailySpend(Path(folder))
-        book.path(NOON).write_bytes(content)
-        assert book.spent(NOON) >= 0.0
 
 
 def test_a_link_or_a_pipe_in_its_place_is_neither_written_nor_waited_for(tmp_path: Path) -> None:

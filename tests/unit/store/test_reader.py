@@ -8,37 +8,21 @@ import sqlite3
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import EnvironmentFailure, SchemaTooNew, StoreDamaged, StoreError
+from autoresearchd.domain.errors import SchemaTooNew, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.policy_versions import NewLearnerRun
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.store.reader import Reader
-from autoresearchd.store.repository import SqlStore
 from tests.contract.store_contract_answers import asked_again, new_answer
 from tests.contract.store_contract_versions import named, new_version
 from tests.contract.store_driver import AT, Driver, commit_of, new_proposal, new_session
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a folder with ? and %20" / "state.db"
-
-
-@pytest.fixture
-def lab(path: Path) -> Iterator[Driver]:
-    store = SqlStore.open(f"sqlite:///{path}")
-    session = store.create_session(new_session(), AT)
-    store.open_segment(session.id, "f0", "start", "cpu", AT)
-    yield Driver(store, session.id)
-    store.close()
 
 
 def baseline(lab: Driver, values: tuple[float, ...] = (1.0, 1.02, 0.98), segment: int = 0) -> Experiment:
@@ -295,27 +279,6 @@ def test_sessions_are_listed(lab: Driver, path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "not JSON",
-        "[]",
-        '{"scoring": 3, "execution": {"budget": "x"}}',
-        "null",
-        pytest.param("[" * 200_000, id="nested without end"),
-    ],
-)
-def test_a_task_that_cannot_be_read_does_not_hide_the_session(lab: Driver, path: Path, text: str) -> None:
-    db = sqlite3.connect(path)
-    with db:
-        db.execute("UPDATE session SET task_json = ?", (text,))
-    db.close()
-    with Reader(path) as reader:
-        assert reader.status("nov21")["metric"]["name"] == ""
-        assert reader.sessions()[0].task == ""
-
-
 def test_it_reads_while_the_daemon_is_in_the_middle_of_a_write(lab: Driver, path: Path) -> None:
     fill(lab)
     writer = sqlite3.connect(path, isolation_level=None)
@@ -325,15 +288,6 @@ def test_it_reads_while_the_daemon_is_in_the_middle_of_a_write(lab: Driver, path
         assert len(list(reader.experiments("nov21"))) == 8
     writer.execute("ROLLBACK")
     writer.close()
-
-
-def test_a_listing_under_way_does_not_stand_in_the_way_of_other_questions(lab: Driver, path: Path) -> None:
-    fill(lab)
-    with Reader(path) as reader:
-        listing = reader.experiments("nov21")
-        assert next(listing)["experiment"] == 0
-        assert reader.status("nov21")["session"]["experiments"] == 6
-        assert len(list(listing)) == 7
 
 
 def test_it_reads_a_database_without_wal_files_and_leaves_it_as_it_was(lab: Driver, path: Path) -> None:
@@ -356,11 +310,6 @@ def test_it_reads_a_database_on_a_disk_that_it_may_not_write_to(lab: Driver, pat
             assert len(list(reader.experiments("nov21"))) == 8
     finally:
         path.parent.chmod(0o755)
-
-
-def test_it_cannot_write(lab: Driver, path: Path) -> None:
-    with Reader(path) as reader, pytest.raises(EnvironmentFailure, match="readonly"), reader._db.write() as c:
-        c.exec_driver_sql("DELETE FROM session")
 
 
 def test_a_missing_a_foreign_and_a_damaged_file_are_told_apart(tmp_path: Path) -> None:
