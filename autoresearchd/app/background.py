@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
-from typing import NamedTuple
 
 from autoresearchd.app.project import Project
 from autoresearchd.config.task_json import parse_task
-from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.quantities import format_duration
-from autoresearchd.domain.task import Task
 from autoresearchd.loop.context import BASELINE_RUNS
 from autoresearchd.loop.upkeep.session_lock import announce
 from autoresearchd.workspace import layout
@@ -62,67 +60,48 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
 
 def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:
     """Until the daemon holds the session, with ``ready`` until all is in order; its exit code if it ended instead."""
-    patient_until: float | None = time.monotonic() + _SILENT_S
+    patient_until = time.monotonic() + _SILENT_S
     while (code := daemon.poll()) is None:
         if project.daemon(tag, ready=ready) == daemon.pid:
             return None
-        if patient_until is not None and time.monotonic() > patient_until:
+        if time.monotonic() > patient_until:
             sys.stderr.write(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
-            patient_until = None
+            patient_until = math.inf
         time.sleep(_LOOK_EVERY)
     return code
 
 
 def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int | None:
     """Until the daemon is at work and its first run is measured; its exit code if it ended."""
-    said = ""
+    said, over = "", False
     while (code := daemon.poll()) is None:
         if project.daemon(tag) == daemon.pid:
-            step = _first_step(project, tag)
-            if step.words != said:
-                leave = "" if said or step.over else "; Ctrl-C leaves it running in the background"
-                sys.stderr.write(f"{step.words}{leave}\n")
-                said = step.words
-            if step.over:
+            words, over = _first_step(project, tag)
+            if words != said:
+                leave = "" if said or over else "; Ctrl-C leaves it running in the background"
+                sys.stderr.write(f"{words}{leave}\n")
+                said = words
+            if over:
                 return None
         time.sleep(_LOOK_EVERY)
     return code
 
 
-class _Step(NamedTuple):
-    """What a new session is at. over: its first run is measured."""
-
-    words: str
-    over: bool = False
-
-
-def _first_step(project: Project, tag: str) -> _Step:
-    store = project.open_store()
+def _first_step(project: Project, tag: str) -> tuple[str, bool]:
+    """What a new session is at, and whether its first run is measured."""
+    measuring = "measuring the baseline", False
     try:
-        session = store.session(tag)
-        latest = store.latest(session.id)
+        with project.open_store() as store:
+            session = store.session(tag)
+            latest = store.latest(session.id)
     except KeyError:  # a baseline that failed takes its session with it
-        return _Step("measuring the baseline")
-    finally:
-        store.close()
-    return first_step(parse_task(session.task_json), latest, session.reason)
-
-
-def first_step(task: Task, latest: Experiment | None, reason: str = "") -> _Step:
-    """What a session is at before its first result.
-
-    task: its task. latest: its latest experiment; None: none is opened yet. reason: what holds it up.
-    """
-    if latest is None and reason:
-        return _Step(reason)
+        return measuring
+    task = parse_task(session.task_json)
     if latest is None:
-        setup = task.execution.setup_commands
-        return _Step(f"setting up: {'; '.join(setup)}" if setup else "measuring the baseline")
-    if latest.number == 0 and not latest.good_runs:
-        return _Step("measuring the baseline")
-    words = "the baseline is measured"
-    if latest.number == 0:
+        setup = "; ".join(task.execution.setup_commands)
+        return (session.reason or f"setting up: {setup}", False) if session.reason or setup else measuring
+    if latest.number == 0 and latest.good_runs:
         run = latest.good_runs[0]
-        took = format_duration(run.duration_s)
-        words = f"first of {BASELINE_RUNS} baseline runs: {task.metric.name} {run.value:.4g} ({took})"
-    return _Step(words, over=True)
+        metric = f"{task.metric.name} {run.value:.4g} ({format_duration(run.duration_s)})"
+        return f"first of {BASELINE_RUNS} baseline runs: {metric}", True
+    return measuring if latest.number == 0 else ("the baseline is measured", True)

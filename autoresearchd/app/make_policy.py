@@ -1,12 +1,17 @@
-"""The policy of a session, from its name, the user's settings, and what the session offers to it."""
+"""The policy of a session, from its name, the user's settings, and what the session offers to it.
+
+Its models are asked a word each before anything is measured: a wrong key, name or address is not fixed by waiting.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +19,16 @@ from autoresearchd.app.models.spending import Roomy, SessionAnswers, UsersDay, d
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Cancel, Clock, Executor, Policy, Store, TrialHistory
+from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.research_state import ResearchState
 from autoresearchd.domain.secrets import secret_parts
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.loop.proposing.edit_check import EditCheck
-from autoresearchd.models.client import ModelClient
+from autoresearchd.models.client import FINAL, ModelClient, ModelError, Question, Trouble
+from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced
+from autoresearchd.policy.exchange import Failure, Unanswered, hint
+from autoresearchd.policy.model_renewal import Following, Renewable, Unloadable
 from autoresearchd.policy.policy_names import PolicySpec
 from autoresearchd.workspace.git import GitWorkspace
 
@@ -27,6 +36,10 @@ if TYPE_CHECKING:
     from autoresearchd.sandbox.agent_shell import AgentShells, Surroundings
 
 LOCAL = "local"
+MOST_TOKENS = 16
+"""Of the answer to the first question, whatever it is: some providers refuse to be asked for fewer."""
+_PATIENCE_S = 30.0
+_HOPELESS = FINAL | {Trouble.UNREACHABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +104,6 @@ def _search(offer: Offer) -> Policy:
 
 
 def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
-    from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers
-    from autoresearchd.policy.model_renewal import Following, Renewable, Unloadable
-
     settings = offer.settings
     day = UsersDay(daily_spend(offer.environment), offer.store, offer.clock, offer.warn, str(offer.source))
     day.catch_up()
@@ -104,9 +114,6 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         session_cap=offer.max_usd,
         day_cap=settings.per_day,
     )
-    log = SessionAnswers(offer.store, offer.session_id, offer.clock, day.spent)
-    answers = WatchedAnswers(log, caps, offer.warn)
-    purse = Roomy(caps, offer.pristine)
     check = EditCheck(offer.task, offer.store, offer.session_id, offer.pristine)
     clients = make_clients(spec, settings, offer.source, offer.environment, offer.adapters, offer.warn)
     make: Callable[..., Policy]
@@ -122,8 +129,8 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         clients,
         settings,
         name=str(spec),
-        answers=answers,
-        purse=purse,
+        answers=WatchedAnswers(SessionAnswers(offer.store, offer.session_id, offer.clock, day.spent), caps, offer.warn),
+        purse=Roomy(caps, offer.pristine),
         check=check.legal,
         near=check.near,
         ending=offer.ending,
@@ -161,32 +168,20 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
     if name is not None:
         needed |= {"transformers": "learn"} if in_process else {"httpx2": "local"}
     for package, extra in needed.items():
-        if not _installed(package):
+        if find_spec(package) is None:
             raise MissingCapability(
                 f"--policy {spec} needs the package {package}", hint=f"pip install 'autoresearchd[{extra}]'"
             )
     if name is None and not settings.fallbacks and spec.argument.partition("/")[0] not in settings.key_files:
-        _require_key(spec, environment)
+        from autoresearchd.models.provider_errors import absent_key
 
-
-def _require_key(spec: PolicySpec, environment: Mapping[str, str]) -> None:
-    """The environment of a process does not change: without a key the session would wait for ever."""
-    from autoresearchd.models.provider_errors import absent_key
-
-    variable = absent_key(spec.argument, environment)
-    if variable:
-        raise MissingCapability(
-            f"--policy {spec} needs a key, and {variable} is not set",
-            hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
-            "--policy search needs none",
-        )
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:  # it is being kept from being imported
-        return False
+        # The environment of a process does not change: without a key the session would wait for ever.
+        if variable := absent_key(spec.argument, environment):
+            raise MissingCapability(
+                f"--policy {spec} needs a key, and {variable} is not set",
+                hint=f"export {variable}=…, or name the file that holds it under key_files in the settings file; "
+                "--policy search needs none",
+            )
 
 
 def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
@@ -247,6 +242,79 @@ def model_secrets(settings: ModelSettings) -> list[str]:
             with contextlib.suppress(UsageError):
                 found.extend(secret_parts(read_key(path)))
     return found
+
+
+def ask_models(
+    spec: PolicySpec,
+    settings: ModelSettings,
+    folder: Path,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> None:
+    """Ask each model once that the policy would ask; one in this process is not asked. What may pass by itself is told.
+
+    The cost goes into the user's book of the day; where the cap of the day is reached, nothing is asked. Raises
+    UsageError: every one of them refuses its key or its name, or cannot be reached.
+    """
+    if not spec.asks_model:
+        return
+    book, at = daily_spend(environment), now()
+
+    def charge(cost: Cost, *names: str) -> None:
+        usd = priced(cost, settings.prices, *names).usd
+        if book is not None and usd:
+            try:
+                book.add(at, usd, str(folder))
+            except OSError as error:
+                tell(f"warning: ${usd:.6f} for asking {names[0]} is not in the book of the day: {error}\n")
+
+    if book is not None and settings.per_day is not None:
+        spent = 0.0
+        with contextlib.suppress(OSError):  # told of when the session keeps the book
+            spent = book.spent(at)
+        if spent >= settings.per_day:
+            tell("note: no model is asked now: the cap of the day is reached\n")
+            return
+    clients = {client.name: client for client in reversed(make_clients(spec, settings, folder, environment))}
+    failures = []
+    for client in reversed(clients.values()):
+        if not isinstance(client, Unloadable):
+            tell(f"asking {client.name} …\n")
+            failure = _failure(client, settings, charge)
+            failures += [failure] if failure else []
+    if len(failures) == len(clients) and all(failure.error.trouble in _HOPELESS for failure in failures):
+        advice = "; ".join(dict.fromkeys(map(_advice, failures)))
+        raise UsageError(
+            f"no model answers: {Unanswered(failures).what}", hint=f"{advice}. --no-preflight starts all the same"
+        )
+    for failure in failures:
+        tell(f"warning: {Unanswered([failure]).what}\n  → {hint(failure)}\n")
+
+
+def _advice(failure: Failure) -> str:
+    if failure.error.trouble is Trouble.UNREACHABLE and not failure.error.hint:
+        return f"see to the network, and to the address of {failure.model} if a variable of the environment names one"
+    return hint(failure)
+
+
+def _failure(client: ModelClient, settings: ModelSettings, charge: Callable[..., None]) -> Failure | None:
+    """Why a model gives no answer; None where it does, whatever it says."""
+    question = Question(
+        ({"role": "user", "content": "Answer with the word OK."},),
+        max_tokens=MOST_TOKENS,
+        temperature=settings.temperature,
+        timeout=min(_PATIENCE_S, settings.timeout),
+    )
+    try:
+        reply = client.ask(question, threading.Event())
+    except ModelError as error:
+        if error.cost is not None:
+            charge(error.cost, client.name)
+        return None if error.trouble is Trouble.REFUSED else Failure(client.name, error)
+    charge(reply.cost, client.name, reply.model)
+    return None
 
 
 def _agent_shell(offer: Offer) -> AgentShells:

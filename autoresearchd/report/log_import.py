@@ -143,11 +143,12 @@ def _take_run(log: _Reading, entry: Mapping[str, Any], number: int) -> None:
         log.warn(number, f"status {entry.get('status')!r} is none of {', '.join(Status)}")
         return
     asi, metrics = entry.get("asi"), entry.get("metrics")
+    pairs = {str(k): real(v) for k, v in metrics.items()} if isinstance(metrics, dict) else {}
     log.add(
         status,
         entry.get("metric"),
         commit=str(entry.get("commit") or ""),
-        metrics=_numbers(metrics if isinstance(metrics, dict) else {}),
+        metrics={name: value for name, value in pairs.items() if value is not None and name not in _BAD_NAMES},
         description=str(entry.get("description") or ""),
         at=_moment(entry.get("timestamp")),
         confidence=real(entry.get("confidence")),
@@ -182,15 +183,8 @@ def _read_tsv(log: _Reading, header: str, lines: Iterator[tuple[int, str]]) -> N
 
 
 def _status(value: Any) -> Status | None:
-    try:
-        return Status(str(value).strip().lower())
-    except ValueError:
-        return None
-
-
-def _numbers(metrics: Mapping[Any, Any]) -> dict[str, float]:
-    pairs = ((str(name), real(value)) for name, value in metrics.items())
-    return {name: value for name, value in pairs if value is not None and name not in _BAD_NAMES}
+    word = str(value).strip().lower()
+    return Status(word) if word in tuple(Status) else None
 
 
 def _moment(value: Any) -> datetime:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.tasks.check_task import SHORT, check_held
-from autoresearchd.app.tasks.scaffold import task_folder
+from autoresearchd.app.tasks.task_folder import Scaffold
 from autoresearchd.cli.main import run
 from autoresearchd.config import load_task
 from autoresearchd.config.check_file import CHECK_FILE, load_check
@@ -91,7 +91,7 @@ def test_the_short_check_passes(folder: Path) -> None:
 
 
 def test_neither_start_nor_task_init_shows_a_policy_how_to_cheat(tmp_path: Path) -> None:
-    started = task_folder("terrain", tmp_path / "started")
+    started = Scaffold("terrain", tmp_path / "started").folder()
     assert run(["task", "init", "terrain", str(tmp_path / "made")]) == 0
     for folder in (started, tmp_path / "made"):
         assert (folder / "task.yaml").is_file()

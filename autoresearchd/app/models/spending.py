@@ -32,7 +32,6 @@ class SessionAnswers:
     spent: Callable[[datetime, float], None] = lambda at, usd: None
 
     def record(self, number: int, answer: Answer) -> None:
-        """Store it and charge it."""
         at, usd = self.clock.now(), answer.cost.usd
         if usd is not None and math.isfinite(usd) and usd > 0:
             self.spent(at, usd)
@@ -59,13 +58,9 @@ class Roomy:
 class Journal(Protocol):
     """The part of a store that knows what was spent in its repository."""
 
-    def spent_since(self, at: datetime) -> float:
-        """Sum of the known prices of all answers since then."""
-        ...
+    def spent_since(self, at: datetime) -> float: ...
 
-    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]:
-        """When each of them came and what it cost."""
-        ...
+    def charges_since(self, at: datetime) -> Sequence[tuple[datetime, float]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +79,15 @@ class UsersDay:
     session; until then it counts for this session. What is still missing then is in the journal, and the repository's
     next session adds it. Where the book cannot be read, what it said last counts, and at least the journal.
 
-    Args:
-        book: of all the user's repositories, None: there is no place for one.
-        journal: of this repository; the day costs at least what it says.
-        clock: tells the day.
-        warn: tells the user.
-        what: how the book calls the session.
+    book: None where there is no place for one; what: how it calls the session.
     """
 
     def __init__(
         self, book: DailySpend | None, journal: Journal, clock: Clock, warn: Callable[[str], None], what: str
     ) -> None:
         self._book, self._journal, self._clock, self._warn, self._what = book, journal, clock, warn, what
-        self._told = False
+        self._told = self._caught_up = False
         self._pending: deque[_Amount] = deque()
-        self._caught_up = False
         self._known: dict[date, float] = {}
         self._lock = threading.Lock()
 

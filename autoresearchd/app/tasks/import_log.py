@@ -1,16 +1,14 @@
-"""``import``.
-
-A log of pi-autoresearch, of the skill or of karpathy becomes a stopped session to list, plot and export.
-"""
+"""``import``: a log of pi-autoresearch, of the skill or of karpathy becomes a stopped session to list, plot, export."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.experiment import Decision, Experiment
+from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import SessionState, Status
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Proposal
@@ -26,14 +24,12 @@ def import_log(directory: Path, path: Path) -> str:
     """Read a log into a session of its own; the sentence to show. Nothing is stored when the file cannot be read."""
     project = Project.at(directory)
     log = read_log(path)
-    store = project.open_store()
-    try:
+    stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:24] or "log"
+    with project.open_store() as store:
         known = {session.tag for session in store.sessions()}
-        stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:24] or "log"
-        tag = next(t for n in range(1, 10**6) if (t := f"{IMPORTED}-{stem}" + (f"-{n}" if n > 1 else "")) not in known)
+        tags = (f"{IMPORTED}-{stem}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
+        tag = next(tag for tag in tags if tag not in known)
         _store(store, tag, log)
-    finally:
-        store.close()
     warnings = "".join(f"\n  {warning}" for warning in log.warnings[:10])
     experiments = counted(len(log.experiments), "experiment")
     return f"{experiments} of {path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
@@ -72,17 +68,12 @@ def _store(store: SqlStore, tag: str, log: ImportedLog) -> None:
 
 def _store_experiment(
     store: SqlStore, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool
-) -> Experiment:
+) -> None:
     delta = None
     if item.metric is not None and best is not None:
         delta = best - item.metric if minimize else item.metric - best
-    asi = ASI(
-        hypothesis=str(item.asi.get("hypothesis", "")),
-        arch_change=str(item.asi.get("arch_change", "")),
-        result=str(item.asi.get("result", "")),
-        next_action_hint=str(item.asi.get("next_action_hint", "")),
-        extra={k: v for k, v in item.asi.items() if k not in ASI.__slots__},
-    )
+    words = {key: str(item.asi.get(key, "")) for key in ("hypothesis", "arch_change", "result", "next_action_hint")}
+    asi = ASI(**words, extra={k: v for k, v in item.asi.items() if k not in ASI.__slots__})
     experiment = store.open_experiment(session_id, parent=item.commit, segment=item.segment, at=item.at)
     proposal = Proposal({}, asi.hypothesis or item.description, IMPORTED, description=item.description, asi=asi)
     store.record_proposal(session_id, experiment.number, proposal, diff="", code_hash=f"{IMPORTED}-{item.number}")
@@ -100,4 +91,3 @@ def _store_experiment(
     kept = item.commit if item.status is Status.KEEP else None
     store.record_decision(session_id, experiment.number, decision, asi, item.at, incumbent=kept)
     store.record_overhead(session_id, experiment.number, 0.0)
-    return store.experiment(session_id, experiment.number)

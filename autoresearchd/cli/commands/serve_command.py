@@ -24,7 +24,7 @@ def serve(
         Path | None,
         typer.Option("--adapter", metavar="DIR", help="Serve this LoRA adapter too, under its folder's name (vLLM)."),
     ] = None,
-    port: Annotated[int, typer.Option("--port", metavar="P", help="On 127.0.0.1.")] = 8000,
+    port: Annotated[int, typer.Option("--port", metavar="P", min=1, max=65535, help="On 127.0.0.1.")] = 8000,
     engine: Annotated[
         Literal["auto", "vllm", "transformers"],
         typer.Option("--engine", help="What serves: auto takes vLLM where it is installed, else transformers."),

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app.models.serve_model import (
-    Engine,
+    Patience,
     ServeOptions,
+    ServerCommand,
+    answers,
     command_of,
+    keep_up,
     require_free,
 )
-from autoresearchd.app.models.server_process import Patience, ServerCommand, answers, keep_up
 from autoresearchd.domain.errors import UsageError
 
 QUICK = Patience(ready=20.0, silent=20.0, look=0.05, first=0.01, longest=0.05, settled=60.0, starts=3, end=5.0)
@@ -64,7 +66,7 @@ def test_vllm_is_ready_for_adapters_and_tells_the_log_probabilities_that_the_lea
     tmp_path: Path, adapter: Path
 ) -> None:
     options = ServeOptions("Qwen/Qwen3-4B", adapter=Path("v3"), port=8123)
-    command = command_of(options, Engine.VLLM, Path("/env/bin/vllm"), tmp_path)
+    command = command_of(options, Path("/env/bin/vllm"), tmp_path)
     words = " ".join(command.arguments)
     assert words.startswith("/env/bin/vllm serve Qwen/Qwen3-4B --host 127.0.0.1 --port 8123 --enable-lora ")
     assert f"--lora-modules v3={adapter}" in words
@@ -76,14 +78,14 @@ def test_vllm_is_ready_for_adapters_and_tells_the_log_probabilities_that_the_lea
 @pytest.mark.parametrize("model", [None, "", "--trust-remote-code", "./nowhere", "a\nb"])
 def test_what_is_no_model_never_becomes_an_option(model: str | None, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        command_of(ServeOptions(model), Engine.VLLM, Path("vllm"), tmp_path)
+        command_of(ServeOptions(model), Path("vllm"), tmp_path)
 
 
 def test_an_adapter_that_cannot_be_served_is_refused_with_what_can(tmp_path: Path, adapter: Path) -> None:
     with pytest.raises(UsageError, match="vllm"):
-        command_of(ServeOptions("m/m", adapter=adapter), Engine.TRANSFORMERS, Path("transformers"), tmp_path)
+        command_of(ServeOptions("m/m", adapter=adapter), Path("transformers"), tmp_path)
     with pytest.raises(UsageError, match="no LoRA adapter"):
-        command_of(ServeOptions("m/m", adapter=tmp_path), Engine.VLLM, Path("vllm"), tmp_path)
+        command_of(ServeOptions("m/m", adapter=tmp_path), Path("vllm"), tmp_path)
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.start_checks import require_tunable, say_who_measures, warn_of_unlearnable_answers
-from autoresearchd.app.tasks import required_extras
-from autoresearchd.app.tasks.required_extras import needs_of
+from autoresearchd.app.start_checks import learning_note, who_measures
+from autoresearchd.app.tasks import task_folder
+from autoresearchd.app.tasks.search_space import require_tunable
+from autoresearchd.app.tasks.task_folder import bundled_tasks, needs_of
 from autoresearchd.domain.errors import ConfigError, UsageError
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.task import MetricSource, Search
 from autoresearchd.policy.policy_names import parse_spec
-from autoresearchd.resources import bundled
 from tests.fakes.policies import make_task
 
 
@@ -33,11 +33,10 @@ from tests.fakes.policies import make_task
     ],
 )
 def test_answers_that_cannot_be_learned_from_are_told_of_before_any_is_paid_for(
-    policy: str, temperature: float | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    policy: str, temperature: float | None, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "model").mkdir()
-    warn_of_unlearnable_answers(parse_spec(policy), ModelSettings(temperature=temperature), tmp_path)
-    told = capsys.readouterr().err
+    told = learning_note(parse_spec(policy), ModelSettings(temperature=temperature), tmp_path)
     assert said in told
     assert ("set `temperature: 1` in config.yaml" in told) == bool(said)
     assert told.count("\n") == bool(said), "one sentence"
@@ -50,7 +49,6 @@ def test_answers_that_cannot_be_learned_from_are_told_of_before_any_is_paid_for(
         ("random", "prompt.txt", "Answer in one sentence.\n", True),
         ("search", "train.py", "RATE = 0.1\n", False),
         ("search", "train.py", "def (:\n", False),  # the baseline's error says more
-        ("search", "train.py", "\ufeffRATE = 0.1\n", True),  # runs, but the parser drops the mark
         ("command:./tool", "prompt.txt", "Answer in one sentence.\n", False),
         ("litellm:openai/m", "train.py", "print(1)\n", False),
     ],
@@ -68,22 +66,17 @@ def test_a_policy_that_could_never_propose_anything_is_refused_before_a_baseline
     assert ("LEARNING_RATE" in caught.value.hint) == (text == "print(1)\n"), "a prompt has no constants to write"
 
 
-def test_what_a_score_of_its_own_does_not_protect_is_said_with_what_is_left_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_score_of_its_own_does_not_protect_is_said_with_what_is_left_alone() -> None:
     """Who reads a gain in the morning should have been told that the data behind it could be edited."""
     task = make_task()
-    say_who_measures(task, {"train.py": "SEED = 1\nN_VAL = 400\nLR = 0.1\n"})
-    told = capsys.readouterr().err
+    told = " ".join(who_measures(task, {"train.py": "SEED = 1\nN_VAL = 400\nLR = 0.1\n"}))
     assert "val_loss is self-reported" in told
     assert "an edit can change the data or the score" in told
     assert "evaluation.command" in told
-    assert told.endswith("leave alone what reaches it: SEED, N_VAL\n")
-    say_who_measures(task, {"train.py": "LR = 0.1\n"})
-    assert "leave alone" not in capsys.readouterr().err
+    assert told.endswith("leave alone what reaches it: SEED, N_VAL")
+    assert "leave alone" not in " ".join(who_measures(task, {"train.py": "LR = 0.1\n"}))
     owned = replace(task, scoring=replace(task.scoring, source=MetricSource.EVALUATOR))
-    say_who_measures(owned, {"train.py": "SEED = 1\n"})
-    assert capsys.readouterr().err == ""
+    assert who_measures(owned, {"train.py": "SEED = 1\n"}) == ()
 
 
 @pytest.mark.parametrize("policy", ["search", "random"])
@@ -102,13 +95,10 @@ def test_a_night_is_not_begun_with_bounds_that_hold_nothing(policy: str, text: s
     assert words in str(caught.value)
 
 
-_BUNDLED = sorted(path.parent for path in bundled("templates").glob("*/task.yaml"))
-
-
 def test_what_is_missing_is_named_as_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("import os\ndef f():\n    from sklearn.svm import SVC\n    import numpy as np\n")
     (tmp_path / "broken.py").write_text("import torch (\n")
-    monkeypatch.setattr(required_extras, "find_spec", lambda name: None if name == "sklearn" else object())
+    monkeypatch.setattr(task_folder, "find_spec", lambda name: None if name == "sklearn" else object())
     assert needs_of(tmp_path).words == "train, tasks (missing: scikit-learn)"
     (tmp_path / "train.py").write_text("import json\nfrom .torch import x\n")
     assert needs_of(tmp_path).words == "—"
@@ -116,5 +106,5 @@ def test_what_is_missing_is_named_as_it_is_installed(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(("name", "extra"), [("autoresearch", "train"), ("baseball-pitch-synthetic", "tasks")])
 def test_the_bundled_tasks_are_told_with_their_extra(name: str, extra: str) -> None:
-    (folder,) = [folder for folder in _BUNDLED if folder.name == name]
+    (folder,) = [folder for folder in bundled_tasks() if folder.name == name]
     assert extra in needs_of(folder).extras

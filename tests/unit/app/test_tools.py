@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.app.start_checks import require_bits, require_programs, require_tool
+from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.config import read_task_text
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.domain.task import Check, Evaluation, Task

@@ -56,11 +56,11 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
 @pytest.mark.parametrize(
     ("arguments", "what", "hint"),
     [
-        ("show one", "N: 'one' is no whole number", "in digits"),
-        ("experiments --last x", "--last: 'x' is no whole number", "in digits"),
+        ("show one", "N: 'one' is not a whole number", "in digits"),
+        ("start --max-cost much", "--max-cost: 'much' is not a number", "in digits"),
         ("experiments --last 0", "--last: 0 is less than 1", "write 1 or more"),
         ("task check --run --runs 101", "--runs: 101 is more than 100", "write 100 or less"),
-        ("serve --port abc", "--port: 'abc' is no whole number", "in digits"),
+        ("serve --port abc", "--port: 'abc' is not a whole number", "in digits"),
         ("experiments --status crached", "'crached' is none of keep, discard, crash", "did you mean crash?"),
         ("learn --dry-run", "--algo is missing", "one of grpo, ppo, sdpo"),
         ("show", "N is missing", "autoresearchd show --help"),
@@ -70,7 +70,7 @@ def test_what_cannot_be_meant_is_refused_with_exit_code_2(command: Command, argu
         ("stop here", "here", "autoresearchd stop --help"),
         ("show -1", "-1 is read as an option", "autoresearchd show --help"),
         ("start --budget=-5s", "--budget: a duration must be more than zero: '-5s'", "90s"),
-        ("start --slots 0", "'0' is no number of slots", "--slots auto"),
+        ("start --slots 0", "--slots 0: this version runs one experiment at a time", "--slots auto"),
     ],
 )
 @pytest.mark.usefixtures("repository")
