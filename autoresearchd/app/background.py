@@ -88,7 +88,6 @@ def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[
 
 
 def _first_step(project: Project, tag: str) -> tuple[str, bool]:
-    """What a new session is at, and whether its first run is measured."""
     measuring = "measuring the baseline", False
     try:
         with project.open_store() as store:

@@ -72,11 +72,9 @@ class Offer:
     ended: list[Callable[[], None]] = field(default_factory=list)
 
     def materialise(self, state: ResearchState, target: Path) -> None:
-        """The task's folder at the state's parent."""
         self.workspace.materialise(state.parent, target)
 
     def code_at(self, commit: str) -> Mapping[str, str]:
-        """Text of the editable files at a commit."""
         return {path: self.workspace.read(commit, path) for path in self.task.editable}
 
 

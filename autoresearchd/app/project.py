@@ -97,7 +97,6 @@ class Project:
             raise self.no_session(directory)
 
     def no_session(self, directory: Path | None = None) -> NoSession:
-        """The error where there is no session."""
         way = _way_below(directory) if directory is not None else ""
         hint = layout.left_by_a_failed_start(self.root) or way or layout.how_to_begin(directory or self.root)
         return NoSession(f"there is no session in {self.root} yet", hint=hint)
@@ -134,7 +133,6 @@ class Project:
         return holder(self.lock(tag), ready=ready) if layout.valid_tag(tag) else None
 
     def pick(self, store: SqlStore, tag: str | None) -> Session:
-        """The session that a command means."""
         return store.session(self.choose([(session.tag, session.policy) for session in store.sessions()], tag))
 
     def choose(self, sessions: Sequence[tuple[str, str]], tag: str | None) -> str:

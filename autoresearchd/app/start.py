@@ -273,23 +273,12 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
     if not resumed:
         # Runs of an earlier session of this tag, whose baseline failed: their results must not be taken for ours.
         remove_tree(lab.site.runs)
-    kind = EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED
-    facts = lab.facts()
     lab.emit(
-        kind,
+        EventKind.SESSION_RESUMED if resumed else EventKind.SESSION_STARTED,
         f"session {session.tag} on {session.branch}: {lab.task.name}, {lab.task.metric.name} "
         f"({lab.task.metric.direction.value}), policy {session.policy}{ends_after(session.limits)}",
         root=str(workspace.root),
         tag=session.tag,
-        task=lab.task.name,
-        metric=lab.task.metric.name,
-        direction=lab.task.metric.direction.value,
-        policy=session.policy,
-        branch=session.branch,
-        tier=facts.get("tier", ""),
-        source=lab.task.scoring.source.value,
-        budget_s=lab.task.execution.budget.training,
-        max_experiments=session.limits.max_experiments,
     )
     for warning in lab.executor.warnings(lab.task):
         lab.emit(EventKind.WARNING, warning)

@@ -28,7 +28,6 @@ SandboxOption = Annotated[
         metavar="TIER",
         help="How runs are isolated: auto (the best that works here), bubblewrap, bubblewrap-noproc, namespaces, "
         "landlock, or none: edited code then runs as you, with your files and the network.",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

@@ -46,7 +46,6 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _plain_line(event: Event) -> str:
-    """An event as one line of plain text."""
     at = event.at.astimezone().strftime("%H:%M:%S")
     where = f"#{event.experiment:<4} " if event.experiment is not None else ""
     message = clean(event.message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -28,7 +27,6 @@ from autoresearchd.cli.terminal_text import guarded
 from autoresearchd.domain.errors import UsageError
 
 PROGRAM = "autoresearchd"
-_NEGATIVE = re.compile(r"-\d+")
 Command = tuple[Callable[..., Any], tuple[str, ...]]
 """What a command does, and examples of it without the program's name."""
 
@@ -105,7 +103,6 @@ def build() -> typer.Typer:
 
 
 def _examples(*lines: str) -> str:
-    """The end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {PROGRAM} {line}" for line in lines)
 
 
@@ -148,7 +145,6 @@ def _root(
 
 # ---------------------------------------------------------------------- mistakes
 def _explained(error: typer.TyperException) -> UsageError:
-    """What typer has found wrong with a command line, as an error of our own."""
     context = getattr(error, "ctx", None)
     see = f"`{context.command_path if context is not None else PROGRAM} --help` shows what it takes"
     if isinstance(error, typer.BadParameter) and error.param is not None:
@@ -162,13 +158,7 @@ def _explained(error: typer.TyperException) -> UsageError:
     near: Sequence[str] = getattr(error, "possibilities", None) or ()
     if near:
         what, suggestion = error.message, f"{' or '.join(sorted(near))}?"
-    option, hint = str(getattr(error, "option_name", "")), f"did you mean {suggestion}" if suggestion else see
-    if _NEGATIVE.fullmatch(option):
-        what = f"{option} is read as an option, and there is none of that name"
-        hint = f"numbers are 0 or more; before a text that begins so write -- first; {see}"
-    elif option == "--dir":
-        hint = f"it is about the folder that it is given in: `cd` there first; {see}"
-    return UsageError(_lowered(what), hint=hint)
+    return UsageError(_lowered(what), hint=f"did you mean {suggestion}" if suggestion else see)
 
 
 def _value(cause: BaseException | None, message: str) -> tuple[str, str]:

@@ -28,7 +28,6 @@ class Place:
         self.reader = Reader(project.database)
 
     def pick(self, tag: str | None) -> str:
-        """The session that is meant, see ``Project.choose``."""
         return self.project.choose([(session.tag, session.policy) for session in self.reader.sessions()], tag)
 
     def failed_start(self, tag: str | None) -> FailedStart | None:
@@ -42,7 +41,6 @@ class Place:
         return found if older and not any(self.alive(session.tag) for session in sessions) else None
 
     def alive(self, tag: str) -> bool:
-        """Whether a daemon holds the session."""
         return self.project.daemon(tag) is not None
 
     def status(self, tag: str) -> dict[str, Any]:

@@ -68,7 +68,6 @@ class Chart:
 
     @property
     def last(self) -> int:
-        """The highest number that is drawn."""
         return max([p.number for p in (*self.keeps, *self.discards)] + list(self.crashes), default=0)
 
     @property

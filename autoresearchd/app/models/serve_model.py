@@ -26,6 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
+from autoresearchd.app.models.spending import state_home
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, RepositoryError, UsageError
@@ -194,18 +195,12 @@ def require_free(port: int) -> None:
 
 
 def _log(folder: Path, port: int) -> Path:
-    """Where the server's log goes when nobody says: with the repository's other logs, else with the user's state.
-
-    See https://specifications.freedesktop.org/basedir-spec/latest/ for the latter.
-    """
+    """Where the server's log goes when nobody says: with the repository's other logs, else with the user's state."""
     with contextlib.suppress(RepositoryError):
         public = layout.public_dir(layout.find_root(folder))
         if public.is_dir():  # made by a session, which has also told git to overlook it
             return public / "serve.log"
-    state, home = os.environ.get("XDG_STATE_HOME", ""), os.environ.get("HOME", "")
-    if not state.startswith("/"):
-        state = f"{home}/.local/state" if home else str(folder)
-    return Path(state) / "autoresearchd" / f"serve-{port}.log"
+    return (state_home(os.environ) or folder) / f"serve-{port}.log"
 
 
 def _place(model: str | None, folder: Path) -> tuple[str, bool]:

@@ -89,12 +89,10 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
         kept, base = (None if path is None else str(path) for path in (self.kept, self.base))
         return {"faults": self.faults, "kept": kept, "backup": base, "notes": self.notes}
 
     def lines(self) -> list[str]:
-        """For people."""
         if self.kept is None and not self.faults:
             return ["the database is sound, and knows all that git knows: nothing to repair"]
         found = [f"damage: {fault}" for fault in self.faults]

@@ -57,7 +57,6 @@ class Restorer:
         self._parent, self._at = session.base_commit, session.started_at
 
     def run(self) -> list[str]:
-        """Complete the session; what was done, by experiment."""
         notes = []
         numbers = self._draft.numbers(self._session.id)
         last = self._last(set(numbers))

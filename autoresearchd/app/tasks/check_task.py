@@ -117,7 +117,6 @@ class Held:
 
     @property
     def caught(self) -> int:
-        """How many cheats ended as they had to."""
         return sum(cheat.right for cheat in self.cheats)
 
 
@@ -198,7 +197,6 @@ class _Ended:
 
     @property
     def evaluation(self) -> float:
-        """The share of the evaluation in the run."""
         stage = self.result.stage(EVALUATION)
         return stage.duration_s / self.result.duration_s if stage and self.result.duration_s > 0 else 0.0
 
@@ -211,11 +209,9 @@ class _Trial:
 
     @property
     def task(self) -> Task:
-        """With the time that the run has."""
         return self.program.request.task
 
     def end(self) -> _Ended:
-        """Wait for the end of the run, and measure it."""
         try:
             result = self.program.handle.wait()
             assert result is not None
@@ -255,11 +251,9 @@ class _Bench:
         return read_tail(self.pristine / path, _TEXT_BYTES)
 
     def files(self) -> dict[str, str]:
-        """The editable files."""
         return {path: self.text(path) for path in self.task.editable}
 
     def sources(self) -> dict[str, str]:
-        """The protected Python files."""
         return read_sources(self.task, self.pristine)
 
     def edited(self, variant: Variant, places: Mapping[str, str]) -> dict[str, str]:
@@ -447,7 +441,6 @@ class _Trials:
         return tuple(tried)
 
     def _reference(self, unedited: Sequence[_Ended]) -> Reference:
-        """What runs of the unedited program hold the others to."""
         stages = [stage for one in unedited for stage in one.result.stages]
         pace = pace_of(_with_budget(self._bench.task, self._budget), {**self._sources, **self._files}, stages)
         value = unedited[0].measurement.value or 0.0

@@ -60,7 +60,6 @@ def write_task(directory: Path, name: str, layout: Layout | None, draft: Draft) 
 
 
 def _fields(name: str, layout: Layout | None, draft: Draft) -> TaskFields:
-    """What a task.yaml says, from a draft in which nothing is missing."""
     remarks = (f"Adopted from {layout.kind}: the program prints its own score.",) if layout else ()
     return TaskFields(name, remarks=remarks, **{key: value for key, value in asdict(draft).items() if value})
 

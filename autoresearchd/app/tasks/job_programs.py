@@ -94,7 +94,6 @@ def require_programs(task: Task, source: Path) -> tuple[str, ...]:
 
 
 def _job_commands(task: Task) -> Iterator[tuple[str, str]]:
-    """The commands that jobs run, each with its key."""
     yield "execution.run_command", task.execution.run_command
     yield from (("checks", check.command) for check in task.checks)
     if task.evaluation is not None:

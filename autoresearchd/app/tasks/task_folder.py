@@ -91,7 +91,6 @@ class Needs(NamedTuple):
 
     @property
     def words(self) -> str:
-        """``tasks (missing: scikit-learn)``."""
         named = ", ".join(self.extras) or "—"
         return f"{named} (missing: {', '.join(self.missing)})" if self.missing else named
 
@@ -145,7 +144,6 @@ class Scaffold:
         self._made: list[Path] = []
 
     def folder(self) -> Path:
-        """The folder of the task; a bundled one is written to an empty folder."""
         task, directory = self._task, self._directory
         if task is None:
             with _writing(directory):
@@ -192,7 +190,6 @@ class Scaffold:
         return directory
 
     def keep(self) -> None:
-        """A session has begun there."""
         self._written = []
 
     def __enter__(self) -> Scaffold:

@@ -146,7 +146,6 @@ def _log_files(root: Path, tag: str, experiment: int) -> list[Path]:
 
 # ---------------------------------------------------------------------- the experiment as text
 def _experiment_lines(record: Record, paint: Paint) -> list[str]:
-    """All of an experiment but its diff and its logs."""
     status = str(record.get("status") or record.get("phase") or "open")
     colour = COLOURS.get(status, "")
     name = paint(f"#{record.get('experiment')}", "bold")
@@ -242,7 +241,6 @@ def _run_table(record: Record, paint: Paint) -> list[str]:
 
 
 def _answer_table(answers: Sequence[Record], paint: Paint) -> list[str]:
-    """The answers of models, the reason last where one could not be used."""
     if not answers:
         return []
     rows = [

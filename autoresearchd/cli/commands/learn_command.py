@@ -50,37 +50,20 @@ def learn(
             "--model",
             metavar="DIR|HUB_ID",
             help="The base model (default: local.model of config.yaml). Answers of another one are left out.",
-            show_default=False,
         ),
     ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", metavar="N", min=1, help="Steps of the optimiser.", show_default=False),
-    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", metavar="N", min=1, help="Steps of the optimiser.")] = None,
     places: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="DIR",
-            help="Learn from the sessions of this repository too; may be given several times.",
-            show_default=False,
-        ),
+        typer.Option("--from", metavar="DIR", help="Learn from this repository, too; may be given several times."),
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A constant of the algorithm; may be given several times.",
-            show_default=False,
-        ),
+        typer.Option("--set", metavar="NAME=VALUE", help="A constant of the algorithm; may be given several times."),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            help="Show what would be learned from and what not, with what --set says, and learn nothing.",
-        ),
+        typer.Option("--dry-run", help="Show what would be learned from, with what --set says, and learn nothing."),
     ] = False,
     export: Annotated[
         Path | None,
@@ -88,7 +71,6 @@ def learn(
             "--export",
             metavar="FILE.parquet",
             help="Write what would be learned from, one row for each answer, and learn nothing.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -117,7 +99,6 @@ def learn(
 
 
 def _parse_options(given: Sequence[str]) -> dict[str, str]:
-    """Names and values of ``--set``."""
     found: dict[str, str] = {}
     for text in given:
         match = _OPTION.fullmatch(text)
@@ -153,7 +134,6 @@ def _look(
     *,
     as_json: bool,
 ) -> None:
-    """Print what there is to learn from, and write it to a file where one is named."""
     from autoresearchd.learner.data.data_summary import summarise, write_parquet
     from autoresearchd.learner.data.read_sessions import filters_for, home_of, locate, material, read_sessions
     from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
@@ -221,7 +201,6 @@ def _base(model: str) -> BaseModel | None:
 
 
 def _lines(look: _Look) -> Iterator[str]:
-    """The look as text."""
     from autoresearchd.learner.data.data_summary import describe
     from autoresearchd.learner.data.read_sessions import UNKNOWN_HINT
     from autoresearchd.learner.gate.promotion_needs import lines as promotion_lines
@@ -289,14 +268,12 @@ def _cold(look: _Look) -> str:
 
 
 def _text(value: object) -> str:
-    """A value as ``--set`` has it."""
     if isinstance(value, tuple):
         return ",".join(value)
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _document(look: _Look) -> dict[str, Any]:
-    """The look as JSON."""
     from autoresearchd.learner.data.reward_signal import lacking
     from autoresearchd.learner.gate.promotion_needs import LEAST, promotion
 

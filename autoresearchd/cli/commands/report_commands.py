@@ -71,6 +71,5 @@ def import_log(
 
 
 def _head(place: Place, tag: str) -> SessionHead:
-    """What an export or a chart says about the session itself."""
     status = place.status(tag)
     return SessionHead(status["session"]["task"], status["metric"]["name"], status["metric"]["direction"])

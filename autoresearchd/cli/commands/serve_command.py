@@ -14,11 +14,7 @@ from autoresearchd.cli.terminal_text import say
 def serve(
     model: Annotated[
         str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A folder, or a name at the Hugging Face hub (default: local.model of config.yaml).",
-            show_default=False,
-        ),
+        typer.Argument(metavar="MODEL", help="A folder, or a name at the hub (default: local.model of config.yaml)."),
     ] = None,
     adapter: Annotated[
         Path | None,
@@ -31,21 +27,11 @@ def serve(
     ] = "auto",
     python: Annotated[
         str | None,
-        typer.Option(
-            "--python",
-            metavar="PATH",
-            help="Interpreter of the environment that the server is installed in (default: this one).",
-            show_default=False,
-        ),
+        typer.Option("--python", metavar="PATH", help="Interpreter of the server's environment (default: this one)."),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="Where the server prints to (default: .autoresearchd/serve.log of the repository here).",
-            show_default=False,
-        ),
+        typer.Option("--log", metavar="FILE", help="Where it prints to (default: .autoresearchd/serve.log here)."),
     ] = None,
 ) -> None:
     """Serve a model for the policy local, and keep it up.

@@ -75,7 +75,7 @@ def start(
     ] = None,
     roles: Annotated[
         bool | None,
-        typer.Option("--roles/--no-roles", help="Specialists take turns (experimental).", show_default=False),
+        typer.Option("--roles/--no-roles", help="Specialists take turns (experimental)."),
     ] = None,
     turns: Annotated[
         str | None,
@@ -126,9 +126,7 @@ def start(
 
 
 def resume(
-    tag: Annotated[
-        str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).", show_default=False)
-    ] = None,
+    tag: Annotated[str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).")] = None,
     session: SessionOption = None,
     max_experiments: ExperimentsOption = None,
     max_time: TimeOption = None,

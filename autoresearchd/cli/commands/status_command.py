@@ -50,7 +50,7 @@ def status(
     session: SessionOption = None,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="The repository (default: the one here).", show_default=False),
+        typer.Option("--dir", metavar="DIR", help="The repository (default: the one here)."),
     ] = None,
 ) -> None:
     """Show how a session stands.
@@ -262,7 +262,6 @@ def _begun(session: Record, now: datetime) -> str:
 
 
 def _clock(at: datetime, now: datetime) -> str:
-    """The local time, with the day where it is not today."""
     local = at.astimezone()
     return local.strftime("%H:%M" if local.date() == now.astimezone().date() else "%d %b %H:%M")
 
@@ -328,7 +327,6 @@ def _now_words(status: Record, meanwhile: Meanwhile | None, paint: Paint, now: d
 
 
 def _bar(share: float, stream: TextIO) -> str:
-    """A bar of 24 columns that is filled to ``share`` (0 to 1)."""
     filled = round(min(1.0, max(0.0, share)) * 24)
     full, empty = ("█", "░") if "utf" in (stream.encoding or "").lower() else ("#", "-")
     return full * filled + empty * (24 - filled)

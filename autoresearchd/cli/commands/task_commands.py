@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WhichArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME|DIR]", help="A bundled task or a folder (default: here).", show_default=False),
+    typer.Argument(metavar="[NAME|DIR]", help="A bundled task or a folder (default: here)."),
 ]
 
 
@@ -58,7 +58,6 @@ def list_tasks(as_json: JsonOption = False) -> None:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """What ``task list --json`` says of a task, read from its file as it is written."""
     from autoresearchd.app.tasks.task_folder import TASK_FILE, needs_of
     from autoresearchd.config.yaml_document import parse_yaml, read_text
 
@@ -156,7 +155,6 @@ class _Checked:
 
 
 def _check(folder: Path, asked: _Asked, *, quiet: bool) -> _Checked:
-    """Check a task, and say what came of it."""
     checked, stream = _Checked(folder.resolve().name), sys.stderr if quiet else sys.stdout
     paint = Paint(stream)
     try:
@@ -217,7 +215,6 @@ def _look(folder: Path, asked: _Asked, checked: _Checked) -> tuple[str, Sequence
 
 
 def _cells(held: Held) -> list[str]:
-    """A row of the table of all tasks."""
     return [
         _figures(held),
         held.documented.text if held.documented else "—",
@@ -230,7 +227,6 @@ def _cells(held: Held) -> list[str]:
 
 
 def _figures(held: Held) -> str:
-    """Mean and spread of the baseline's runs."""
     centre = sum(held.values) / len(held.values)
     return f"{centre:.6g}" if held.sigma is None else f"{centre:.5g} ± {held.sigma:.2g}"
 
@@ -380,7 +376,6 @@ def _say_next(directory: Path, *, whole: bool = False) -> None:
 
 
 def _completed(draft: Draft, name: str, directory: Path, *, bundled: dict[str, Path], adopted: bool) -> Draft:
-    """The draft with nothing missing; what is missing is asked for on a terminal."""
     options = ("--file", draft.target_file), ("--command", draft.run_command), ("--metric", draft.metric)
     missing = [option for option, value in options if not value]
     if missing and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
@@ -513,7 +508,6 @@ def space(which: WhichArgument = None, as_json: JsonOption = False) -> None:
 
 
 def _extent(parameter: Parameter) -> list[str]:
-    """Kind, range and next moves of a constant."""
     span = parameter.range
     if not parameter.numeric:
         return [parameter.kind.value, clean(" | ".join(map(_value, span.choices)), 120), ""]
@@ -531,7 +525,6 @@ def _value(value: object) -> str:
 
 
 def _space_facts(found: SearchSpace) -> dict[str, Any]:
-    """What ``--json`` says."""
     constants = []
     for p in found.parameters:
         facts: dict[str, Any] = {"name": p.name, "value": p.value, "line": found.lines[p.name], "kind": p.kind.value}

@@ -62,19 +62,6 @@ def lives(folder: Path) -> list[int]:
     return [int(path.name.rpartition("-")[2]) for path in sorted(folder.glob("life-*"))]
 
 
-def test_vllm_is_ready_for_adapters_and_tells_the_log_probabilities_that_the_learner_needs(
-    tmp_path: Path, adapter: Path
-) -> None:
-    options = ServeOptions("Qwen/Qwen3-4B", adapter=Path("v3"), port=8123)
-    command = command_of(options, Path("/env/bin/vllm"), tmp_path)
-    words = " ".join(command.arguments)
-    assert words.startswith("/env/bin/vllm serve Qwen/Qwen3-4B --host 127.0.0.1 --port 8123 --enable-lora ")
-    assert f"--lora-modules v3={adapter}" in words
-    assert "--logprobs-mode processed_logprobs" in words
-    assert command.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
-    assert "HF_HUB_OFFLINE" not in command.environment
-
-
 @pytest.mark.parametrize("model", [None, "", "--trust-remote-code", "./nowhere", "a\nb"])
 def test_what_is_no_model_never_becomes_an_option(model: str | None, tmp_path: Path) -> None:
     with pytest.raises(UsageError):

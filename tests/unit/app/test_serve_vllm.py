@@ -22,6 +22,7 @@ from autoresearchd.models.client import Reply
 from autoresearchd.models.openai_client import OpenAIClient
 from tests.contract.client_contract import QUESTION
 from tests.fakes.versions import Chosen
+from tests.unit.cli.conftest import bare_bones
 
 pytest.importorskip("httpx2", reason="pip install 'autoresearchd[local]'")
 
@@ -37,17 +38,9 @@ class Served:
     port: int
     said: queue.Queue[str] = field(default_factory=queue.Queue)
 
-    @property
-    def python(self) -> Path:
-        return self.folder / "env" / "bin" / "python"
-
-    @property
-    def vllm(self) -> Path:
-        return self.folder / "env" / "bin" / "vllm"
-
-    @property
-    def repository(self) -> Path:
-        return self.folder / "repository"
+    def __post_init__(self) -> None:
+        self.python, self.vllm = (self.folder / "env" / "bin" / name for name in ("python", "vllm"))
+        self.repository = self.folder / "repository"
 
     def adapter(self, name: str, place: str = "repository/.git/autoresearchd/adapters") -> ServedAdapter:
         folder = self.folder / place / name
@@ -79,9 +72,7 @@ def served(tmp_path: Path) -> Served:
     found.python.write_text(f"#!/bin/sh\necho {found.vllm.parent}\n")
     for program in (found.vllm, found.python):
         program.chmod(0o755)
-    for part in ("objects", "refs"):
-        (found.repository / ".git" / part).mkdir(parents=True)
-    (found.repository / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    bare_bones(found.repository)
     return found
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +28,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextmanager
-def opened(root: Path) -> Iterator[GitWorkspace]:
-    workspace = GitWorkspace.open(root, "t", task_folder=root, editable=("train.py",))
-    try:
-        yield workspace
-    finally:
-        workspace.close()
+def opened(root: Path) -> closing[GitWorkspace]:
+    return closing(GitWorkspace.open(root, "t", task_folder=root, editable=("train.py",)))
 
 
 def check(root: Path, command: str) -> None:
@@ -69,39 +63,6 @@ def test_what_no_shell_will_find_is_refused(
     assert caught.value.hint
 
 
-TASK = read_task_text(
-    "{name: t, workspace: {target_file: train.py}, execution: {run_command: python train.py}, "
-    "scoring: {metric: m, direction: minimize}}"
-)
-
-
-def commands(key: str, command: str) -> Task:
-    """A task one of whose commands is this."""
-    match key:
-        case "execution.setup_commands":
-            return replace(TASK, execution=replace(TASK.execution, setup_commands=(command, "true")))
-        case "evaluation.model_command":
-            return replace(TASK, evaluation=Evaluation("true", model_command=command))
-        case _:
-            return replace(TASK, checks=(Check(command),))
-
-
-KEYS = ["execution.setup_commands", "evaluation.model_command", "checks"]
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_a_script_that_was_committed_without_its_executable_bit_is_named_with_its_key_before_anything_runs(
-    root: Path, key: str
-) -> None:
-    with opened(root) as workspace, pytest.raises(UsageError) as caught:
-        require_bits(commands(key, "A=1 ./no.sh --fast"), workspace, workspace.head())
-    assert key in caught.value.what
-    assert "./no.sh may not be executed" in caught.value.what
-    assert "git add --chmod=+x -- no.sh" in caught.value.hint
-    assert "sh ./no.sh" in caught.value.hint
-
-
-# ---------------------------------------------------------------------- the programs of a task's own commands
 def task_of(command: str, **execution: object) -> Task:
     task = read_task_text(
         f"name: a\nworkspace: {{target_file: train.py}}\nexecution: {{run_command: {json.dumps(command)}}}\n"
@@ -110,6 +71,29 @@ def task_of(command: str, **execution: object) -> Task:
     return replace(task, execution=replace(task.execution, **execution))
 
 
+COMMAND = "A=1 ./no.sh --fast"
+
+
+@pytest.mark.parametrize(
+    ("key", "task"),
+    [
+        ("execution.setup_commands", task_of("true", setup_commands=(COMMAND, "true"))),
+        ("evaluation.model_command", replace(task_of("true"), evaluation=Evaluation("true", model_command=COMMAND))),
+        ("checks", replace(task_of("true"), checks=(Check(COMMAND),))),
+    ],
+)
+def test_a_script_that_was_committed_without_its_executable_bit_is_named_with_its_key_before_anything_runs(
+    root: Path, key: str, task: Task
+) -> None:
+    with opened(root) as workspace, pytest.raises(UsageError) as caught:
+        require_bits(task, workspace, workspace.head())
+    assert key in caught.value.what
+    assert "./no.sh may not be executed" in caught.value.what
+    assert "git add --chmod=+x -- no.sh" in caught.value.hint
+    assert "sh ./no.sh" in caught.value.hint
+
+
+# ---------------------------------------------------------------------- the programs of a task's own commands
 @pytest.mark.parametrize(
     "command",
     [

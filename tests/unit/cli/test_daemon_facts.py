@@ -9,28 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.cli.commands.status_command import DaemonFacts, meanwhile_in, status_lines
-from autoresearchd.cli.terminal_text import Paint
+from autoresearchd.cli.commands.status_command import meanwhile_in
 from autoresearchd.domain.labels import SessionState
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.failed_start import FailedStart, recall, remember
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import HOSTILE, START, Command, add_session
 
-BEGUN = datetime(2026, 3, 8, 3, 17, tzinfo=UTC)
-NOW = BEGUN + timedelta(hours=1, minutes=10)
 SETUP = "2026-03-08 20:00:01Z mar8 setup set-up: python prepare.py\n"
-
-
-def log_of(folder: Path, text: str) -> Path:
-    log = folder / "daemon.log"
-    log.write_text(text)
-    return log
-
-
-def head(state: str, facts: DaemonFacts) -> str:
-    session = {"tag": "mar8", "task": "t", "state": state, "pid": 42, "started_at": BEGUN.isoformat()}
-    return status_lines({"session": session}, [], Paint(enabled=False), facts=facts, now=NOW)[0]
 
 
 @pytest.mark.parametrize("stored", [SessionState.STOPPED, SessionState.RUNNING])
@@ -85,7 +71,9 @@ def test_a_daemon_that_waits_for_a_learner_says_so_in_words_and_in_json_and_not_
 
 
 def test_a_hostile_set_up_command_cannot_steer_the_terminal(tmp_path: Path) -> None:
-    found = meanwhile_in(log_of(tmp_path, SETUP.replace("python", "\x1b]0;owned\x07python")), "mar8")
+    log = tmp_path / "daemon.log"
+    log.write_text(SETUP.replace("python", "\x1b]0;owned\x07python"))
+    found = meanwhile_in(log, "mar8")
     assert found is not None
     assert found.words == "set-up: python prepare.py"
 

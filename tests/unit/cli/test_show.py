@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autoresearchd.cli.commands.experiment_commands import look_lines
 from autoresearchd.cli.terminal_text import Paint, measured
-from autoresearchd.domain.experiment import Decision, Measurement
-from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.domain.experiment import Measurement
+from autoresearchd.domain.labels import Label
+from autoresearchd.domain.proposal import Proposal
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.unit.cli.conftest import SHA, START, Command
@@ -33,26 +32,6 @@ def compared(repository: Path) -> int:
             run = store.open_run(session.id, e.number, 700, START, of=of)
             measured = Measurement(Label.NONE, value, {"val_bpb": value})
             store.close_run(run.id, measured, None, START + timedelta(minutes=5), last=of is not None)
-        return e.number
-
-
-REASON = "val_bpb 0.96 is 0.04 better than experiment 1 (± 0.02): kept."
-
-
-def decided(repository: Path, *, sigma: float | None, asi: ASI | None = None) -> int:
-    """Number of an experiment that was kept for a reason."""
-    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
-        session = store.session("mar8")
-        e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
-        proposal = Proposal({"train.py": "x = 9\n"}, "it helps", "search", description="x 1 → 9")
-        store.record_proposal(session.id, e.number, proposal, diff="", code_hash=f"decided-{e.number}")
-        store.record_commit(session.id, e.number, f"{e.number:040x}")
-        run = store.open_run(session.id, e.number, 700, START)
-        result = Measurement(Label.NONE, 0.9612345, {"val_bpb": 0.9612345})
-        store.close_run(run.id, result, None, START + timedelta(minutes=4), last=True)
-        decision = Decision(Status.KEEP, Label.NONE, 0.9612345, 0.0366667, sigma=sigma, reason=REASON)
-        at = START + timedelta(minutes=5)
-        store.record_decision(session.id, e.number, decision, asi or ASI(), at, incumbent=f"{e.number:040x}")
         return e.number
 
 
@@ -83,17 +62,12 @@ def test_a_figure_is_never_shown_as_nothing_nor_in_digits_that_say_nothing(
     assert measured(value, sigma) == shown
 
 
-PLAIN = Paint(enabled=False)
-
-
-def look(progress: float, *, abort: bool, sentence: str) -> dict[str, Any]:
-    drawn = {"forecast": 2.1, "low": 2.0, "high": 2.2, "bar": 2.05}
-    return {"progress": progress, "abort": abort, "sentence": sentence, **drawn}
-
-
 def test_a_run_that_was_ended_says_when_and_why() -> None:
-    before = look(0.2, abort=False, sentence="at 20% of the budget: the loss can still drop to the bar.")
-    last = look(0.35, abort=True, sentence="at 35% of the budget: the loss cannot drop to the bar any more.")
-    assert look_lines([before, last], PLAIN)[1] == (
-        "  early abort  ended at 35% of the budget: the loss cannot drop to the bar any more."
-    )
+    looks = [
+        {"progress": 0.2, "abort": False},
+        {"progress": 0.35, "abort": True, "sentence": "at 35%: it cannot drop."},
+    ]
+    seen = {"forecast": 2.1, "low": 2.0, "high": 2.2, "bar": 2.05}
+    _, verdict, _, *rows = look_lines([look | seen for look in looks], Paint(enabled=False))
+    assert verdict == "  early abort  ended at 35%: it cannot drop."
+    assert rows[1].split() == ["35%", "2.100000", "2", "2.200000", "2.050000"]
