@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from autoresearchd.app.background import detach
 from autoresearchd.app.compose import (
     ensure_segment,
     executor_spec,
@@ -37,31 +39,35 @@ from autoresearchd.app.start_checks import (
     who_measures,
     with_large_files,
 )
-from autoresearchd.app.tasks.import_log import IMPORTED
 from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.app.tasks.search_space import require_tunable
 from autoresearchd.app.tasks.task_folder import TASK_FILE, Scaffold, read_task
-from autoresearchd.config import Overrides, check_files, dump_task
+from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import BaselineError, LimitReached, MissingCapability, PolicyError, UsageError
 from autoresearchd.domain.events import EventKind
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventSink, NewSession
-from autoresearchd.domain.quantities import counted
+from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.domain.task import Task
-from autoresearchd.loop.context import Context
+from autoresearchd.loop.context import BASELINE_RUNS, Context
 from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
-from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held
+from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
+from autoresearchd.report.log_import import IMPORTED
 from autoresearchd.sandbox.leftovers import end_abandoned
 from autoresearchd.store.repository import SqlStore
-from autoresearchd.workspace import preflight
-from autoresearchd.workspace.files import remove_tree
+from autoresearchd.workspace import layout, preflight
+from autoresearchd.workspace.files import disk_errors, remove_tree
 from autoresearchd.workspace.git import GitWorkspace
 from autoresearchd.workspace.layout import require_tag
+
+_LOOK_EVERY = 0.1
+_SILENT_S = 5.0
+"""How long nothing is said while a daemon looks at what the last one left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +295,93 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
             lab.executor.setup(lab.task, lab.site.pristine, lab.site.setup, log, lab.stop.now)
         finally:
             clean_logs(log.parent, lab.redactor)
+
+
+# ---------------------------------------------------------------------- in the background
+def detach(project: Project, tag: str, *, wait: bool) -> int:
+    """Leave a daemon behind; the exit code.
+
+    With ``wait``, until the first run has been measured, so that a broken baseline is seen. Raises
+    EnvironmentFailure or RepositoryError where the public folder cannot be written.
+    """
+    log = layout.daemon_log(project.root)
+    errors = log.with_name(f"daemon-{tag}.err")
+    with disk_errors(f"writing {errors}"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        stderr = errors.open("wb")
+    with stderr:
+        daemon = subprocess.Popen(
+            [sys.executable, "-P", "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
+            cwd=project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    announce(project.lock(tag), daemon.pid)
+    try:
+        code = _wait_for_daemon(project, tag, daemon, ready=not wait)
+        if code is None:
+            sys.stderr.write(
+                f"session {tag}: the daemon is process {daemon.pid}\n"
+                f"  watch  autoresearchd status --watch   (in {project.root})\n"
+                f"  log    {log}\n  stop   autoresearchd stop\n"
+            )
+            code = _wait_for_first_result(project, tag, daemon) if wait else None
+    except KeyboardInterrupt:
+        sys.stderr.write("left running in the background\n")
+        return 0
+    if code is not None and code != 0:
+        sys.stderr.write(errors.read_text("utf-8", "replace"))
+    return code or 0
+
+
+def _wait_for_daemon(project: Project, tag: str, daemon: subprocess.Popen[bytes], *, ready: bool) -> int | None:
+    """Until the daemon holds the session, with ``ready`` until all is in order; its exit code if it ended instead."""
+    patient_until = time.monotonic() + _SILENT_S
+    while (code := daemon.poll()) is None:
+        if project.daemon(tag, ready=ready) == daemon.pid:
+            return None
+        if time.monotonic() > patient_until:
+            sys.stderr.write(f"process {daemon.pid} is bringing session {tag} in order; Ctrl-C leaves it at that\n")
+            patient_until = math.inf
+        time.sleep(_LOOK_EVERY)
+    return code
+
+
+def _wait_for_first_result(project: Project, tag: str, daemon: subprocess.Popen[bytes]) -> int | None:
+    """Until the daemon is at work and its first run is measured; its exit code if it ended."""
+    said, over = "", False
+    while (code := daemon.poll()) is None:
+        if project.daemon(tag) == daemon.pid:
+            words, over = _first_step(project, tag)
+            if words != said:
+                leave = "" if said or over else "; Ctrl-C leaves it running in the background"
+                sys.stderr.write(f"{words}{leave}\n")
+                said = words
+            if over:
+                return None
+        time.sleep(_LOOK_EVERY)
+    return code
+
+
+def _first_step(project: Project, tag: str) -> tuple[str, bool]:
+    measuring = "measuring the baseline", False
+    try:
+        with project.open_store() as store:
+            session = store.session(tag)
+            latest = store.latest(session.id)
+    except KeyError:  # a baseline that failed takes its session with it
+        return measuring
+    task = parse_task(session.task_json)
+    if latest is None:
+        setup = "; ".join(task.execution.setup_commands)
+        return (session.reason or f"setting up: {setup}", False) if session.reason or setup else measuring
+    if latest.number == 0 and latest.good_runs:
+        run = latest.good_runs[0]
+        metric = f"{task.metric.name} {run.value:.4g} ({format_duration(run.duration_s)})"
+        return f"first of {BASELINE_RUNS} baseline runs: {metric}", True
+    return measuring if latest.number == 0 else ("the baseline is measured", True)
 
 
 # ---------------------------------------------------------------------- the task, as it was asked for

@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from autoresearchd import keys
 from autoresearchd.app.make_policy import LOCAL, endpoint
 from autoresearchd.app.project import Project
-from autoresearchd.app.tasks.import_log import IMPORTED
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import RepositoryError, SessionLocked, StoreError, UsageError
 from autoresearchd.domain.experiment import Session
@@ -29,6 +28,7 @@ from autoresearchd.loop.measuring.run_files import RESULT_BYTES, read_sources, r
 from autoresearchd.loop.upkeep.session_lock import already_held, starting
 from autoresearchd.loop.upkeep.system_clock import SystemClock
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
+from autoresearchd.report.log_import import IMPORTED
 from autoresearchd.workspace import layout, preflight
 from autoresearchd.workspace.files import disk_errors
 from autoresearchd.workspace.submodules import FETCH

@@ -29,9 +29,6 @@ _NAME_LENGTH = 50
 """Of the metric's name, beside the axis."""
 _CUTS = (LABEL_LENGTH, 37, 30, 24, 20)
 """Characters of the words at a keep: as many as there is room for."""
-_LEFT, _RIGHT = 0.065, 0.985
-_EDGE, _MOST_MORE = 10.0, 0.1
-"""Pixels that stay free on the left; by which share of the figure the axis is moved at most."""
 _SIZE = (16.0, 9.0)
 _DPI = 100
 _GREEN, _GREY, _RED, _INK = "#2ca05a", "#b5b8bd", "#d64545", "#30343b"
@@ -159,32 +156,23 @@ def _figure(chart: Chart) -> Figure:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     # Text from a model is never set as mathematics: a stray dollar sign would raise.
     with rc_context({"font.size": 11, "text.parse_math": False, "axes.unicode_minus": False}):
-        figure = Figure(figsize=_SIZE, dpi=_DPI, layout=None)
+        figure = Figure(figsize=_SIZE, dpi=_DPI, layout=ConstrainedLayoutEngine(w_pad=0.2, h_pad=0.2))
         FigureCanvasAgg(figure)
-        axes = figure.add_axes((_LEFT, 0.115, _RIGHT - _LEFT, 0.815))
+        axes = figure.add_subplot()
         _set_axes(chart, axes)
-        _make_room(figure, axes)
         _draw_points(chart, axes)
         _draw_best(chart, axes)
-        _draw_labels(chart, figure, axes)
         # Below the chart: inside, it would hide points and cross the words of the keeps.
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.075), ncols=6, frameon=False, fontsize=10, columnspacing=2.4
-        )
-        figure.canvas.draw()
+        figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=10, columnspacing=2.4)
+        for _ in range(2):  # the ticks that need room are known after the first
+            figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        _draw_labels(chart, figure, axes)
     return figure
-
-
-def _make_room(figure: Figure, axes: Axes) -> None:
-    """Move the value axis to the right where its figures and its name take more room than they usually do."""
-    figure.draw_without_rendering()
-    missing = _EDGE - axes.yaxis.label.get_window_extent().x0
-    if missing > 0:
-        left = _LEFT + min(_MOST_MORE, missing / figure.bbox.width)
-        axes.set_position((left, axes.get_position().y0, _RIGHT - left, axes.get_position().height))
 
 
 def _set_axes(chart: Chart, axes: Axes) -> None:

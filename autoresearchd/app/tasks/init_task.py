@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
+from autoresearchd.app.project import Project
 from autoresearchd.app.tasks.check_task import Extent, Held, check_held
-from autoresearchd.app.tasks.import_log import import_log
 from autoresearchd.app.tasks.job_programs import require_programs
 from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task
 from autoresearchd.config import TaskFields, read_task_text
@@ -21,6 +21,7 @@ from autoresearchd.config.write_task import render_task_yaml, write_new
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
+from autoresearchd.report.log_import import import_log
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.layout import find_root
 
@@ -115,7 +116,8 @@ def bring_history(directory: Path, layout: Layout | None) -> str:
     if layout is None or layout.log is None:
         return ""
     try:
-        return import_log(directory, layout.log)
+        with Project.at(directory).open_store() as store:
+            return import_log(store, layout.log)
     except RepositoryError as error:
         return f"its experiments were not imported ({error.what}): `autoresearchd import` does it later"
 

@@ -65,9 +65,11 @@ def import_log(
     """
     if not file.is_file():
         raise UsageError(f"there is no file {file}", hint="name a .jsonl or .tsv file")
-    from autoresearchd.app.tasks.import_log import import_log
+    from autoresearchd.app.project import Project
+    from autoresearchd.report.log_import import import_log
 
-    say(import_log(here(), file))
+    with Project.at(here()).open_store() as store:
+        say(import_log(store, file))
 
 
 def _head(place: Place, tag: str) -> SessionHead:

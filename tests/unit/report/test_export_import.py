@@ -100,7 +100,7 @@ def test_json_lines_come_back_as_they_went(tmp_path: Path, drawn: list[dict[str,
     file = tmp_path / "log.jsonl"
     write(Format.JSONL, HEAD, records, file)
     log = read_log(file)
-    assert (log.metric, log.direction, log.name, log.warnings) == ("val_bpb", "minimize", "Optimize val_bpb", ())
+    assert (log.metric, log.direction, log.name, log.warnings) == ("val_bpb", "minimize", "Optimize val_bpb", [])
     assert [e.metric for e in log.experiments] == [r["metric"] for r in records]
     assert list(jsonl_lines(HEAD, as_records(log))) == file.read_text("utf-8").split("\n")[:-1]
 
@@ -139,7 +139,7 @@ def test_karpathys_table_is_read(tmp_path: Path) -> None:
         ("7f2a65c", None, "crash"),
     ]
     assert log.experiments[1].metrics == {"peak_vram_mb": pytest.approx(44953.6)}
-    assert log.warnings == (f"{file}:5: not five columns of a results.tsv, passed over",)
+    assert log.warnings == [f"{file}:5: not five columns of a results.tsv, passed over"]
 
 
 def test_parquet_says_what_it_lacks_or_holds_every_experiment(tmp_path: Path) -> None:
