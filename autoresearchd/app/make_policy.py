@@ -139,32 +139,35 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
     return CapFallbackPolicy(policy, _search(offer), offer.warn) if settings.when_spent == "search" else policy
 
 
-def _local_name(spec: PolicySpec, settings: ModelSettings) -> str | None:
-    """What the policy's local model is called, empty: whichever the server has; None: it asks a provider's."""
+def _local_model(spec: PolicySpec, settings: ModelSettings, folder: Path) -> tuple[str | None, Path | None]:
+    """Name and folder of the policy's local model: ("", None): whichever the server has; (None, None): a provider's.
+
+    The folder is None where the model is a server's, and not loaded into this process.
+    """
     kind, _, rest = spec.argument.partition(":")
     if spec.kind == LOCAL:
-        return spec.argument or settings.local_model
-    return (rest or settings.local_model) if (spec.kind, kind) == ("agent", LOCAL) else None
-
-
-def _model_folder(name: str, folder: Path) -> Path | None:
-    """The folder of a model that is loaded into this process; None: it is a server's."""
+        name = spec.argument or settings.local_model
+    elif (spec.kind, kind) == ("agent", LOCAL):
+        name = rest or settings.local_model
+    else:
+        return None, None
     place = folder / Path(name).expanduser()
-    return place if name and place.exists() else None
+    return name, place if name and place.exists() else None
 
 
 def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, environment: Mapping[str, str]) -> None:
     """Raise MissingCapability where a package is not installed, or no key is set, that the policy's models need."""
     if not spec.asks_model:
         return
-    name = _local_name(spec, settings)
-    in_process = name is not None and _model_folder(name, folder) is not None
-    if name is not None and not in_process and name.startswith(("/", "./", "../", "~")):
-        place = folder / Path(name).expanduser()
-        raise UsageError(f"--policy {spec}: there is no folder {place}", hint="give the folder of a model, or its name")
+    name, place = _local_model(spec, settings, folder)
+    if name is not None and place is None and name.startswith(("/", "./", "../", "~")):
+        missing = folder / Path(name).expanduser()
+        raise UsageError(
+            f"--policy {spec}: there is no folder {missing}", hint="give the folder of a model, or its name"
+        )
     needed = {"litellm": "llm"} if name is None or settings.fallbacks else {}
     if name is not None:
-        needed |= {"transformers": "learn"} if in_process else {"httpx2": "local"}
+        needed |= {"transformers": "learn"} if place is not None else {"httpx2": "local"}
     for package, extra in needed.items():
         if find_spec(package) is None:
             raise MissingCapability(
@@ -184,8 +187,8 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
 
 def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
     """The address of a policy's model; empty where that is a provider's, one in this process, or none."""
-    name = _local_name(spec, settings)
-    return settings.base_url if name is not None and _model_folder(name, folder) is None else ""
+    name, place = _local_model(spec, settings, folder)
+    return settings.base_url if name is not None and place is None else ""
 
 
 def make_clients(
@@ -201,10 +204,10 @@ def make_clients(
     A local model answers with the version that ``adapters`` names; ``warn`` is told where it cannot. An agent asks the
     plain model: what is learned and compared is one answer to one question.
     """
-    name = _local_name(spec, settings)
+    name, place = _local_model(spec, settings, folder)
     adapters = adapters if spec.kind == LOCAL else None
     clients: list[ModelClient] = []
-    if name is not None and (place := _model_folder(name, folder)) is not None:
+    if place is not None:
         from autoresearchd.models.transformers_client import TransformersClient
 
         clients.append(TransformersClient(place, adapters=adapters, warn=warn))

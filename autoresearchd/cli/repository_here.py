@@ -73,19 +73,13 @@ class Place:
 
 def shown_path(path: Path) -> str:
     """A path, relative to here where that is shorter."""
-    try:
-        relative = os.path.relpath(path)
-    except FileNotFoundError:  # the folder that this is in has been deleted
-        return str(path)
+    relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
 def way_to(folder: Path) -> str:
     """``cd FOLDER`` for a shell, empty where this is within it: most commands are about the repository here."""
-    try:
-        within = Path.cwd().resolve().is_relative_to(folder.resolve())
-    except FileNotFoundError:  # the folder that this is in has been deleted
-        within = False
+    within = here().resolve().is_relative_to(folder.resolve())
     return "" if within else f"cd {shlex.quote(str(folder))}"
 
 

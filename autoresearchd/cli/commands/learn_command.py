@@ -139,8 +139,10 @@ def _look(
     from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
 
     values = values_of(given, algo)
-    if export is not None:
-        _check_target(export)  # before anything is read, which may take a while
+    if export is not None and export.suffix != ".parquet":
+        raise UsageError(f"--export {export}: only Parquet is written", hint="name a file that ends with .parquet")
+    if export is not None and not export.parent.is_dir():
+        raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
     base = _base(model)
     roots, warnings = locate(here(), others)
     reading = read_sessions(roots, home_of(here()))
@@ -170,18 +172,6 @@ def _look(
     sys.stdout.flush()
     if export is not None:
         say(f"wrote {export}: {counted(len(found.data.trajectories), 'answer')}")
-
-
-def _check_target(export: Path) -> None:
-    if export.suffix != ".parquet":
-        raise UsageError(f"--export {export}: only Parquet is written", hint="name a file that ends with .parquet")
-    try:
-        export.with_name(f"{export.name}.part").is_dir()  # it is written under that name first
-        fits = not export.is_dir() and export.parent.is_dir()
-    except OSError:  # the name is too long, or the folder may not be looked into
-        fits = False
-    if not fits:
-        raise UsageError(f"--export {export}: no file can be there", hint="name a file in a folder that exists")
 
 
 def _base(model: str) -> BaseModel | None:

@@ -112,45 +112,33 @@ def followed(path: Path, position: int, inode: int) -> Iterator[str]:
 
     It need not be there yet. inode: the file that ``position`` belongs to; another one is read from its beginning.
     """
-    stream: IO[bytes] | None = None
-    pending = b""
-    try:
-        while True:
-            if stream is None:
-                stream = _open(path, position, inode)
-            # Looked at before reading: what was written until the log was rotated is then read before it is left.
-            replaced = stream is not None and _replaced(path, stream)
-            grown = False
-            while stream is not None and (block := stream.read(_LONGEST_LINE)):
-                grown = True
-                *complete, pending = (pending + block).split(b"\n")
-                yield from (strip_controls(line.decode("utf-8", "replace").rstrip("\r")) for line in complete)
-            if replaced and stream is not None:
-                stream.close()
-                stream, position, inode, pending = None, 0, -1, b""
-            elif not grown:
-                time.sleep(_POLL_SECONDS)
-    finally:
-        if stream is not None:
-            stream.close()
-
-
-def _open(path: Path, position: int, inode: int) -> IO[bytes] | None:
-    try:
-        stream = path.open("rb")
-    except OSError:
-        return None
-    status = os.fstat(stream.fileno())
-    if status.st_ino == inode and status.st_size >= position:
-        stream.seek(position)
-    return stream
+    while True:
+        try:
+            stream = path.open("rb")
+        except OSError:
+            time.sleep(_POLL_SECONDS)
+            continue
+        with stream:
+            status = os.fstat(stream.fileno())
+            if status.st_ino == inode and status.st_size >= position:
+                stream.seek(position)
+            pending, replaced = b"", False
+            while not replaced:
+                # Looked at before reading: what was written until the log was rotated is then read before it is left.
+                replaced, grown = _replaced(path, stream), False
+                while block := stream.read(_LONGEST_LINE):
+                    grown = True
+                    *complete, pending = (pending + block).split(b"\n")
+                    yield from (strip_controls(line.decode("utf-8", "replace").rstrip("\r")) for line in complete)
+                if not grown and not replaced:
+                    time.sleep(_POLL_SECONDS)
+        position, inode = 0, -1
 
 
 def _replaced(path: Path, stream: IO[bytes]) -> bool:
     """Whether the path names another file by now, or the file was cut shorter than what was read."""
-    own = os.fstat(stream.fileno())
     try:
         there = path.stat()
     except OSError:
         return False  # between the two steps of a rotation
-    return there.st_ino != own.st_ino or there.st_size < stream.tell()
+    return there.st_ino != os.fstat(stream.fileno()).st_ino or there.st_size < stream.tell()

@@ -52,7 +52,8 @@ def test_what_a_shell_may_find_is_let_pass(root: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["./Propose.sh", "./no.sh", "propose", "sh ./nope", "KEY=1 nope", "~/nope.sh", "nope; true"]
+    "command",
+    ["./Propose.sh", "./no.sh", "propose", "sh ./nope", "KEY=1 nope", "~/nope.sh", "nope; true"],
 )
 def test_what_no_shell_will_find_is_refused(
     root: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.domain.experiment import Limits
-from autoresearchd.domain.labels import SessionState
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
-from tests.unit.cli.conftest import Command, add_session
+from tests.unit.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("repository")
 
@@ -63,16 +62,6 @@ def test_the_log_of_one_session_is_told_from_that_of_its_neighbour(repository: P
     wrong = command("logs", "--session", "mar9")
     assert (wrong.code, wrong.out) == (2, "")
     assert "no line of a session 'mar9'" in wrong.err
-
-
-def test_a_dead_daemon_is_not_shown_as_working(repository: Path, command: Command) -> None:
-    add_session(repository, "dead", state=SessionState.RUNNING)
-    with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
-        session = store.session("dead")
-        store.open_experiment(session.id, parent="0" * 40, segment=0, at=session.started_at)
-    out = command("status", "--session", "dead").out
-    assert "the daemon is gone" in out
-    assert "autoresearchd resume dead" in out
 
 
 def test_a_session_at_its_limit_shows_the_command_that_goes_on(repository: Path, command: Command) -> None:

@@ -18,7 +18,6 @@ from tests.unit.cli.conftest import START, Command, add_experiment, add_session
 
 pytestmark = pytest.mark.usefixtures("repository")
 
-STATUS_KEYS = {"session", "metric", "current", "abort", "cost", "overhead", "policy", "roles"}
 READING = [
     ["status"], ["status", "--json"], ["experiments"], ["experiments", "--json"], ["show", "4"],
     ["show", "4", "--diff"], ["show", "4", "--json"], ["show", "4", "--log"], ["export", "--format", "tsv"], ["export"],
@@ -45,14 +44,6 @@ def test_a_metric_that_the_job_reports_itself_is_marked(repository: Path, comman
     add_session(repository, "own", source="self-reported")
     assert "self-reported" in command("status", "--session", "own").out
     assert "self-reported" not in command("status", "--session", "mar8").out
-
-
-def test_the_status_for_scripts_is_one_json_document(command: Command) -> None:
-    answer = command("status", "--json")
-    status = json.loads(answer.out)
-    assert set(status) == STATUS_KEYS
-    assert status["metric"]["best_experiment"] == 1
-    assert answer.err == ""
 
 
 def test_with_two_running_sessions_one_has_to_be_named(repository: Path, command: Command) -> None:

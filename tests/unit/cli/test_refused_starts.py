@@ -101,12 +101,9 @@ def test_a_task_yaml_that_is_not_committed_is_refused_as_a_modified_one_is(toy: 
     ("tool", "words"),
     [
         ("./nope.sh", "there is no ./nope.sh, neither in the task's folder nor in its commit"),
-        ("KEY=1 tools/nope.py --fast 2>/dev/null", "there is no tools/nope.py"),
-        ("bash nope.sh", "there is no nope.sh"),
-        ("python3 nope.py", "there is no nope.py"),
-        ("/nowhere/at/all/nope.sh", "there is no /nowhere/at/all/nope.sh"),
         ("no-such-program --now", "there is no program 'no-such-program' on PATH"),
         ("./new.sh", "git add -- new.sh && git commit"),
+        ("python3 nope.py", "there is no nope.py"),
         ("new.sh", "a script of the task's folder is written ./new.sh"),
         ("../outside.sh", "outside.sh"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -76,18 +75,6 @@ def test_answers_are_printed_in_full_and_alone_in_a_pipe(command: Command) -> No
     told = command("show", "1", "--answers")
     assert (told.code, told.out) == (0, "")
     assert "no model was asked" in told.err
-
-
-def test_scripts_get_the_answers_and_only_on_demand_the_words(command: Command) -> None:
-    brief = json.loads(command("show", str(ASKED), "--json").out)["answers"]
-    full = json.loads(command("show", str(ASKED), "--json", "--answers").out)["answers"]
-    assert [a["cost_usd"] for a in brief] == [0.0123, 0.02, 0.01]
-    assert all("messages" not in a and "completion" not in a for a in brief)
-    assert [{k: v for k, v in a.items() if k not in ("messages", "completion")} for a in full] == brief
-    assert [len(a["messages"]) for a in full] == [2, 4, 2]
-    assert full[2]["completion"] == "import math"
-    listed = json.loads(command("experiments", "--json", "--last", "4").out)
-    assert [e["cost_usd"] for e in listed] == [pytest.approx(0.0423), None, None, 0.0]
 
 
 @pytest.mark.parametrize("more", [[], ["--answers"], ["--json"], ["--json", "--answers"]], ids=" ".join)
