@@ -1,7 +1,4 @@
-"""The policy of a session, from its name, the user's settings, and what the session offers to it.
-
-Its models are asked a word each before anything is measured: a wrong key, name or address is not fixed by waiting.
-"""
+"""The policy of a session, from its name, the user's settings, and what the session offers; its models tried out."""
 
 from __future__ import annotations
 
@@ -140,10 +137,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
 
 
 def _local_model(spec: PolicySpec, settings: ModelSettings, folder: Path) -> tuple[str | None, Path | None]:
-    """Name and folder of the policy's local model: ("", None): whichever the server has; (None, None): a provider's.
-
-    The folder is None where the model is a server's, and not loaded into this process.
-    """
+    """The name of the policy's local model (None: a provider's) and its folder (None: a server's)."""
     kind, _, rest = spec.argument.partition(":")
     if spec.kind == LOCAL:
         name = spec.argument or settings.local_model

@@ -88,10 +88,7 @@ class Project:
         return SqlStore.open_readonly(self.database)
 
     def require_database(self, directory: Path | None = None) -> None:
-        """Raise NoSession where there is no database, StoreDamaged where it is lost or gone.
-
-        directory: where the command stands; sessions of the folders in it are named.
-        """
+        """Raise NoSession where there is no database, below ``directory`` neither; StoreDamaged where it is gone."""
         self._refuse_gone()
         if not self.database.is_file():
             raise self.no_session(directory)
@@ -136,10 +133,7 @@ class Project:
         return store.session(self.choose([(session.tag, session.policy) for session in store.sessions()], tag))
 
     def choose(self, sessions: Sequence[tuple[str, str]], tag: str | None) -> str:
-        """Of the sessions here (tag, policy), oldest first, the one that is named, the only running, else the newest.
-
-        Raises UsageError when there is none of that name, or when several run.
-        """
+        """Of the sessions here (tag, policy), oldest first: the named one, the only running, else the newest."""
         if not sessions:
             raise self.no_session()
         tags = [name for name, _ in sessions]

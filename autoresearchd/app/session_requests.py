@@ -89,11 +89,7 @@ def _asked_to_stop(store: SqlStore, session: Session, pid: int) -> bool:
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:
-    """Ask the daemon to stop; the sentence to show.
-
-    Where the database takes no request (a full disk, a lock, an older version's) or is gone, the daemon is sent signals
-    that mean the same.
-    """
+    """Ask the daemon to stop, by signals where its database takes no request or is gone; the sentence to show."""
     try:
         return request(directory, tag, "stop_now" if now else "stop")
     except (EnvironmentFailure, SessionLocked, StoreDamaged) as error:
@@ -156,11 +152,7 @@ def removal(directory: Path, tag: str) -> str:
 
 
 def remove(directory: Path, tag: str) -> None:
-    """Remove a session.
-
-    Raises SessionLocked while a daemon holds it; RepositoryError where its branch is checked out, or holds a commit
-    that is none of the session's; then nothing is removed.
-    """
+    """Remove a session; all of it stays where a daemon holds it, or its branch is checked out or not its own."""
     project = Project.of_session(directory)
     with project.existing_store() as store:
         session = project.pick(store, tag)
@@ -185,10 +177,7 @@ def _runs(project: Project, tag: str) -> Path:
 def discard_session(
     project: Project, store: SqlStore, workspace: GitWorkspace, session: Session, error: AutoresearchdError
 ) -> None:
-    """Leave the repository as it was found, but for the logs and the words that say why nothing came of the session.
-
-    A session that has a result stays as it is. error: what ended it.
-    """
+    """Leave of a session without a result only its logs, and the words that say why: ``error``."""
     if store.totals(session.id).experiments:
         return
     with contextlib.suppress(StoreError):  # the session goes all the same

@@ -99,10 +99,7 @@ class StartOptions:
 
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
-    """Begin a session; the exit code.
-
-    In the foreground it returns when the session ends, else once the daemon is at work.
-    """
+    """Begin a session; the exit code: in the foreground of its end, else once the daemon is at work."""
     with Scaffold(options.task, options.directory) as scaffold:
         return _start(options, sinks, scaffold)
 
@@ -299,11 +296,7 @@ def _prepare(lab: Context, workspace: GitWorkspace, session: Session) -> None:
 
 # ---------------------------------------------------------------------- in the background
 def detach(project: Project, tag: str, *, wait: bool) -> int:
-    """Leave a daemon behind; the exit code.
-
-    With ``wait``, until the first run has been measured, so that a broken baseline is seen. Raises
-    EnvironmentFailure or RepositoryError where the public folder cannot be written.
-    """
+    """Leave a daemon behind; the exit code, with ``wait`` once the first run has been measured."""
     log = layout.daemon_log(project.root)
     errors = log.with_name(f"daemon-{tag}.err")
     with disk_errors(f"writing {errors}"):

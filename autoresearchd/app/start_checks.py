@@ -48,10 +48,7 @@ def refuse_secret(policy: str) -> None:
 
 
 def refuse_second(project: Project, tag: str | None) -> list[str]:
-    """A plain ``start`` beside a running session is a mistake; a second session has to be named.
-
-    What to warn of, once the start is certain: the sessions that it will share the machine with.
-    """
+    """Refuse a ``start`` without a tag beside a running session; warnings of those that will share the machine."""
     beside: list[str] = []
     if not project.database.exists():
         return beside
@@ -115,10 +112,7 @@ def make_public_folder(project: Project) -> None:
 
 # ---------------------------------------------------------------------- notes
 def who_measures(task: Task, code: Mapping[str, str]) -> tuple[str, ...]:
-    """That the score is what the edited program says of itself, and what is left alone for it; empty where it is not.
-
-    code: text of the editable files.
-    """
+    """What to know where the score is the edited program's own; none where it is not. code: the editable files."""
     if task.scoring.source is MetricSource.EVALUATOR:
         return ()
     from autoresearchd.policy.search.measured_constants import warnings_of  # only needed here
@@ -155,10 +149,7 @@ def empty_submodules(root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def with_large_files(task: Task, root: Path, source: Path) -> tuple[Task, tuple[str, ...]]:
-    """The task with the files of Git LFS among its data, as the commit has only pointers; sentences to show.
-
-    Raises RepositoryError: a pointer is to be edited; or what the task names is not on this machine.
-    """
+    """The task with the files of Git LFS among its data, as the commit has only pointers; sentences to show."""
     found = preflight.lfs_pointers(root, source)
     edited = [name for name in found if name in task.editable]
     if edited:

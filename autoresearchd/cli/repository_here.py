@@ -84,10 +84,7 @@ def way_to(folder: Path) -> str:
 
 
 def find_place(directory: Path) -> Place:
-    """The repository that ``directory`` stands in.
-
-    Raises NoSession when it has no session, StoreDamaged when its database is gone from under a daemon.
-    """
+    """The repository that ``directory`` stands in. Raises NoSession, StoreDamaged."""
     project = Project.of_session(directory)
     project.require_database(directory)
     return Place(project)

@@ -130,10 +130,7 @@ def axis_limits(chart: Chart) -> tuple[float, float]:
 
 
 def draw(records: Iterable[Record], target: Path, *, metric: str, direction: str) -> Chart:
-    """Draw the chart into ``target`` (.png, .svg or .pdf) and return what it shows.
-
-    Raises UsageError when there is nothing to draw.
-    """
+    """Draw the chart into a .png, .svg or .pdf file; what it shows."""
     chart = chart_of(records, metric=metric, direction=direction)
     if not chart.keeps and not chart.discards and not chart.crashes:
         raise UsageError(

@@ -106,11 +106,7 @@ class Patience:
 
 
 def serve(options: ServeOptions, folder: Path, say: Callable[[str], None]) -> int:
-    """Serve until a signal comes; the exit code.
-
-    Raises UsageError: no model is named, the adapter is none, the port is taken; MissingCapability: neither server is
-    installed; EnvironmentFailure: as ``keep_up``.
-    """
+    """Serve until a signal comes; the exit code."""
     options = replace(options, model=options.model or load_settings(os.environ).local_model)
     _place(options.model, folder)  # what was asked wrongly is said before what this machine lacks
     require_free(options.port)
@@ -125,10 +121,7 @@ def serve(options: ServeOptions, folder: Path, say: Callable[[str], None]) -> in
 
 
 def find_program(engine: Engine, python: str | None) -> Path:
-    """The server's program, of this environment or of the one whose interpreter is named.
-
-    Raises UsageError for what is no interpreter, MissingCapability where the server is not installed.
-    """
+    """The server's program, of this environment or of the one whose interpreter is named."""
     scripts = Path(sysconfig.get_path("scripts"))
     if python is not None and python != sys.executable:
         found = shutil.which(str(Path(python).expanduser()))
@@ -231,10 +224,7 @@ def _adapter(adapter: Path | None, folder: Path) -> Path | None:
 def keep_up(
     command: ServerCommand, log: Path, cancel: Cancel, say: Callable[[str], None], patience: Patience | None = None
 ) -> None:
-    """Keep a server up until ``cancel`` is set; what it prints goes behind what is in ``log``.
-
-    Raises EnvironmentFailure, with the end of the log: it ended several times in a row before it had been of use.
-    """
+    """Keep a server up until ``cancel`` is set. Raises EnvironmentFailure: it ended several times in a row."""
     patience = patience or Patience()
     failures = 0
     while not cancel.is_set():

@@ -98,10 +98,7 @@ class UsersDay:
             self._write(self._book)
 
     def close(self) -> None:
-        """The session has ended: the last chance to write down what is not in the book.
-
-        A journal that cannot be read is told of and no more: it may be what the session has ended for.
-        """
+        """The last chance to write down what is not in the book; the session may end for want of its journal."""
         try:
             self.catch_up()
         except AutoresearchdError as error:

@@ -105,11 +105,7 @@ class Report:
 
 
 def repair(directory: Path, tag: str | None = None, executor: Executor | None = None) -> Report:
-    """Repair the database of a repository; what was found and done.
-
-    tag: of the sessions that only git knows, rebuild this one; None: all of them. executor: reads what runs have left.
-    Raises SessionLocked while a daemon holds any session: they share the database.
-    """
+    """Repair the database of a repository. tag: of the sessions that only git knows, rebuild this one; None: all."""
     project = Project.at(directory)
     tags = recorded_sessions(project.root)
     if tag is not None and tag not in tags and not project.database.exists():

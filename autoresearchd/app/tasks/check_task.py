@@ -185,10 +185,7 @@ def check_held(
 # ---------------------------------------------------------------------- trial runs
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A trial run: what it gave, and the executor's facts.
-
-    log: of the training, or of the evaluation where that has failed. wrote: whether there is a result file.
-    """
+    """A trial run. log: of the training, or of the evaluation where that failed; wrote: whether a result file."""
 
     measurement: Measurement
     result: RunResult
@@ -325,10 +322,7 @@ def _with_budget(task: Task, training: float | None) -> Task:
 
 @contextmanager
 def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox: str | None) -> Iterator[_Bench]:
-    """Set the task of a folder up as the last commit has it; a bundled one is taken as it is.
-
-    Nothing but the commit and the data that task.yaml names is there, as in a session.
-    """
+    """Set a task up as a session would: the last commit and the data that task.yaml names; a bundled one as it is."""
     executor = LocalExecutor(tier=sandbox or AUTO)
     require_sandbox(executor)
     task = read_task(folder, overrides=Overrides(budget=budget), profile=profile)
@@ -364,10 +358,7 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
 
 
 def repository_notes(folder: Path) -> tuple[str, ...]:
-    """What would stand in the way of ``start`` in a folder, or be left out by it.
-
-    Raises RepositoryError when it is in no repository that a session could start from.
-    """
+    """What would be left out by ``start`` in a folder. Raises RepositoryError where no session could start."""
     project = Project.at(folder)
     preflight.check_repository(project.root, modified=True)
     different = preflight.uncommitted(project.root, folder)

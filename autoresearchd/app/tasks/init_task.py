@@ -89,11 +89,7 @@ def not_measurable(directory: Path, task: Task) -> str:
 
 
 def measure_baseline(directory: Path, name: str, layout: Layout | None, draft: Draft, sandbox: str | None) -> Held:
-    """Run the program as committed under different seeds, and write what it gave into its task.yaml.
-
-    Raises BaselineError: it does not run, or gives no metric; RepositoryError: there is no repository, or the program
-    is not committed.
-    """
+    """Run the program as committed under different seeds, and write what it gave into its task.yaml."""
     held = check_held(directory, extent=Extent(runs=RUNS), profile=None, sandbox=sandbox)
     words = f"measured: {baseline_words(held)}"
     if layout is not None and layout.text is not None:

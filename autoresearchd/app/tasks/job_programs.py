@@ -31,10 +31,7 @@ _PATIENCE_S = 10.0
 
 
 def require_tool(command: str, workspace: GitWorkspace, commit: str, source: Path) -> None:
-    """Refuse a ``command:`` whose program is nowhere, or lies in the task's folder but not in the commit.
-
-    commit: the one that the session starts from; source: the task's folder in the user's checkout.
-    """
+    """Refuse a ``command:`` whose program is nowhere, or in the task's folder (``source``) but not in the commit."""
     words = _first_words(command)
     if not words:
         return
@@ -65,11 +62,7 @@ def require_bits(task: Task, workspace: GitWorkspace, commit: str) -> None:
 
 
 def require_programs(task: Task, source: Path) -> tuple[str, ...]:
-    """Refuse a task one of whose commands begins with a program that no job will find.
-
-    What a setup command may still make is not refused; the sentences to show about it. Raises MissingCapability where
-    there is no such program, or ``execution.python`` names none.
-    """
+    """Refuse a command that begins with a program no job will find; sentences on what set-up has to make."""
     path = task.execution.env.get("PATH", "")
     notes = []
     for key, command in _job_commands(task):
@@ -144,10 +137,7 @@ def _first_words(command: str) -> list[str]:
 
 
 def _known_to_shell(word: str, path: str | None = None) -> bool:
-    """Whether ``sh`` knows a program, a built-in command or a word of its syntax by this name.
-
-    path: PATH; None: that of this process.
-    """
+    """Whether ``sh`` knows a program, a built-in or a word of its syntax by this name; path: PATH, None: ours."""
     look = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", word]
     env = None if path is None else {"PATH": path}
     try:

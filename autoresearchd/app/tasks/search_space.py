@@ -33,11 +33,7 @@ class SearchSpace:
 
 
 def search_space(folder: Path) -> SearchSpace:
-    """The constants of the task in a folder, as its files are now.
-
-    Raises ConfigError: task.yaml, a name in its ``search``, or a comment of the program cannot be followed;
-    PolicyError: a file cannot be parsed.
-    """
+    """The constants of the task in a folder, as its files are now. Raises PolicyError: one cannot be parsed."""
     task = read_task(folder)
     source = folder / task.source_dir
     check_files(task, source, folder / TASK_FILE)

@@ -70,10 +70,7 @@ def _of_session(lines: Iterable[str], tag: str | None) -> Iterator[str]:
 
 
 def print_log(path: Path) -> None:
-    """Print a log of any size, without secrets; a progress bar's rewritten lines are shown one below the other.
-
-    Overlong lines are split into parts; a secret is hidden wherever it was split.
-    """
+    """Print a log of any size, without secrets; a progress bar's rewritten lines one below the other."""
     hidden, pending = StreamRedactor(keys.redactor()), ""
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as stream:

@@ -87,11 +87,7 @@ def skills() -> list[Skill]:
 
 
 def install(target: Path, *, force: bool = False) -> Added:
-    """Copy all skills into a folder of skills, which is made when it is missing.
-
-    Raises UsageError: files of the user differ and ``force`` is not set (then nothing is written), or something cannot
-    be written.
-    """
+    """Copy all skills into a folder of skills; nothing where files differ and ``force`` is not set."""
     top = bundled("skills")
     paths = [path for skill in skills() for path in sorted(skill.folder.rglob("*"))]
     sources = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
