@@ -168,7 +168,8 @@ def _value(cause: BaseException | None, message: str) -> tuple[str, str]:
     found = cause.errors(include_url=False)[0]
     given, bounds = str(found["input"])[:40], found.get("ctx", {})
     if found["type"].startswith(("int_", "float_")):
-        return f"{given!r} is not a {'whole ' * found['type'].startswith('int_')}number", "write it in digits, e.g. 20"
+        kind = "whole number" if found["type"].startswith("int_") else "number"
+        return f"{given!r} is not a {kind}", "write it in digits, e.g. 20"
     if "ge" in bounds:
         return f"{given} is less than {bounds['ge']}", f"write {bounds['ge']} or more"
     if "le" in bounds:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autoresearchd.config.foreign_layouts import Draft, Layout
     from autoresearchd.domain.task import Task
     from autoresearchd.policy.search.parameter import Parameter
+    from autoresearchd.policy.search.space_rules import LeftOut
 
 WhichArgument = Annotated[
     str | None,
@@ -239,7 +240,8 @@ def _share(tried: Sequence[Tried], known: int) -> str:
 
 def _how_often(task: Task, runs: int) -> str:
     """How long trial runs may take, so that nobody waits in doubt."""
-    often, after = "once" if runs == 1 else f"{runs} times", ", after its set-up" * bool(task.execution.setup_commands)
+    often = "once" if runs == 1 else f"{runs} times"
+    after = ", after its set-up" if task.execution.setup_commands else ""
     return f" {often}: up to {format_duration(runs * task.execution.budget.wall)}{after}"
 
 
@@ -483,28 +485,33 @@ def space(which: WhichArgument = None, as_json: JsonOption = False) -> None:
     from autoresearchd.app.tasks.search_space import search_space
 
     found = search_space(_folder(which))
-    several = len(found.task.editable) > 1
     if as_json:
         print(json_text(_space_facts(found), indent=2))
-    elif found.parameters:
-        rows = [
-            [_short(p.name if several else p.label), _short(p.source), str(found.lines[p.name]), *_extent(p)]
-            for p in found.parameters
-        ]
-        print_table(("constant", "value", "line", "kind", "range", "next moves"), rows, right=(1, 2))
-        print(end="\n" * bool(found.left_out))
-    if found.left_out and not as_json:
-        rows = [
-            [_short(o.name if several else o.label), _short(o.source), str(found.lines[o.name]), clean(o.why)]
-            for o in found.left_out
-        ]
-        print_table(("left alone", "value", "line", "why"), rows, right=(1, 2))
+    else:
+        _print_space(found)
     if not found.parameters:
         from autoresearchd.policy.search.program_constants import nothing_to_tune
 
         error = nothing_to_tune(found.task)
         tell(error.what, error.hint)
         raise typer.Exit(1)
+
+
+def _print_space(found: SearchSpace) -> None:
+    several = len(found.task.editable) > 1
+
+    def head(one: Parameter | LeftOut) -> list[str]:
+        name = clean(one.name if several else one.label, 2 * _WIDEST)
+        return [name, clean(one.source, _WIDEST), str(found.lines[one.name])]
+
+    if found.parameters:
+        rows = [[*head(p), *_extent(p)] for p in found.parameters]
+        print_table(("constant", "value", "line", "kind", "range", "next moves"), rows, right=(1, 2))
+    if found.parameters and found.left_out:
+        print()
+    if found.left_out:
+        rows = [[*head(left), clean(left.why)] for left in found.left_out]
+        print_table(("left alone", "value", "line", "why"), rows, right=(1, 2))
 
 
 def _extent(parameter: Parameter) -> list[str]:
@@ -514,10 +521,6 @@ def _extent(parameter: Parameter) -> list[str]:
     given = ", given" if span.hard else ""
     moves = ", ".join(map(_value, parameter.moves()))
     return [parameter.kind.value, f"{span.low:g}..{span.high:g} ({span.scale.value}{given})", clean(moves, 120)]
-
-
-def _short(source: str) -> str:
-    return clean(source, _WIDEST)
 
 
 def _value(value: object) -> str:

@@ -14,28 +14,11 @@ from autoresearchd.app.models.serve_model import (
     Patience,
     ServeOptions,
     ServerCommand,
-    answers,
     command_of,
     keep_up,
     require_free,
 )
 from autoresearchd.domain.errors import UsageError
-
-QUICK = Patience(ready=20.0, silent=20.0, look=0.05, first=0.01, longest=0.05, settled=60.0, starts=3, end=5.0)
-STUB = """
-import http.server, os, pathlib, sys
-folder = pathlib.Path(sys.argv[2])
-lives = len(list(folder.glob("life-*")))
-(folder / f"life-{lives}-{os.getpid()}").touch()
-print("life", lives, flush=True)
-if lives < int(sys.argv[3]):
-    sys.exit(7)
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
-    def log_message(self, *_): pass
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
 
 
 @pytest.fixture
@@ -51,15 +34,6 @@ def port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
-
-
-def stub(port: int, folder: Path, *, deaths: int = 0) -> ServerCommand:
-    """A server that dies so often before it lives."""
-    return ServerCommand((sys.executable, "-c", STUB, str(port), str(folder), str(deaths)), {}, port)
-
-
-def lives(folder: Path) -> list[int]:
-    return [int(path.name.rpartition("-")[2]) for path in sorted(folder.glob("life-*"))]
 
 
 @pytest.mark.parametrize("model", [None, "", "--trust-remote-code", "./nowhere", "a\nb"])
@@ -84,22 +58,6 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) 
     assert caught.value.exit_code == 2
     with pytest.raises(UsageError):
         require_free(70_000)
-
-
-def test_a_server_that_dies_is_started_again_until_it_lives(tmp_path: Path, port: int) -> None:
-    said: list[str] = []
-    stop = threading.Event()
-
-    def say(line: str) -> None:
-        said.append(line)
-        if line.startswith("ready"):
-            assert answers(port)
-            stop.set()
-
-    keep_up(stub(port, tmp_path, deaths=2), tmp_path / "log", stop, say, QUICK)
-    assert [line for line in said if "exit code 7" in line] == said[:2]
-    assert said[-1] == f"ready: http://127.0.0.1:{port}/v1"
-    assert (tmp_path / "log").read_text().split() == ["life", "0", "life", "1", "life", "2"]
 
 
 def test_a_server_that_falls_silent_is_ended_and_started_again(tmp_path: Path, port: int) -> None:
