@@ -78,10 +78,9 @@ class ImportedLog:
         self.experiments.append(ImportedExperiment(len(self.experiments), self.segment, status, value, **fields))
 
 
-def import_log(store: Store, path: Path) -> str:
-    """Read a log into a session of its own; the sentence to show. Nothing is stored when the file cannot be read."""
-    log = read_log(path)
-    stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:24] or "log"
+def store_log(store: Store, log: ImportedLog) -> str:
+    """Make a session of a log; the sentence to show."""
+    stem = re.sub(r"[^a-z0-9]+", "-", log.path.stem.lower()).strip("-")[:24] or "log"
     known = {session.tag for session in store.sessions()}
     tags = (f"{IMPORTED}-{stem}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
     tag = next(tag for tag in tags if tag not in known)
@@ -104,7 +103,7 @@ def import_log(store: Store, path: Path) -> str:
     store.set_state(session.id, SessionState.STOPPED, now, pid=None, reason=f"imported from {log.name}")
     experiments = counted(len(log.experiments), "experiment")
     warnings = "".join(f"\n  {warning}" for warning in log.warnings[:10])
-    return f"{experiments} of {path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
+    return f"{experiments} of {log.path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
 
 
 def _store(store: Store, session_id: int, item: ImportedExperiment, best: float | None, *, minimize: bool) -> None:

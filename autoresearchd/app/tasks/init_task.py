@@ -21,7 +21,7 @@ from autoresearchd.config.write_task import render_task_yaml, write_new
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
-from autoresearchd.report.log_import import import_log
+from autoresearchd.report.log_import import read_log, store_log
 from autoresearchd.workspace import preflight
 from autoresearchd.workspace.layout import find_root
 
@@ -112,8 +112,9 @@ def bring_history(directory: Path, layout: Layout | None) -> str:
     if layout is None or layout.log is None:
         return ""
     try:
-        with Project.at(directory).open_store() as store:
-            return import_log(store, layout.log)
+        project, log = Project.at(directory), read_log(layout.log)
+        with project.open_store() as store:
+            return store_log(store, log)
     except RepositoryError as error:
         return f"its experiments were not imported ({error.what}): `autoresearchd import` does it later"
 

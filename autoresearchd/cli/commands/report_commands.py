@@ -66,12 +66,14 @@ def import_log(
     if not file.is_file():
         raise UsageError(f"there is no file {file}", hint="name a .jsonl or .tsv file")
     from autoresearchd.app.project import Project
-    from autoresearchd.report.log_import import import_log
+    from autoresearchd.report.log_import import read_log, store_log
 
-    with Project.at(here()).open_store() as store:
-        say(import_log(store, file))
+    project, log = Project.at(here()), read_log(file)
+    with project.open_store() as store:
+        say(store_log(store, log))
 
 
 def _head(place: Place, tag: str) -> SessionHead:
     status = place.status(tag)
-    return SessionHead(status["session"]["task"], status["metric"]["name"], status["metric"]["direction"])
+    task, metric = status["session"].get("task") or tag, status["metric"].get("name") or "metric"
+    return SessionHead(task, metric, status["metric"].get("direction") or "minimize")

@@ -219,6 +219,8 @@ def list_sessions(as_json: JsonOption = False) -> None:
             sessions.append(
                 facts | {"metric": metric["name"], "best": metric["best"], "started_at": session["started_at"]}
             )
+        if not sessions:
+            say(str(place.project.no_session()))
     except NoSession as none:
         say(str(none))
     if as_json:
