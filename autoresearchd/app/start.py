@@ -41,7 +41,7 @@ from autoresearchd.app.start_checks import (
 )
 from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.app.tasks.search_space import require_tunable
-from autoresearchd.app.tasks.task_folder import TASK_FILE, Scaffold, read_task
+from autoresearchd.app.tasks.task_folder import TASK_FILE, read_task, task_folder
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import load_settings
 from autoresearchd.domain.errors import BaselineError, LimitReached, MissingCapability, PolicyError, UsageError
@@ -100,11 +100,11 @@ class StartOptions:
 
 def start(options: StartOptions, sinks: Sequence[EventSink] = ()) -> int:
     """Begin a session; the exit code: in the foreground of its end, else once the daemon is at work."""
-    with Scaffold(options.task, options.directory) as scaffold:
-        return _start(options, sinks, scaffold)
+    with contextlib.ExitStack() as undo:
+        return _start(options, sinks, undo)
 
 
-def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold) -> int:
+def _start(options: StartOptions, sinks: Sequence[EventSink], undo: contextlib.ExitStack) -> int:
     preflight.require_git()
     settings = load_settings(os.environ)
     policy = parse_spec(options.policy)
@@ -117,7 +117,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
     if options.tag is not None:
         require_tag(options.tag)
     overrides = _overrides(options, settings)
-    folder = scaffold.folder()
+    folder = task_folder(options.task, options.directory, undo)
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="name the folder that holds the task")
     file = folder / TASK_FILE
@@ -167,7 +167,7 @@ def _start(options: StartOptions, sinks: Sequence[EventSink], scaffold: Scaffold
                 folder=source.resolve().relative_to(project.root.resolve()).as_posix(),
             ),
         )
-        scaffold.keep()
+        undo.pop_all()
         if options.foreground:
             return run(project, store, session, sinks)
     return detach(project, tag, wait=options.wait)

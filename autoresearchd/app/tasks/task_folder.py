@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from autoresearchd.config import Overrides, detect, load_task
@@ -130,90 +129,69 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
-class Scaffold:
-    """The folder of a session's task; taken back to how it was found where a bundled task was written for nothing.
-
-    A context around all that may still refuse the session.
+# ---------------------------------------------------------------------- the folder of a session
+def task_folder(task: str | None, directory: Path, undo: contextlib.ExitStack) -> Path:
+    """The folder of a session's task; a bundled one is written to an empty folder, which ``undo`` takes back.
 
     task: a bundled name, a folder, None for ``directory`` itself. directory: where the user wants to work.
     """
-
-    def __init__(self, task: str | None, directory: Path) -> None:
-        self._task, self._asked, self._directory = task, directory, directory.resolve()
-        self._written: list[Path] = []
-        self._made: list[Path] = []
-
-    def folder(self) -> Path:
-        task, directory = self._task, self._directory
-        if task is None:
-            with _writing(directory):
-                if directory.is_dir() and not any(directory.iterdir()):
-                    raise UsageError(
-                        f"{directory} is empty: there is no task in it",
-                        hint="`autoresearchd start --task autoresearch` sets a bundled one up here; "
-                        "`autoresearchd task list` names them all",
-                    )
-            return directory
-        folder = named_folder(task).resolve()
-        if is_bundled(folder) and "/" not in task:
-            return self._scaffold(folder)
-        if directory not in (Path.cwd(), folder):
-            raise UsageError(
-                f"--dir {self._asked} and the folder --task {task} contradict each other",
-                hint="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
-            )
-        return folder
-
-    def _scaffold(self, template: Path) -> Path:
-        directory = self._directory
-        if (directory / TASK_FILE).is_file():  # scaffolded before, or the user's own variant of it
-            try:
-                found = load_task(directory).name
-            except AutoresearchdError:  # told later
-                return directory
-            if found != template.name:
-                raise UsageError(
-                    f"{directory} holds the task {found}, and --task {template.name} is another",
-                    hint=f"leave --task out to begin {found}; {template.name} needs an empty folder (--dir)",
-                )
-            return directory
+    asked, directory = directory, directory.resolve()
+    if task is None:
         with _writing(directory):
-            if directory.exists() and any(directory.iterdir()):
+            if directory.is_dir() and not any(directory.iterdir()):
                 raise UsageError(
-                    f"{directory} is not empty and has no {TASK_FILE}",
-                    hint="go to an empty folder, or name one with --dir; `--task DIR` uses one that has a task.yaml",
+                    f"{directory} is empty: there is no task in it",
+                    hint="`autoresearchd start --task autoresearch` sets a bundled one up here; "
+                    "`autoresearchd task list` names them all",
                 )
-        self._made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
-        copy_template(template, directory)
-        preflight.init_repository(directory)
-        self._written = list(directory.iterdir())
         return directory
-
-    def keep(self) -> None:
-        self._written = []
-
-    def __enter__(self) -> Scaffold:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or not self._written or _has_session(self._directory):
-            return
-        with contextlib.suppress(OSError):  # of folders that somebody has put something else into
-            for path in self._written:
-                remove_tree(path)
-            for folder in self._made:
-                folder.rmdir()
+    folder = named_folder(task).resolve()
+    if is_bundled(folder) and "/" not in task:
+        return _scaffold(folder, directory, undo)
+    if directory not in (Path.cwd(), folder):
+        raise UsageError(
+            f"--dir {asked} and the folder --task {task} contradict each other",
+            hint="--dir goes with a bundled task; a folder with a task.yaml is used where it is",
+        )
+    return folder
 
 
-def _has_session(folder: Path) -> bool:
-    """Whether somebody else, who came a moment later, has begun one there."""
-    database = layout.database_path(folder)
-    if not database.exists():
-        return False
+def _scaffold(template: Path, directory: Path, undo: contextlib.ExitStack) -> Path:
+    if (directory / TASK_FILE).is_file():  # scaffolded before, or the user's own variant of it
+        try:
+            found = load_task(directory).name
+        except AutoresearchdError:  # told later
+            return directory
+        if found != template.name:
+            raise UsageError(
+                f"{directory} holds the task {found}, and --task {template.name} is another",
+                hint=f"leave --task out to begin {found}; {template.name} needs an empty folder (--dir)",
+            )
+        return directory
+    with _writing(directory):
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageError(
+                f"{directory} is not empty and has no {TASK_FILE}",
+                hint="go to an empty folder, or name one with --dir; `--task DIR` uses one that has a task.yaml",
+            )
+    made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
+    copy_template(template, directory)
+    preflight.init_repository(directory)
+    undo.callback(_take_back, directory, list(directory.iterdir()), made)
+    return directory
+
+
+def _take_back(directory: Path, written: list[Path], made: list[Path]) -> None:
+    """Leave a folder as it was found, unless somebody else, who came a moment later, has begun a session there."""
     try:
-        with Reader(database) as reader:
-            return bool(reader.sessions())
+        if layout.database_path(directory).exists():
+            with Reader(layout.database_path(directory)) as reader:
+                if reader.sessions():
+                    return
     except StoreError:
-        return True
+        return
+    with contextlib.suppress(OSError):  # of folders that somebody has put something else into
+        for path in written:
+            remove_tree(path)
+        for folder in made:
+            folder.rmdir()
