@@ -89,7 +89,7 @@ class LiveDisplay:
                 place = Place(Project(root))  # a connection belongs to the thread that opened it
                 with place.reader:
                     lines = lines_now(place, tag, place.status(tag), self._paint, hints=False)
-            except (AutoresearchdError, KeyError):  # the command itself says what is wrong
+            except (AutoresearchdError, KeyError, OSError):  # the command itself says what is wrong
                 return
             rows = _ROWS
             with contextlib.suppress(OSError, ValueError):

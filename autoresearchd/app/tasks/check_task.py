@@ -145,7 +145,7 @@ def check_held(
         for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
             bench.edited(variant, {})
         at_once = at_once or (1 if bench.task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
-        ended = [bench.accepted(bench.begin(SEED + i).end()) for i in range(extent.runs or _RUNS)]  # nothing beside
+        ended = [bench.accepted(_end(bench.begin(SEED + i))) for i in range(extent.runs or _RUNS)]  # nothing beside
         honest = wanted.edits[: extent.edits]
         trials = _Trials(bench, wanted.budget, documented, ended, at_once)
         tried = trials.all((*honest, *wanted.cheats[: extent.cheats]))
@@ -198,34 +198,25 @@ class _Ended:
         return stage.duration_s / self.result.duration_s if stage and self.result.duration_s > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A run under way, in folders of its own."""
+def _end(program: RunningProgram) -> _Ended:
+    """Wait for the end of a run, and measure it."""
+    try:
+        result = program.handle.wait()
+        assert result is not None
+        measurement, logs = program.measure(result), read_logs(result)
+        log = logs.get(EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING, "")
+        wrote = read_result_file(program.request.task, program.request.run_dir) is not None
+        return _Ended(measurement, result, log, wrote)
+    finally:
+        _close(program)
 
-    program: RunningProgram
 
-    @property
-    def task(self) -> Task:
-        return self.program.request.task
-
-    def end(self) -> _Ended:
-        try:
-            result = self.program.handle.wait()
-            assert result is not None
-            measurement, logs = self.program.measure(result), read_logs(result)
-            log = logs.get(EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING, "")
-            wrote = read_result_file(self.task, self.program.request.run_dir) is not None
-            return _Ended(measurement, result, log, wrote)
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """End the run, whatever it does, and remove its folders."""
-        request = self.program.request
-        if request.workspace.exists():
-            self.program.kill()
-            remove_tree(request.workspace)
-            remove_tree(request.run_dir)
+def _close(program: RunningProgram) -> None:
+    """End a run, whatever it does, and remove its folders."""
+    if program.request.workspace.exists():
+        program.kill()
+        remove_tree(program.request.workspace)
+        remove_tree(program.request.run_dir)
 
 
 @dataclass
@@ -237,7 +228,7 @@ class _Bench:
     source: Path
     top: Path
     notes: tuple[str, ...]
-    trials: list[_Trial] = field(default_factory=list)
+    trials: list[RunningProgram] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.pristine, self.setup = self.top / "pristine", self.top / "setup"
@@ -270,7 +261,7 @@ class _Bench:
             "@PRISTINE@": str(self.pristine),
         }
 
-    def begin(self, seed: int, files: Mapping[str, str] | None = None, budget: float | None = None) -> _Trial:
+    def begin(self, seed: int, files: Mapping[str, str] | None = None, budget: float | None = None) -> RunningProgram:
         """Start a run of the program, with ``files`` in place of its own."""
         number = len(self.trials)
         workspace = self.top / f"workspace-{number}"
@@ -289,7 +280,7 @@ class _Bench:
             run_dir=self.top / f"run-{number}",
             source=self.source,
         )
-        self.trials.append(_Trial(launch(self.executor, self._protected, request)))
+        self.trials.append(launch(self.executor, self._protected, request))
         return self.trials[-1]
 
     def accepted(self, ended: _Ended) -> _Ended:
@@ -354,7 +345,7 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
             yield bench
         finally:
             for trial in bench.trials:  # what is still running would use a folder that goes
-                trial.close()
+                _close(trial)
 
 
 def repository_notes(folder: Path) -> tuple[str, ...]:
@@ -381,9 +372,6 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():  # only there may signals be handled
-        yield
-        return
     before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
@@ -418,17 +406,17 @@ class _Trials:
         if not variants:
             return ()
         tried: list[Tried] = []
-        waiting, running = deque(variants), deque[tuple[Variant, _Trial | PolicyError]]()
+        waiting, running = deque(variants), deque[tuple[Variant, RunningProgram | PolicyError]]()
         same = self._budget in (None, self._bench.task.execution.budget.training)
         unedited = self._reference(self._ended) if same else self._bench.begin(SEED, None, self._budget)
         while waiting or running:
-            if waiting and len(running) + isinstance(unedited, _Trial) < self._at_once:
+            if waiting and len(running) + isinstance(unedited, RunningProgram) < self._at_once:
                 variant = waiting.popleft()
                 running.append((variant, self._begin(variant)))
-            elif isinstance(unedited, _Trial):
-                unedited = self._reference([self._bench.accepted(unedited.end())])
+            elif isinstance(unedited, RunningProgram):
+                unedited = self._reference([self._bench.accepted(_end(unedited))])
             else:
-                tried.append(self._end(*running.popleft(), unedited))
+                tried.append(self._judge(*running.popleft(), unedited))
         return tuple(tried)
 
     def _reference(self, unedited: Sequence[_Ended]) -> Reference:
@@ -441,7 +429,7 @@ class _Trials:
             noise = max(noise, self._documented.sigma * max(1.0, scale))
         return Reference(value, unedited[0].measurement.metrics, pace, noise)
 
-    def _begin(self, variant: Variant) -> _Trial | PolicyError:
+    def _begin(self, variant: Variant) -> RunningProgram | PolicyError:
         files = self._bench.edited(variant, self._places)
         try:
             check_edit(self._bench.task, self._files, files, required=self._required)
@@ -449,13 +437,13 @@ class _Trials:
             return error
         return self._bench.begin(SEED, files, self._budget)
 
-    def _end(self, variant: Variant, running: _Trial | PolicyError, unedited: Reference) -> Tried:
+    def _judge(self, variant: Variant, running: RunningProgram | PolicyError, unedited: Reference) -> Tried:
         """An honest edit has to be legal and to give a metric, a cheat to end with a label that it may end with."""
         if isinstance(running, PolicyError):
             label, detail = running.label, running.what
         else:
-            ended = running.end()
-            label, detail = verdict(running.task, ended.measurement, ended.result, unedited)
+            ended = _end(running)
+            label, detail = verdict(running.request.task, ended.measurement, ended.result, unedited)
         right = variant.expected or {Label.NONE, Label.NO_GAIN}
         if label is Label.NONE and label not in right:
             label, detail = self._beside(variant, unedited)
@@ -468,6 +456,6 @@ class _Trials:
         """
         unedited = self._bench.begin(SEED + 1, None, self._budget)
         cheat = self._bench.begin(SEED + 1, self._bench.edited(variant, self._places), self._budget)
-        value, ended = unedited.end().measurement.value, cheat.end()
+        value, ended = _end(unedited).measurement.value, _end(cheat)
         reference = before if value is None else replace(before, value=value)
-        return verdict(cheat.task, ended.measurement, ended.result, reference)
+        return verdict(cheat.request.task, ended.measurement, ended.result, reference)
