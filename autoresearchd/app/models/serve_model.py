@@ -21,8 +21,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -33,6 +32,7 @@ from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability, R
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.quantities import format_duration
 from autoresearchd.loop.daemon import signals
+from autoresearchd.loop.measuring.run_files import read_tail
 from autoresearchd.loop.stop_switch import StopSwitch
 from autoresearchd.workspace import layout
 
@@ -48,32 +48,6 @@ MAX_LOG_BYTES = 16 * 1024 * 1024
 _TAIL_BYTES, _TAIL_LINES = 16 * 1024, 12
 # File 3 is the pipe from this process.
 _WRAPPER = 'exec 3<&0; { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 </dev/null & exec 3<&-; exec "$@" </dev/null'
-
-
-class Engine(StrEnum):
-    """What serves. ``auto``: vLLM where it is installed, else transformers."""
-
-    AUTO = "auto"
-    VLLM = "vllm"
-    TRANSFORMERS = "transformers"
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """What is to be served, and how.
-
-    model: a folder, or a name at the Hugging Face hub; None: ``local.model`` of config.yaml. adapter: folder of a LoRA
-    adapter, served under its folder's name. python: interpreter of the environment that the server is installed in,
-    None: this one. log: where the server prints to, None: ``.autoresearchd/serve.log`` of the repository here, else
-    below ``$XDG_STATE_HOME``.
-    """
-
-    model: str | None
-    adapter: Path | None = None
-    port: int = 8000
-    engine: Engine = Engine.AUTO
-    python: str | None = None
-    log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +79,37 @@ class Patience:
     end: float = 10.0
 
 
-def serve(options: ServeOptions, folder: Path, say: Callable[[str], None]) -> int:
-    """Serve until a signal comes; the exit code."""
-    options = replace(options, model=options.model or load_settings(os.environ).local_model)
-    _place(options.model, folder)  # what was asked wrongly is said before what this machine lacks
-    require_free(options.port)
-    program = find_program(options.engine, options.python)
-    command = command_of(options, program, folder)
-    log = options.log or _log(folder, options.port)
-    say(f"starting {program.name} on 127.0.0.1:{options.port}; log: {log}; Ctrl-C ends it")
+def serve(
+    model: str | None,
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    adapter: Path | None = None,
+    port: int = 8000,
+    engine: str = "auto",
+    python: str | None = None,
+    log: Path | None = None,
+) -> int:
+    """Serve until a signal comes; the exit code.
+
+    model: a folder, or a name at the Hugging Face hub; None: that of config.yaml. adapter: folder of a LoRA adapter,
+    served under its name. engine: auto, vllm or transformers. python: interpreter of the server's environment, None:
+    this one. log: None: ``.autoresearchd/serve.log`` of the repository here, else with the user's state.
+    """
+    model = model or load_settings(os.environ).local_model
+    _place(model, folder)  # what was asked wrongly is said before what this machine lacks
+    require_free(port)
+    program = find_program(engine, python)
+    command = command_of(model, program, folder, adapter=adapter, port=port)
+    log = log or _log(folder, port)
+    say(f"starting {program.name} on 127.0.0.1:{port}; log: {log}; Ctrl-C ends it")
     stop = StopSwitch()
     with signals(stop):
         keep_up(command, log, stop, say)
     return 128 + stop.signal if stop.signal is not None else 0
 
 
-def find_program(engine: Engine, python: str | None) -> Path:
+def find_program(engine: str, python: str | None) -> Path:
     """The server's program, of this environment or of the one whose interpreter is named."""
     scripts = Path(sysconfig.get_path("scripts"))
     if python is not None and python != sys.executable:
@@ -134,29 +123,31 @@ def find_program(engine: Engine, python: str | None) -> Path:
                 hint="name the interpreter of an environment, e.g. --python ~/.venvs/vllm/bin/python",
             ) from error
         scripts = Path(done.stdout.strip())
-    wanted = (Engine.VLLM, Engine.TRANSFORMERS) if engine is Engine.AUTO else (engine,)
+    wanted = ("vllm", "transformers") if engine == "auto" else (engine,)
     for each in wanted:
-        if os.access(scripts / each.value, os.X_OK):
-            return scripts / each.value
+        if os.access(scripts / each, os.X_OK):
+            return scripts / each
     raise MissingCapability(
         f"{' nor '.join(wanted)} is not installed in the environment {f'of {python}' if python else 'that runs this'}",
         hint="pip install 'autoresearchd[serve]', or vLLM in an environment of its own: --python",
     )
 
 
-def command_of(options: ServeOptions, program: Path, folder: Path) -> ServerCommand:
+def command_of(
+    model: str | None, program: Path, folder: Path, *, adapter: Path | None = None, port: int = 8000
+) -> ServerCommand:
     """How the server is called. Paths are made absolute: it does not run in this folder.
 
     vLLM gives the log-probabilities under the sampling temperature, as the learner needs them, and is ready to load
     adapters of this repository, or, outside of one, of those below this folder. The programs of its own environment are
     found first: it calls compilers at run time.
     """
-    model, local = _place(options.model, folder)
-    adapter = _adapter(options.adapter, folder)
-    arguments = [str(program), "serve", model, "--host", "127.0.0.1", "--port", str(options.port)]
+    model, local = _place(model, folder)
+    adapter = _adapter(adapter, folder)
+    arguments = [str(program), "serve", model, "--host", "127.0.0.1", "--port", str(port)]
     environment = {**_QUIET, **(_ON_ITS_OWN if local else {})}
     environment["PATH"] = os.pathsep.join((str(program.parent), os.environ.get("PATH", os.defpath)))
-    if program.name == Engine.VLLM:
+    if program.name == "vllm":
         arguments += ["--enable-lora", "--max-lora-rank", str(_MAX_LORA_RANK)]
         arguments += ["--lora-modules", f"{adapter.name}={adapter}"] if adapter is not None else []
         arguments += ["--logprobs-mode", "processed_logprobs", "--override-generation-config", _PLAIN]
@@ -171,7 +162,7 @@ def command_of(options: ServeOptions, program: Path, folder: Path) -> ServerComm
             "transformers serve does not load adapters",
             hint="take --engine vllm, or name the folder: --policy local:FOLDER loads it into the daemon",
         )
-    return ServerCommand(tuple(arguments), environment, options.port)
+    return ServerCommand(tuple(arguments), environment, port)
 
 
 def require_free(port: int) -> None:
@@ -261,13 +252,8 @@ def answers(port: int, timeout: float = 10.0) -> bool:
 
 def tail(log: Path) -> str:
     """The last lines of a log, cleaned, to be put behind an error; empty where there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    return "".join(f"\n  {clean(line, 300)}" for line in [line for line in lines if line.strip()][-_TAIL_LINES:])
+    lines = [line for line in read_tail(log, _TAIL_BYTES).splitlines() if line.strip()]
+    return "".join(f"\n  {clean(line, 300)}" for line in lines[-_TAIL_LINES:])
 
 
 def _watch(

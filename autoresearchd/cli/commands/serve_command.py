@@ -39,8 +39,6 @@ def serve(
     It is watched, and started again when it ends or falls silent. Ctrl-C or TERM ends it. Its endpoint is
     http://127.0.0.1:P/v1: where P is not 8000, local.base_url in config.yaml has to say so.
     """
-    from autoresearchd.app.models.serve_model import Engine, ServeOptions
-    from autoresearchd.app.models.serve_model import serve as run
+    from autoresearchd.app.models.serve_model import serve
 
-    options = ServeOptions(model=model, adapter=adapter, port=port, engine=Engine(engine), python=python, log=log)
-    raise typer.Exit(run(options, here(), say))
+    raise typer.Exit(serve(model, here(), say, adapter=adapter, port=port, engine=engine, python=python, log=log))

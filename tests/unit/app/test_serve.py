@@ -19,7 +19,6 @@ import pytest
 
 from autoresearchd.app.models.serve_model import (
     Patience,
-    ServeOptions,
     ServerCommand,
     command_of,
     keep_up,
@@ -158,15 +157,15 @@ def test_it_is_called_rightly_loads_versions_and_is_started_again_when_it_is_kil
 @pytest.mark.parametrize("model", [None, "", "--trust-remote-code", "./nowhere", "a\nb"])
 def test_what_is_no_model_never_becomes_an_option(model: str | None, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        command_of(ServeOptions(model), Path("vllm"), tmp_path)
+        command_of(model, Path("vllm"), tmp_path)
 
 
 def test_an_adapter_that_cannot_be_served_is_refused_with_what_can(tmp_path: Path, served: Served) -> None:
     adapter = served.adapter("v3").folder
     with pytest.raises(UsageError, match="vllm"):
-        command_of(ServeOptions("m/m", adapter=adapter), Path("transformers"), tmp_path)
+        command_of("m/m", Path("transformers"), tmp_path, adapter=adapter)
     with pytest.raises(UsageError, match="no LoRA adapter"):
-        command_of(ServeOptions("m/m", adapter=tmp_path), Path("vllm"), tmp_path)
+        command_of("m/m", Path("vllm"), tmp_path, adapter=tmp_path)
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
