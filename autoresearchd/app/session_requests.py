@@ -161,10 +161,8 @@ def remove(directory: Path, tag: str) -> None:
                 why = "a branch that is checked out cannot be removed"
                 preflight.check_not_checked_out(project.root, session.branch, why)
                 workspace = GitWorkspace.open(project.root, tag, task_folder=project.root, editable=())
-                try:
+                with contextlib.closing(workspace):
                     workspace.forget(session.base_commit)
-                finally:
-                    workspace.close()
                 with disk_errors(f"removing {_runs(project, tag)}"):
                     remove_tree(_runs(project, tag))
             store.remove_session(tag)
